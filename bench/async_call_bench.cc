@@ -1,4 +1,6 @@
-// How long an asynchronous call keeps its caller while another operation runs: a training's next bucket beside the last one.
+// Measures for how long an asynchronous call blocks its caller while another operation runs. For example, a training program
+// starts the next bucket of gradients before the previous one is done.
+//
 //   unisono launch -n 2 --transport shm build/release/bench/async_call_bench
 #include <fmt/format.h>
 #include <unisono/unisono.h>
@@ -25,14 +27,15 @@ double part(std::vector<double> values, double share) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Microseconds that an asynchronous all-reduce keeps its caller, beside one that has begun PAUSE before. Started by "
+      "Measures how many microseconds an asynchronous all-reduce blocks its caller while another one runs that began PAUSE "
+      "earlier. Start it with "
       "`unisono launch`.");
   uint64_t running = 64u << 20, second = 4u << 20, calls = 100;
   double pause_us = 2500;
-  app.add_option("--running", running, "bytes of the one that runs")->transform(CLI::AsSizeValue(false));
-  app.add_option("--second", second, "bytes of the one that is called beside it")->transform(CLI::AsSizeValue(false));
+  app.add_option("--running", running, "bytes of the operation that runs")->transform(CLI::AsSizeValue(false));
+  app.add_option("--second", second, "bytes of the operation that is called meanwhile")->transform(CLI::AsSizeValue(false));
   app.add_option("--pause", pause_us, "microseconds between the two calls, in which the caller computes");
-  app.add_option("--calls", calls, "how often")->check(CLI::Range(1u, 100'000u));
+  app.add_option("--calls", calls, "number of calls")->check(CLI::Range(1u, 100'000u));
   CLI11_PARSE(app, argc, argv);
 
   auto group = unisono::Group::join();
@@ -55,7 +58,7 @@ int main(int argc, char** argv) {
     }
     both.push_back(us_since(start));
   }
-  // Each is the slowest rank's time.
+  // Take the maximum over the ranks, so that each printed time is the time of the slowest rank.
   std::array<double, 4> times{part(first_call, 0.5), part(second_call, 0.5), part(second_call, 0.9), part(both, 0.5)};
   if (auto done = group->all_reduce(std::span<double>(times), {.op = unisono::ReduceOp::max}); !done) return 1;
   if (group->rank() == 0)

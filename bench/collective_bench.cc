@@ -1,10 +1,11 @@
-// Unisono's collectives under the measuring loop that the peers run under too. One process per rank:
+// Measures Unisono's collectives. The measuring loop is the one that also measures the other libraries. Start one process for
+// each rank:
 //
 //   RANK=0 WORLD_SIZE=2 UNISONO_TRANSPORT=shm UNISONO_RENDEZVOUS=file:///path collective_bench --board FILE
 //     [--plan [COLLECTIVE/][ELEMENT/][PARTSx]BYTES[=ALGORITHM],…] [--seconds S] [--calls N] [--idle S]
-// ALGORITHM: a schedule ("ring", "two_step", …), an order ("strict", "any"), a codec ("int4", "bf16", "int8/int4"), or several:
-// "two_step+int8". With a codec all-reduces make averages: sums of sums of what is rounded would grow with every call.
-// bench/versus starts it beside the peers.
+// ALGORITHM is a schedule ("ring", "two_step", …), an order ("strict", "any"), a codec ("int4", "bf16", "int8/int4"), or
+// several of these: "two_step+int8". With a codec, all-reduces compute averages, because sums would grow with every call.
+// bench/versus starts this program and the programs of the other libraries.
 
 #include <algorithm>
 #include <cstdio>
@@ -76,9 +77,9 @@ class UnisonoSubject final : public unisono::bench::Subject {
       case Collective::all_to_all: return group_.all_to_all(input_, output_, {}, {}, options_).status();
       case Collective::broadcast: return group_.broadcast(output_, unisono::bench::broadcast_root, options_).status();
     }
-    return {Code::internal, "no such collective"};
+    return {Code::internal, "this collective is not supported"};
   }
-  // Contributions are whole numbers between -512 and 511: a rounding of each, and one of their sum.
+  // Contributions are whole numbers from -511 to 511. The codec may round each contribution once, and then the sum once.
   unisono::bench::Tolerance tolerance() const override {
     if (!options_.codec) return {};
     double steps = 255;
@@ -91,7 +92,7 @@ class UnisonoSubject final : public unisono::bench::Subject {
     return {.error = 1100.0 * world_size() / steps, .times = times};
   }
   Status barrier() override { return group_.barrier().status(); }
-  void progress() override {}  // outstanding work is driven by the library's own thread
+  void progress() override {}  // The library's own thread drives the operations that are running.
 
  private:
   static unisono::DType dtype(Element element) {

@@ -1,7 +1,9 @@
-// One rank of bench/drop_compute: steps of micro-batches that take real times by a law, gradients averaged for real, with one
-// way of leaving some out. Prints a line of JSON at rank 0.
+// One rank of bench/drop_compute. It runs training steps with one setting of DropCompute, or with micro-batches dropped at
+// random. The times of the micro-batches are simulated (random), but the gradients are really averaged. Rank 0 prints a line of
+// JSON.
 //
-// A micro-batch waits until its time is over, which costs no processor: ranks that share cores do not slow each other down.
+// A micro-batch sleeps until its time is over. Sleeping takes no CPU time, so ranks that share cores do not slow each other
+// down.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -26,15 +28,15 @@ using Clock = std::chrono::steady_clock;
 
 struct Settings {
   std::string model = "L:mu=0.02", drop = "off", record;
-  double random_drop = 0;  // share that is left out by lot
+  double random_drop = 0;  // share of the micro-batches that are dropped at random
   uint32_t micro_batches = 12;
   uint64_t elements = 1'000'000, steps = 200, skip = 50, seed = 1;
 };
 
 struct Times {
   uint64_t computed = 0;
-  std::vector<double> steps, compute;  // seconds; compute: of the slowest rank
-  double beside = 0;                   // seconds that this rank spent neither computing nor averaging, over all steps
+  std::vector<double> steps, compute;  // Seconds for each step. `compute` is the time of the slowest rank.
+  double beside = 0;                   // seconds in which this rank neither computed nor averaged, over all steps
 };
 
 double mean(const std::vector<double>& values) {
@@ -47,7 +49,7 @@ double deviation(const std::vector<double>& values) {
   return std::sqrt(sum / static_cast<double>(values.size() - 1));
 }
 
-// How many micro-batches this rank computes in each step, if they are left out by lot.
+// Returns how many micro-batches this rank computes in each step. Returns an empty list if none are dropped at random.
 std::vector<uint32_t> drawn(const Settings& s, uint32_t rank) {
   std::vector<uint32_t> counts;
   if (s.random_drop <= 0) return counts;
@@ -64,8 +66,10 @@ Result<Times> train(unisono::Group& group, unisono::DropCompute& drop, const Set
                     const unisono::sim::DelayModel& model) {
   std::vector<float> gradients(s.elements);
   Times times;
-  uint64_t step = 0, first = 0;      // the micro-batch at which the step began
-  std::atomic<int64_t> outside = 0;  // ns spent in the two functions below; with the rule `at`, compute may run in parallel
+  uint64_t step = 0, first = 0;  // first: the position of the step's first micro-batch
+  // Nanoseconds that were spent in `compute` and `reduce`. The rule `at` runs `compute` in another thread, so the number is
+  // atomic.
+  std::atomic<int64_t> outside = 0;
   const unisono::DropWork work{.compute =
                                    [&](uint64_t position, std::span<float> out) {
                                      const auto number = static_cast<uint32_t>(position - first);
@@ -92,10 +96,10 @@ Result<Times> train(unisono::Group& group, unisono::DropCompute& drop, const Set
     const auto done = drop.run(gradients, work);
     if (!done.ok()) return done.status();
     first += done->computed;
-    if (auto told = group.rank() == 0 ? done->warnings : std::vector<std::string>(); !told.empty())
-      fmt::print(stderr, "step {}: {}\n", done->step, fmt::join(told, "; "));
+    if (auto warnings = group.rank() == 0 ? done->warnings : std::vector<std::string>(); !warnings.empty())
+      fmt::print(stderr, "step {}: {}\n", done->step, fmt::join(warnings, "; "));
     const auto now = Clock::now();
-    // After the step's end, so that it costs the step nothing but for itself.
+    // The step has ended at `now`. The bookkeeping below does not belong to its time.
     int64_t slowest = done->compute_ns;
     uint64_t computed = done->computed;
     if (step >= s.skip) {
@@ -150,12 +154,12 @@ int main(int argc, char** argv) {
   Settings s;
   CLI::App app("One rank of bench/drop_compute.");
   app.add_option("--model", s.model)->capture_default_str();
-  app.add_option("--drop", s.drop, "as DropOptions::parse reads it")->capture_default_str();
+  app.add_option("--drop", s.drop, "a text of DropOptions::parse")->capture_default_str();
   app.add_option("--random-drop", s.random_drop)->capture_default_str();
   app.add_option("-m,--micro-batches", s.micro_batches)->capture_default_str();
-  app.add_option("--elements", s.elements, "of the gradients")->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--steps", s.steps, "that are timed")->capture_default_str()->check(CLI::Range(2, 1'000'000));
-  app.add_option("--skip", s.skip, "before them")->capture_default_str();
+  app.add_option("--elements", s.elements, "elements of the gradients")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--steps", s.steps, "steps that are timed")->capture_default_str()->check(CLI::Range(2, 1'000'000));
+  app.add_option("--skip", s.skip, "steps before the timed ones")->capture_default_str();
   app.add_option("--seed", s.seed)->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   const auto status = run(s);

@@ -1,4 +1,4 @@
-// The time that DropCompute's controller takes after a micro-batch. It must stay below 100 ns; a micro-batch takes
+// Measures how long DropCompute's controller takes after a micro-batch. It must stay below 100 ns, while a micro-batch takes
 // milliseconds.
 #include <benchmark/benchmark.h>
 
@@ -7,8 +7,8 @@
 namespace unisono {
 namespace {
 
-// A step of so many micro-batches, none of them late: the longest way through it. Told per micro-batch, a twelfth of begin()
-// with it.
+// Runs steps of 12 micro-batches. No micro-batch is late, so the controller takes its longest path. Each step calls begin()
+// once, so the time that is reported for a micro-batch includes a twelfth of begin().
 void micro_batch_done(benchmark::State& state, DropOptions::Rule rule, uint32_t lag) {
   constexpr uint32_t micro_batches = 12;
   DropController controller(micro_batches);

@@ -1,11 +1,11 @@
-// Measures communication and compression of a language model's gradients, a step at a time: uncompressed, by the gradient
-// reducer with each setting, and with two blocking collectives per parameter, as the method's authors do it. All take turns in
-// the same processes.
+// Measures how long it takes to compress and to average the gradients of a language model, step by step. Three ways take turns
+// in the same processes: without compression; with the gradient reducer, for each setting; and with two blocking collectives
+// for each parameter. The authors of ARC-Top-K use the third way.
 //
 //   unisono launch -n 4 --rate 1G -- gradients_bench [--layers N] [--hidden N] [--bucket-mb N] [--steps N] [--only NAME,…]
-// The layout is LLaMA's (check 21 of docs/design/methods/arc_top_k.md); gradients are noise, and none is computed, so no
-// computation overlaps the communication. Rank 0 prints lines of JSON: medians over the steps of the slowest rank's time.
-// bench/gradients runs this program over thin links and makes a table.
+// The layout of the parameters is that of LLaMA (docs/design/methods/arc_top_k.md, check 21). The gradients are random
+// numbers, so there is no computation that overlaps the communication. Rank 0 prints lines of JSON with the median time of a
+// step on the slowest rank. bench/gradients runs this program over slow links and makes a table.
 
 #include <algorithm>
 #include <chrono>
@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "compressors/arc_top_k.h"
 #include "training/reducer/error_feedback.h"
@@ -53,7 +54,7 @@ std::vector<Parameter> llama(const Settings& s) {
   std::vector<Parameter> all{{"embedding", {32000, s.hidden}}};
   for (uint64_t layer = 0; layer < s.layers; ++layer) {
     const auto add = [&](const char* name, std::vector<uint64_t> shape) {
-      all.push_back({std::to_string(layer) + "." + name, std::move(shape)});
+      all.push_back({concat(layer, ".", name), std::move(shape)});
     };
     for (const char* name : {"q", "k", "v", "o"}) add(name, {s.hidden, s.hidden});
     for (const char* name : {"gate", "up"}) add(name, {s.feed_forward, s.hidden});
@@ -68,8 +69,8 @@ std::vector<Parameter> llama(const Settings& s) {
 struct Model {
   std::vector<Parameter> parameters;
   std::vector<float> gradients;
-  std::vector<std::vector<Gradient>> buckets;  // the last parameters first, as a backward pass has them
-  std::vector<std::span<float>> whole;         // each bucket's memory
+  std::vector<std::vector<Gradient>> buckets;  // The last parameters come first, as in a backward pass.
+  std::vector<std::span<float>> whole;         // the whole memory of each bucket
 };
 
 void add_bucket(Model& model, std::vector<Gradient>& bucket, float* begin, float* end) {
@@ -101,7 +102,7 @@ std::unique_ptr<Model> make_model(const Settings& settings, uint32_t rank) {
   return model;
 }
 
-// One step of some way to average all gradients.
+// One of the ways to average all gradients. `step` averages them once.
 struct Way {
   std::string name;
   std::function<void()> step;
@@ -118,7 +119,7 @@ void step_whole(Group& group, Model& model, ScheduleKind schedule) {
   for (auto& work : works) checked(work.wait());
 }
 
-// Two blocking collectives for each parameter, nothing packed, nothing at once.
+// Makes two blocking collectives for each parameter. The parameters are not packed together, and nothing overlaps.
 void step_each(Group& group, Model& model, std::vector<std::unique_ptr<ErrorFeedback>>& each, uint64_t& step) {
   size_t at = 0;
   for (auto& bucket : model.buckets) {
@@ -165,8 +166,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// A line of JSON for each way.
-void tell(const std::vector<std::unique_ptr<Way>>& ways) {
+// Prints a line of JSON for each way.
+void print_json(const std::vector<std::unique_ptr<Way>>& ways) {
   for (const auto& way : ways) {
     const auto [least, most] = std::minmax_element(way->ms.begin(), way->ms.end());
     std::printf("{\"way\": \"%s\", \"median_ms\": %.3f, \"least_ms\": %.3f, \"most_ms\": %.3f", way->name.c_str(),
@@ -234,11 +235,11 @@ int main(int count, char** words) {
     }
     add("each-parameter", [&] { step_each(group, *model, each, step); });
   }
-  for (size_t i = 0; i <= settings.steps; ++i) {  // the first one is not timed
+  for (size_t i = 0; i <= settings.steps; ++i) {  // The first step is not timed.
     for (auto& way : ways) {
       const double ms = slowest_ms(group, way->step);
       if (i > 0) way->ms.push_back(ms);
     }
   }
-  if (group.rank() == 0) tell(ways);
+  if (group.rank() == 0) print_json(ways);
 }

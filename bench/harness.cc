@@ -18,6 +18,8 @@
 #include <ctime>
 #include <memory>
 
+#include "base/concat.h"
+
 namespace unisono::bench {
 namespace {
 
@@ -27,20 +29,21 @@ double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// Memory that all ranks share: a barrier, every rank's samples, and two values that rank 0 writes, the "stop" word and the
-// run's progress.
+// The beginning of the memory that all ranks share. The samples (measured times) of the ranks follow it. It has a barrier, the
+// stop word, and the progress of the run. Rank 0 writes the stop word and the progress.
 struct BoardHead {
   alignas(64) std::atomic<uint32_t> arrived;
   alignas(64) std::atomic<uint32_t> generation;
-  alignas(64) std::atomic<uint32_t> stop;    // rank 0: this job has had its time
-  alignas(64) std::atomic<uint32_t> failed;  // set by any rank: abort
-  // Read from the file by bench/versus when it had to end the run.
-  alignas(64) std::atomic<uint32_t> job;  // index in the plan
-  std::atomic<uint32_t> calls;            // of this job begun, each with the barrier before it
-  std::atomic<uint64_t> job_began_ns;     // CLOCK_MONOTONIC
+  alignas(64) std::atomic<uint32_t> stop;    // Rank 0 writes one of three values: go on, skip the warm-up, or stop the job.
+  alignas(64) std::atomic<uint32_t> failed;  // A rank that fails sets this, and then all ranks abort.
+  // If bench/versus has to kill the run, it reads `job`, `calls` and `job_began_ns` from the file.
+  alignas(64) std::atomic<uint32_t> job;  // index of the job in the plan
+  std::atomic<uint32_t> calls;            // How many calls of this job have begun so far. A call begins with its barrier.
+  std::atomic<uint64_t> job_began_ns;     // when the job began, in ns of CLOCK_MONOTONIC
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
-static_assert(offsetof(BoardHead, job) == 256 && offsetof(BoardHead, job_began_ns) == 264);  // versus_lib/compare.py has them
+// versus_lib/compare.py reads the board at these offsets.
+static_assert(offsetof(BoardHead, job) == 256 && offsetof(BoardHead, job_began_ns) == 264);
 
 class Board {
  public:
@@ -48,7 +51,7 @@ class Board {
     const size_t bytes = sizeof(BoardHead) + size_t{subject.world_size()} * calls * sizeof(double);
     const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (file < 0) return Status(Code::unavailable, "board " + path + ": " + std::strerror(errno));
-    // Every rank sets the same length; new bytes are zero, the state in which a barrier starts.
+    // All ranks set the same length. New bytes of a file are zero, which is the initial state of the barrier.
     void* memory = MAP_FAILED;
     if (::ftruncate(file, static_cast<off_t>(bytes)) == 0) {
       memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
@@ -62,7 +65,8 @@ class Board {
   BoardHead& head() { return *head_; }
   double* samples(uint32_t rank) { return reinterpret_cast<double*>(head_ + 1) + size_t{rank} * calls_; }
 
-  // False if a rank has failed. Spins, so that all leave within a cache miss of each other; yields where ranks outnumber cores.
+  // A barrier. Returns false if a rank has failed. The barrier spins, so that all ranks leave it at almost the same time. If
+  // there are more ranks than cores, it also yields the core.
   bool meet() {
     const uint32_t generation = head_->generation.load(std::memory_order_acquire);
     if (head_->arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == subject_->world_size()) {
@@ -85,7 +89,7 @@ class Board {
   Board(BoardHead* head, Subject& subject, uint32_t calls) : head_(head), subject_(&subject), calls_(calls) {
     crowded_ = static_cast<long>(subject.world_size()) > ::sysconf(_SC_NPROCESSORS_ONLN);
   }
-  BoardHead* head_;  // never unmapped: the process ends with it
+  BoardHead* head_;  // The memory is never unmapped, because the process ends with the run.
   Subject* subject_;
   uint32_t calls_;
   bool crowded_ = false;
@@ -99,12 +103,12 @@ uint32_t calls_for(size_t bytes) {
   return 8;
 }
 
-// Half of the calls took less, and so on; `sorted` is not empty.
+// Returns the sample at the quantile `part` (0.5 is the median). `sorted` must not be empty.
 double at(const std::vector<double>& sorted, double part) {
   return sorted[std::min(sorted.size() - 1, static_cast<size_t>(part * static_cast<double>(sorted.size())))];
 }
 
-Status others_failed() { return {Code::peer_lost, "another rank gave up"}; }
+Status others_failed() { return {Code::peer_lost, "another rank failed; its own message has the reason"}; }
 
 class JobRun {
  public:
@@ -114,7 +118,7 @@ class JobRun {
         options_(options),
         job_(options.jobs[index]),
         index_(index),
-        place_{subject.rank(), subject.world_size()},
+        self_{subject.rank(), subject.world_size()},
         buffers_(buffers) {}
 
   Status run() {
@@ -125,22 +129,23 @@ class JobRun {
     if (status.ok()) status = timed_calls();
     if (status.ok()) status = verified_call("last");
     if (status.ok() && subject_.rank() == 0) print();
-    // Rank 0 reads the samples of the others before they write the next ones.
+    // The other ranks wait here until rank 0 has read their samples.
     if (status.ok() && !board_.meet()) status = others_failed();
     return status;
   }
 
  private:
   void begin() {
-    if (subject_.rank() == 0) tell_begun();
+    if (subject_.rank() == 0) write_board();
   }
-  // Rank 0 may still be on its way out of the job before: then it never comes to this one.
+  // Returns its argument. If this rank has failed, the board must name this job. Normally rank 0 writes that, but it may still
+  // be in the previous job and never reach this one. Therefore this rank writes it.
   Status refused(Status status) {
     const bool fails = !status.ok() && status.code() != Code::unsupported;
-    if (fails && board_.head().job.load(std::memory_order_relaxed) != index_) tell_begun();
+    if (fails && board_.head().job.load(std::memory_order_relaxed) != index_) write_board();
     return status;
   }
-  void tell_begun() {
+  void write_board() {
     const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch());
     board_.head().job_began_ns.store(static_cast<uint64_t>(now.count()), std::memory_order_relaxed);
     board_.head().job.store(static_cast<uint32_t>(index_), std::memory_order_relaxed);
@@ -151,18 +156,18 @@ class JobRun {
   }
 
   Status verified_call(const char* which) {
-    fill(job_, place_, buffers_);
+    fill(job_, self_, buffers_);
     count_call();
     if (!board_.meet()) return others_failed();
     if (auto status = subject_.call(); !status.ok()) return status;
-    if (auto status = verify(job_, place_, buffers_, subject_.tolerance()); !status.ok()) {
+    if (auto status = verify(job_, self_, buffers_, subject_.tolerance()); !status.ok()) {
       return {status.code(), std::string(which) + " result: " + status.message()};
     }
     return subject_.barrier();
   }
 
   Status timed_calls() {
-    fill_for_timing(job_, place_, buffers_);
+    fill_for_timing(job_, self_, buffers_);
     const uint32_t wanted = options_.calls_max != 0 ? options_.calls_max : calls_for(job_.buffer_bytes());
     const uint32_t calls = std::min(std::max(wanted, calls_min), options_.reserve_calls);
     const uint32_t warm_up = std::max<uint32_t>(1, calls / 20);
@@ -171,7 +176,7 @@ class JobRun {
     timed_ = 0;
     for (uint32_t call = 0; call < warm_up + calls; ++call) {
       count_call();
-      if (!options_.keeps_input) renew_input(job_, place_, buffers_);
+      if (!options_.keeps_input) renew_input(job_, self_, buffers_);
       if (auto status = subject_.barrier(); !status.ok()) return status;
       if (subject_.rank() == 0) decide_stop(call, warm_up, microseconds_since(start), microseconds_since(first_timed));
       if (!board_.meet()) return others_failed();
@@ -190,7 +195,7 @@ class JobRun {
     return board_.meet() ? Status() : others_failed();
   }
 
-  // Warm-up ends early when it has used a tenth of the time; the job ends when its time is over.
+  // Decides for all ranks. The warm-up ends when it has taken a tenth of the job's time. The job ends when its time is over.
   void decide_stop(uint32_t call, uint32_t warm_up, double all_us, double timed_us) {
     uint32_t stop = go_on;
     if (call < warm_up && call > 0 && all_us > options_.seconds * 1e5) stop = skip_warm_up;
@@ -198,7 +203,8 @@ class JobRun {
     board_.head().stop.store(stop, std::memory_order_release);
   }
 
-  // Per call: the mean over the ranks (the headline), the slowest rank, and rank 0 alone.
+  // Prints statistics of three durations of a call: the mean over the ranks (the main result), the duration on the slowest
+  // rank, and the duration on rank 0.
   void print() {
     std::vector<double> mean(timed_), slowest(timed_), first(timed_);
     for (uint32_t call = 0; call < timed_; ++call) {
@@ -225,7 +231,7 @@ class JobRun {
   const BenchOptions& options_;
   const Job& job_;
   size_t index_;
-  Place place_;
+  RankOfWorld self_;
   Buffers buffers_;
   uint32_t timed_ = 0;
 };
@@ -237,10 +243,11 @@ void sleep_for_seconds(double seconds) {
   while (::nanosleep(&rest, &rest) != 0 && errno == EINTR) {}
 }
 
-// The cost of an idle process in a group: processor time and context switches of all its threads, as /proc counts them.
+// Measures what it costs to be an idle process in a group: the CPU time and the context switches of all threads of the process,
+// from getrusage().
 Status measure_idle(Subject& subject, Board& board, double seconds) {
   if (auto status = subject.barrier(); !status.ok()) return status;
-  sleep_for_seconds(0.5);  // lets the work that the last call left behind end
+  sleep_for_seconds(0.5);  // Before the measurement, work that the last call has left over must end.
   rusage before{}, after{};
   ::getrusage(RUSAGE_SELF, &before);
   const auto start = Clock::now();
@@ -253,7 +260,7 @@ Status measure_idle(Subject& subject, Board& board, double seconds) {
   };
   double* mine = board.samples(subject.rank());
   mine[0] = (cpu_us(after) - cpu_us(before)) / slept_us * 100;
-  // The sleep of the measurement is one of them.
+  // Subtract 1, because the sleep of the measurement itself is a voluntary context switch.
   mine[1] = static_cast<double>(after.ru_nvcsw - before.ru_nvcsw - 1) / slept_us * 1e6;
   if (!board.meet()) return others_failed();
   if (subject.rank() == 0) {
@@ -284,10 +291,11 @@ Result<BenchOptions> parse_options(int argc, char** argv) {
   if (!jobs) return jobs.status();
   options.jobs = *jobs;
   options.board = argument(argc, argv, "--board", "");
-  if (options.board.empty()) return Status(Code::invalid, "--board: a path that all ranks share, new for every run");
+  if (options.board.empty())
+    return Status(Code::invalid, "--board is missing: give a path that all ranks share, new for every run");
   options.seconds = std::atof(argument(argc, argv, "--seconds", "2").c_str());
   const auto input = argument(argc, argv, "--input", "new");
-  if (input != "new" && input != "kept") return Status(Code::invalid, "--input " + input + ": new or kept");
+  if (input != "new" && input != "kept") return Status(Code::invalid, "--input " + input + "; allowed: new or kept");
   options.keeps_input = input == "kept";
   options.idle_seconds = std::atof(argument(argc, argv, "--idle", "0").c_str());
   options.calls_max = static_cast<uint32_t>(std::atoi(argument(argc, argv, "--calls", "0").c_str()));
@@ -314,13 +322,13 @@ Status run(Subject& subject, const BenchOptions& options) {
     return Memory(static_cast<std::byte*>(std::aligned_alloc(64, bytes)));
   };
   const Memory input = allocate(), output = allocate();
-  if (!input || !output) return {Code::unavailable, "no memory for " + std::to_string(bytes_max) + " bytes twice"};
+  if (!input || !output) return {Code::unavailable, concat("no memory for ", bytes_max, " bytes twice")};
   Status status;
   for (size_t index = 0; index < options.jobs.size() && status.ok(); ++index) {
     const auto& job = options.jobs[index];
     if (job.elements() % subject.world_size() != 0 && !job.in_place()) {
       status = {Code::invalid,
-                std::to_string(job.elements()) + " elements are no " + std::to_string(subject.world_size()) + " equal blocks"};
+                concat(job.elements(), " elements cannot be divided into ", subject.world_size(), " equal blocks")};
     } else {
       status = JobRun(subject, *board, options, index, {input.get(), job.in_place() ? input.get() : output.get()}).run();
     }

@@ -1,9 +1,9 @@
-// The measuring loop that every program of the comparison shares, ours and the peers' alike.
+// The measuring loop of the comparison. The programs for Unisono and for the other libraries all use it.
 //
-// A Subject is one library's collectives in this process. run() verifies its first and last result of every job, bit for
-// bit, times single calls behind a barrier of the harness's own (the same for all libraries, so that none is helped or
-// hurt by its own), and lets rank 0 print one JSON line per job. The ranks meet on a Board: a small shared file, which
-// also tells how far a run came that had to be ended.
+// A Subject is the collectives of one library in this process. run() checks the first and the last result of every job bit for
+// bit. It measures the time of single calls. Before each call, the ranks meet at a barrier of the harness, so the barriers of
+// the libraries do not affect the times. Rank 0 prints one line of JSON for each job. The ranks share a Board, which is a small
+// file. If a run is killed, the Board shows how far it came.
 #pragma once
 
 #include <cstddef>
@@ -21,40 +21,42 @@ class Subject {
   virtual ~Subject() = default;
   virtual uint32_t rank() const = 0;
   virtual uint32_t world_size() const = 0;
-  // Binds what the next call()s do, and the memory that they work on; an empty algorithm is the library's own choice. A job
-  // that the library does not have is unsupported: no result, and the next job is taken.
+  // Prepares the job for later calls of call(), which use the given memory. If the job's `algorithm` is empty, the library
+  // chooses. Returns unsupported if the library cannot do the job. The harness then skips the job, which gets no result.
   virtual Status prepare(const Job& job, const Buffers& buffers) = 0;
-  // The job once: all its parts are done when it returns.
+  // Runs the job once. When it returns, all parts of the job are done.
   virtual Status call() = 0;
-  // The library's own barrier: afterwards nothing of earlier calls is left to be moved.
+  // Runs the library's own barrier. When it returns, no bytes of earlier calls may be in flight.
   virtual Status barrier() = 0;
-  // The tolerance of the prepared job.
+  // Returns how inexact the results of the prepared job may be.
   virtual Tolerance tolerance() const { return {}; }
-  // Called while this rank waits in the harness: libraries that move bytes only inside calls move them here.
+  // This is called while this rank waits in the harness. A library that moves bytes only inside its calls must move them here.
   virtual void progress() = 0;
 };
 
 struct BenchOptions {
   std::vector<Job> jobs;
-  std::string board;         // path of the shared file, new for every run
-  double seconds = 2;        // per job; at least calls_min calls are timed whatever they take
-  bool keeps_input = false;  // the same input lies there for every call; else it is written anew before each: see renew_input()
-  double idle_seconds = 0;   // after the jobs: what doing nothing costs for so long
-  uint32_t calls_max = 0;    // per job; 0 = by size
-  uint32_t limit_seconds = 120;   // the process ends itself after that
-  uint32_t reserve_calls = 4096;  // samples per rank that the board can hold
+  std::string board;   // path of the file that the ranks share; it must be a new file for every run
+  double seconds = 2;  // Time for each job. At least calls_min calls are timed, even if they take longer.
+  // true: every call reads the same input. false: renew_input() writes the input again before each call.
+  bool keeps_input = false;
+  double idle_seconds = 0;        // how long the idle processes are measured after the jobs
+  uint32_t calls_max = 0;         // number of calls that are timed in each job; 0: it depends on the size
+  uint32_t limit_seconds = 120;   // After this time, the process kills itself.
+  uint32_t reserve_calls = 4096;  // The board has space for this many samples of each rank.
 };
 
 inline constexpr uint32_t calls_min = 4;
 
-// Reads --plan, --board, --seconds, --input new|kept, --idle, --calls, --limit; leaves the rest of argv alone.
+// Reads --plan, --board, --seconds, --input new|kept, --idle, --calls, --limit. Ignores other arguments.
 Result<BenchOptions> parse_options(int argc, char** argv);
-// The process will end: by alarm after the limit, and by signal if the parent dies. No run is left behind spinning.
+// Makes sure that this process ends, even if it spins. An alarm ends it after the time limit, and a signal ends it when its
+// parent dies.
 void end_in_time(const BenchOptions& options);
-// The value after `name` in argv, or fallback.
+// Returns the argument that follows `name` in argv. Returns `fallback` if there is none.
 std::string argument(int argc, char** argv, const std::string& name, const std::string& fallback);
 
-// All jobs, in order. Prints "RESULT {...}" lines on rank 0. The first failure on any rank ends the run on all.
+// Runs all jobs in order. Rank 0 prints lines of the form "RESULT {...}". If any rank fails, the run ends on all ranks.
 Status run(Subject& subject, const BenchOptions& options);
 
 }  // namespace unisono::bench

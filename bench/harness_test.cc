@@ -10,10 +10,13 @@
 #include <functional>
 #include <thread>
 
+#include "base/concat.h"
+
 namespace unisono::bench {
 namespace {
 
-// Ranks are threads of one process that see each other's memories.
+// What the ranks of a library under test share. The ranks are threads of one process, so each rank can read the buffers of all
+// ranks.
 struct World {
   explicit World(uint32_t n) : memories(n), all(static_cast<ptrdiff_t>(n)) {}
   std::vector<Buffers> memories;
@@ -67,8 +70,8 @@ class ThreadSubject final : public Subject {
 struct Outcome {
   Status status;
   uint32_t calls = 0;
-  std::string output;                 // of rank 0
-  uint32_t job = 0, calls_begun = 0;  // as the board tells them
+  std::string output;                 // what rank 0 printed
+  uint32_t job = 0, calls_begun = 0;  // read from the board
 };
 
 std::string board_path() {
@@ -90,7 +93,7 @@ Outcome run_world(uint32_t n, BenchOptions options, std::function<void(float*, s
       ThreadSubject subject(world, rank, rank + 1 == n ? damage_on_last : nullptr);
       outcomes[rank].status = run(subject, options);
       outcomes[rank].calls = subject.calls();
-      // A rank that gave up no longer takes part: the others must not wait for it.
+      // A failed rank leaves the barrier, so that the other ranks do not wait for it.
       if (!outcomes[rank].status.ok()) world.all.arrive_and_drop();
     });
   }
@@ -98,7 +101,7 @@ Outcome run_world(uint32_t n, BenchOptions options, std::function<void(float*, s
   outcomes[0].output = testing::internal::GetCapturedStdout();
   auto& last = outcomes[n - 1];
   std::ifstream board(options.board, std::ios::binary);
-  board.seekg(256);  // where bench/versus looks
+  board.seekg(256);  // the offset at which bench/versus reads
   board.read(reinterpret_cast<char*>(&last.job), sizeof(last.job));
   board.read(reinterpret_cast<char*>(&last.calls_begun), sizeof(last.calls_begun));
   ::unlink(options.board.c_str());
@@ -125,14 +128,14 @@ TEST(Harness, right_sums_pass_and_every_size_gives_a_line) {
   }
 }
 
-TEST(Harness, one_wrong_bit_in_the_last_element_is_found) {
+TEST(Harness, one_wrong_bit_in_the_last_element_is_detected) {
   const auto outcome = run_world(1, few_calls("4096"), [](float* data, size_t count) { data[count - 1] += 0.0625f; });
   EXPECT_EQ(outcome.status.code(), Code::internal);
   EXPECT_NE(outcome.status.message().find("element 1023"), std::string::npos) << outcome.status.to_string();
   EXPECT_EQ(outcome.output, "");
 }
 
-TEST(Harness, a_wrong_last_result_is_found) {
+TEST(Harness, a_wrong_last_result_is_detected) {
   int calls = 0;
   const auto outcome = run_world(1, few_calls("4096"), [&calls](float* data, size_t) { data[7] += ++calls > 5 ? 1.0f : 0.0f; });
   EXPECT_EQ(outcome.status.code(), Code::internal);
@@ -150,23 +153,23 @@ TEST(Harness, time_ends_a_job_but_not_before_the_fewest_calls) {
   options.calls_max = 1000;
   const auto outcome = run_world(1, options);
   EXPECT_TRUE(outcome.status.ok());
-  EXPECT_NE(outcome.output.find("\"calls\": " + std::to_string(calls_min)), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find(concat("\"calls\": ", calls_min)), std::string::npos) << outcome.output;
   EXPECT_LT(outcome.calls, 20u);
 }
 
-TEST(Harness, a_job_that_the_library_does_not_have_gives_no_line_and_the_next_is_taken) {
+TEST(Harness, a_job_that_the_library_does_not_support_is_skipped) {
   const auto outcome = run_world(2, few_calls("4096=foreign,1024"));
   EXPECT_TRUE(outcome.status.ok()) << outcome.status.to_string();
   EXPECT_EQ(outcome.output.find("4096"), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.output.find("\"job\": 1,"), std::string::npos) << outcome.output;
 }
 
-TEST(Harness, the_board_tells_how_far_a_run_came) {
+TEST(Harness, the_board_shows_the_progress_of_a_run) {
   const auto outcome = run_world(2, few_calls("4096,1024"));
   EXPECT_TRUE(outcome.status.ok()) << outcome.status.to_string();
   EXPECT_EQ(outcome.job, 1u);
-  EXPECT_GE(outcome.calls_begun, 2 + calls_min);  // two of them verified
-  EXPECT_LE(outcome.calls_begun, 2 + 1 + 10u);    // one for warming up, ten timed
+  EXPECT_GE(outcome.calls_begun, 2 + calls_min);  // 2 verified calls and at least calls_min timed calls
+  EXPECT_LE(outcome.calls_begun, 2 + 1 + 10u);    // 2 verified calls, 1 warm-up call, 10 timed calls
   const auto refused = run_world(2, few_calls("4096,1024=magic,512"));
   EXPECT_EQ(refused.job, 1u);
   EXPECT_EQ(refused.calls_begun, 0u);

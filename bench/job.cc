@@ -6,13 +6,16 @@
 #include <cstring>
 #include <optional>
 
+#include "base/concat.h"
+
 namespace unisono::bench {
 namespace {
 
 constexpr const char* collective_names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast"};
 constexpr const char* element_names[] = {"f32", "bf16", "f16"};
 
-// Contribution of one rank, an integer. 16-bit elements take few values, so that the sum of up to 64 ranks is exact in 8 bits.
+// Returns the integer that one rank contributes. For 16-bit elements, it has one of only 7 values, so that the sum over up to
+// 64 ranks has at most 8 bits.
 int contribution(Element element, uint32_t rank, size_t index) {
   const auto mixed = static_cast<uint32_t>(index * 31 + rank * 257 + (index >> 9));
   return element == Element::f32 ? static_cast<int>(mixed % 1023) - 511 : static_cast<int>(mixed % 7) - 3;
@@ -24,7 +27,8 @@ int total(Element element, uint32_t world_size, size_t index) {
   return sum;
 }
 
-// The bits of an integer of at most 8 significant ones (24 for f32): no type rounds it.
+// Converts an integer to the element type and returns the bits. The integer must have at most 8 significant bits (24 for f32),
+// so that it is not rounded.
 uint32_t bits_of(Element element, int value) {
   const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
   if (element == Element::f32) return bits;
@@ -54,7 +58,7 @@ uint32_t load(Element element, const std::byte* memory, size_t index) {
   return bits;
 }
 
-// Elements that a rank gives, and that it gets.
+// These return the number of elements in the input of a rank, and in its output.
 size_t input_elements(const Job& job, uint32_t world_size) {
   return job.collective == Collective::all_gather ? job.elements() / world_size : job.elements();
 }
@@ -62,14 +66,14 @@ size_t output_elements(const Job& job, uint32_t world_size) {
   return job.collective == Collective::reduce_scatter ? job.elements() / world_size : job.elements();
 }
 
-int expected(const Job& job, const Place& place, size_t index) {
-  const size_t block = job.elements() / place.world_size;
+int expected(const Job& job, const RankOfWorld& self, size_t index) {
+  const size_t block = job.elements() / self.world_size;
   switch (job.collective) {
-    case Collective::all_reduce: return total(job.element, place.world_size, index);
-    case Collective::reduce_scatter: return total(job.element, place.world_size, place.rank * block + index);
+    case Collective::all_reduce: return total(job.element, self.world_size, index);
+    case Collective::reduce_scatter: return total(job.element, self.world_size, self.rank * block + index);
     case Collective::all_gather: return contribution(job.element, static_cast<uint32_t>(index / block), index % block);
     case Collective::all_to_all:
-      return contribution(job.element, static_cast<uint32_t>(index / block), place.rank * block + index % block);
+      return contribution(job.element, static_cast<uint32_t>(index / block), self.rank * block + index % block);
     case Collective::broadcast: return contribution(job.element, broadcast_root, index);
   }
   return 0;
@@ -83,7 +87,7 @@ std::optional<size_t> find(const char* const (&names)[count], const std::string&
   return std::nullopt;
 }
 
-// Digits, and nothing else, up to `end`.
+// Parses text[begin, end), which must consist of digits.
 std::optional<size_t> number(const std::string& text, size_t begin, size_t end) {
   if (begin == end || end - begin > 18) return std::nullopt;
   for (size_t i = begin; i < end; ++i) {
@@ -138,48 +142,48 @@ Result<std::vector<Job>> parse_plan(const std::string& plan) {
   return jobs;
 }
 
-void fill(const Job& job, const Place& place, const Buffers& buffers) {
-  std::memset(buffers.output, 0xff, job.buffer_bytes());  // NaN in every type
+void fill(const Job& job, const RankOfWorld& self, const Buffers& buffers) {
+  std::memset(buffers.output, 0xff, job.buffer_bytes());  // Bytes of 0xff are NaN in every type.
   for (uint32_t part = 0; part < job.parts; ++part) {
     auto* memory = buffers.input + part * job.bytes;
-    for (size_t i = 0; i < input_elements(job, place.world_size); ++i) {
-      store(job.element, memory, i, contribution(job.element, place.rank, i + part));
+    for (size_t i = 0; i < input_elements(job, self.world_size); ++i) {
+      store(job.element, memory, i, contribution(job.element, self.rank, i + part));
     }
   }
 }
 
-void fill_for_timing(const Job& job, const Place& place, const Buffers& buffers) {
-  const int others = static_cast<int>(place.world_size - 1);
-  for (size_t i = 0; i < job.parts * input_elements(job, place.world_size); ++i) {
+void fill_for_timing(const Job& job, const RankOfWorld& self, const Buffers& buffers) {
+  const int others = static_cast<int>(self.world_size - 1);
+  for (size_t i = 0; i < job.parts * input_elements(job, self.world_size); ++i) {
     const auto value = static_cast<int>(i % 3);
-    store(job.element, buffers.input, i, place.rank == 0 ? -others * value : value);
+    store(job.element, buffers.input, i, self.rank == 0 ? -others * value : value);
   }
 }
 
-void renew_input(const Job& job, const Place& place, const Buffers& buffers) {
+void renew_input(const Job& job, const RankOfWorld& self, const Buffers& buffers) {
   const bool is_written_by_calls =
-      job.collective == Collective::all_reduce || (job.collective == Collective::broadcast && place.rank != broadcast_root);
+      job.collective == Collective::all_reduce || (job.collective == Collective::broadcast && self.rank != broadcast_root);
   if (is_written_by_calls) return;
-  const size_t bytes = job.parts * input_elements(job, place.world_size) * element_bytes(job.element);
+  const size_t bytes = job.parts * input_elements(job, self.world_size) * element_bytes(job.element);
   for (size_t i = 0; i < bytes; i += 64) {
     auto* line = reinterpret_cast<volatile std::byte*>(buffers.input + i);
     *line = *line;
   }
 }
 
-Status verify(const Job& job, const Place& place, const Buffers& buffers, const Tolerance& tolerance) {
+Status verify(const Job& job, const RankOfWorld& self, const Buffers& buffers, const Tolerance& tolerance) {
   for (uint32_t part = 0; part < job.parts; ++part) {
     const auto* memory = buffers.output + part * job.bytes;
-    for (size_t i = 0; i < output_elements(job, place.world_size); ++i) {
-      // Part p holds the contributions of part 0 moved by p elements, so that exchanged parts are found.
-      const uint32_t got = load(job.element, memory, i), wanted = bits_of(job.element, expected(job, place, i + part));
+    for (size_t i = 0; i < output_elements(job, self.world_size); ++i) {
+      // Part p has the same contributions as part 0, but they are shifted by p elements. Thus the check notices if a library
+      // mixes up two parts.
+      const uint32_t got = load(job.element, memory, i), wanted = bits_of(job.element, expected(job, self, i + part));
       if (got == wanted ||
           std::fabs(value_of(job.element, got) * tolerance.times - value_of(job.element, wanted)) < tolerance.error)
         continue;
-      return {Code::internal, std::string(name(job.collective)) + " of " + std::to_string(job.bytes) +
-                                  " bytes is wrong on rank " + std::to_string(place.rank) + ", element " + std::to_string(i) +
-                                  ": " + std::to_string(value_of(job.element, got)) + " instead of " +
-                                  std::to_string(value_of(job.element, wanted))};
+      return {Code::internal,
+              concat(name(job.collective), " of ", job.bytes, " bytes is wrong on rank ", self.rank, ", element ", i, ": ",
+                     value_of(job.element, got), " instead of ", value_of(job.element, wanted))};
     }
   }
   return {};

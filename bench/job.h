@@ -1,10 +1,11 @@
-// A job is one entry of a plan: the collective, the bytes that it takes on each rank, and the result that they must hold
-// afterwards.
+// A job is one entry of a plan. It has a collective, a number of bytes on each rank, and a result that is known in advance.
 //
-// Sizes mean the same for every collective, as in nccl-tests: `bytes` is the larger of a rank's two buffers. It is the whole
-// tensor of all_reduce and broadcast, the input of reduce_scatter, the output of all_gather, either buffer of all_to_all;
-// where there are blocks, each has bytes / world size. all_reduce and broadcast work in place, the others from input to output.
-// The numbers are small integers, exact in every element type and in any order of additions.
+// As in nccl-tests, `bytes` is the size of the larger one of a rank's two buffers:
+// - all_reduce and broadcast: the whole tensor
+// - reduce_scatter: the input; all_gather: the output; all_to_all: input or output, which have the same size
+//
+// A block has bytes / world size. all_reduce and broadcast work in place; the other collectives read the input and write the
+// output. The values are small integers. They are exact in every element type, and in any order of additions.
 #pragma once
 
 #include <cstddef>
@@ -24,49 +25,50 @@ const char* name(Element element);
 
 constexpr size_t element_bytes(Element element) { return element == Element::f32 ? 4 : 2; }
 
-// One entry of the plan: "65536", "all_gather/65536", "bf16/65536", "8x65536=ring+any" (eight operations of that size at once).
+// One entry of the plan, such as "65536", "all_gather/65536", "bf16/65536", or "8x65536=ring+any" (eight operations at once).
 struct Job {
   Collective collective = Collective::all_reduce;
   Element element = Element::f32;
-  uint32_t parts = 1;  // operations in flight at once; more than one for all_reduce only
-  size_t bytes = 0;    // of each of them
+  uint32_t parts = 1;  // number of operations that run at the same time; it may be more than 1 only for all_reduce
+  size_t bytes = 0;    // bytes of each operation
   std::string algorithm = {};
 
   bool in_place() const { return collective == Collective::all_reduce || collective == Collective::broadcast; }
   size_t elements() const { return bytes / element_bytes(element); }
-  size_t buffer_bytes() const { return bytes * parts; }  // what a rank's input and output each have room for
+  size_t buffer_bytes() const { return bytes * parts; }  // bytes of the input of a rank, and also of its output
 };
 
 inline constexpr uint32_t broadcast_root = 0;
 
-// Entries divided by commas; invalid names the entry that cannot be read.
+// Parses entries that are separated by commas. If an entry is wrong, returns invalid with its text.
 Result<std::vector<Job>> parse_plan(const std::string& plan);
 
-// Input and output of one rank, buffer_bytes() each, one and the same where the job works in place.
+// The input and the output of one rank. Each has buffer_bytes() bytes. If the job works in place, both are the same memory.
 struct Buffers {
   std::byte* input = nullptr;
   std::byte* output = nullptr;
 };
 
-struct Place {
+struct RankOfWorld {
   uint32_t rank = 0;
   uint32_t world_size = 1;
 };
 
-// Writes this rank's contribution, and into an output of its own bytes that no right result has.
-void fill(const Job& job, const Place& place, const Buffers& buffers);
-// Contributions that sum to zero: in place, the first call leaves zeros, and zeros stay however many calls follow.
-void fill_for_timing(const Job& job, const Place& place, const Buffers& buffers);
-// Writes the input once more with the same values, as a caller with new data for every call would. Does nothing for a call that
-// leaves its result in the input, because the call itself has written it.
-void renew_input(const Job& job, const Place& place, const Buffers& buffers);
-// A result passes if |result * times - sum| < error.
+// Writes the contribution of this rank to the input. If the output is separate memory, fills it with bytes that no correct
+// result contains.
+void fill(const Job& job, const RankOfWorld& self, const Buffers& buffers);
+// Writes contributions whose sum is zero. A call that works in place then leaves zeros, and so do all further calls.
+void fill_for_timing(const Job& job, const RankOfWorld& self, const Buffers& buffers);
+// Writes the same values to the input again, as if the caller had new data for every call. Does nothing if the collective works
+// in place, because it has then just written the input itself.
+void renew_input(const Job& job, const RankOfWorld& self, const Buffers& buffers);
+// A result passes the check if |result * times - sum| < error.
 struct Tolerance {
-  double error = 0;  // 0: the result must equal the sum to the bit
+  double error = 0;  // 0: the result must be exactly equal to the sum
   double times = 1;
 };
-// Call after every rank has called fill() and the collective has run once. Returns ok, or internal with the first wrong element
-// of the output.
-Status verify(const Job& job, const Place& place, const Buffers& buffers, const Tolerance& tolerance = {});
+// Checks the result. Every rank must have called fill(), and then the collective must have run once. If the result is wrong,
+// returns internal, with the first element of the output that is wrong.
+Status verify(const Job& job, const RankOfWorld& self, const Buffers& buffers, const Tolerance& tolerance = {});
 
 }  // namespace unisono::bench

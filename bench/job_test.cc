@@ -6,6 +6,8 @@
 
 #include <cstring>
 
+#include "base/concat.h"
+
 namespace unisono::bench {
 namespace {
 
@@ -15,8 +17,8 @@ struct Memory {
   std::vector<std::byte> input, output;
 };
 
-// The values (fp32) that rank 1 of 2 must hold after a correct call, computed from the values that fill() gave the ranks by
-// each collective's definition.
+// Returns the values (fp32) that rank 1 of 2 must have after a correct call. They are computed from the values that fill()
+// wrote, by each collective's definition.
 std::vector<float> right_result(const Job& job) {
   const size_t count = job.elements(), block = count / 2;
   std::vector<float> given[2];
@@ -42,7 +44,7 @@ std::vector<float> right_result(const Job& job) {
 constexpr Collective every_collective[] = {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
                                            Collective::all_to_all, Collective::broadcast};
 
-TEST(Job, right_results_pass_and_one_wrong_value_anywhere_is_found) {
+TEST(Job, right_results_pass_and_one_wrong_value_anywhere_is_detected) {
   for (const auto collective : every_collective) {
     const Job job{.collective = collective, .bytes = 64};
     const auto right = right_result(job);
@@ -57,12 +59,12 @@ TEST(Job, right_results_pass_and_one_wrong_value_anywhere_is_found) {
       std::memcpy(buffers.output, wrong.data(), job.bytes);
       const auto status = verify(job, {1, 2}, buffers);
       EXPECT_EQ(status.code(), Code::internal) << name(collective);
-      EXPECT_NE(status.message().find("element " + std::to_string(i)), std::string::npos) << status.to_string();
+      EXPECT_NE(status.message().find(concat("element ", i)), std::string::npos) << status.to_string();
     }
   }
 }
 
-TEST(Job, a_call_that_did_nothing_is_found) {
+TEST(Job, a_call_that_did_nothing_is_detected) {
   for (const auto collective : every_collective) {
     for (const auto element : {Element::f32, Element::bf16, Element::f16}) {
       const Job job{.collective = collective, .element = element, .bytes = 4096};
@@ -73,7 +75,7 @@ TEST(Job, a_call_that_did_nothing_is_found) {
   }
 }
 
-TEST(Job, exchanged_parts_are_found) {
+TEST(Job, swapped_parts_are_detected) {
   const Job job{.parts = 2, .bytes = 64};
   Memory memory(job);
   fill(job, {0, 1}, memory.buffers(job));
@@ -82,7 +84,7 @@ TEST(Job, exchanged_parts_are_found) {
   EXPECT_EQ(verify(job, {0, 1}, memory.buffers(job)).code(), Code::internal);
 }
 
-// Contributions of one rank are its result in a world of one: the bits are those of small whole numbers in each format.
+// In a world of one, the result is the rank's own contribution. Its bits must be those of -3 to 3 in each format.
 TEST(Job, sixteen_bit_contributions_are_whole_numbers_to_the_bit) {
   constexpr uint16_t bf16[] = {0xc040, 0xc000, 0xbf80, 0x0000, 0x3f80, 0x4000, 0x4040};
   constexpr uint16_t f16[] = {0xc200, 0xc000, 0xbc00, 0x0000, 0x3c00, 0x4000, 0x4200};
@@ -100,7 +102,7 @@ TEST(Job, sixteen_bit_contributions_are_whole_numbers_to_the_bit) {
   }
 }
 
-TEST(Job, what_is_timed_sums_to_zero) {
+TEST(Job, timed_contributions_sum_to_zero) {
   for (const auto element : {Element::f32, Element::bf16, Element::f16}) {
     const Job job{.element = element, .bytes = 64};
     Memory first(job), second(job);
@@ -115,7 +117,7 @@ TEST(Job, what_is_timed_sums_to_zero) {
   }
 }
 
-TEST(Job, an_input_written_anew_holds_what_it_held) {
+TEST(Job, renewed_input_holds_the_same_values) {
   for (const auto collective : every_collective) {
     const Job job{.collective = collective, .bytes = 4096};
     for (uint32_t rank = 0; rank < 2; ++rank) {
@@ -129,7 +131,7 @@ TEST(Job, an_input_written_anew_holds_what_it_held) {
   }
 }
 
-// A page that cannot be written ends a process that writes it.
+// Each turn makes one page of the input read-only. renew_input() must then crash, so it writes to every page.
 TEST(JobDeathTest, an_input_is_written_on_every_page) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   constexpr size_t pages = 3;

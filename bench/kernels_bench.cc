@@ -1,5 +1,5 @@
-// Speed of the kernels on one core: bytes per second counts what is read and written, so that the memory's own speed
-// (memcpy, first in the list) is the measure.
+// Measures the kernels on one core. The bytes per second include all bytes that are read and all that are written. Compare them
+// with memcpy, which is the first kernel in the list.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "kernels/blocks.h"
 #include "kernels/dispatch.h"
 #include "kernels/fp8.h"
@@ -21,7 +22,8 @@ struct FreeDeleter {
 };
 using Memory = std::unique_ptr<std::byte, FreeDeleter>;
 
-// Page-aligned plus an offset: no cache-line splits unless a benchmark asks for them.
+// Returns memory that begins at a page boundary, with some space for an offset. If no offset is used, no access crosses the
+// border between two cache lines.
 Memory memory(size_t bytes) {
   const size_t rounded = (bytes + 4096 + 4095) / 4096 * 4096;
   auto* at = static_cast<std::byte*>(std::aligned_alloc(4096, rounded));
@@ -33,7 +35,7 @@ void count_bytes(benchmark::State& state, size_t bytes) {
   state.SetBytesProcessed(static_cast<int64_t>(bytes) * static_cast<int64_t>(state.iterations()));
 }
 
-// Arguments: bytes of one tensor, sources. The destination is the first source.
+// The arguments are the bytes of one tensor and the number of sources. The first source is also the destination.
 void reduce_in_place(benchmark::State& state, DType dtype, ReduceOp op, bool with_copy, size_t offset) {
   const auto bytes = static_cast<size_t>(state.range(0));
   std::vector<Memory> memories;
@@ -90,7 +92,7 @@ void convert_between(benchmark::State& state, DType to_type, DType from_type) {
 
 enum class BlockWork : uint8_t { encode, decode, decode_add, check };
 
-// Argument: bytes of the elements, were they fp32. The values are in no way special.
+// The argument is 4 times the number of elements, so that the results of all types can be compared. The values are random.
 void blocks(benchmark::State& state, BlockWork work, const BlockFormat& format, DType type) {
   const auto count = static_cast<size_t>(state.range(0)) / 4, bytes = count * element_bytes(type),
              block_size = block_bytes(format, count);
@@ -117,7 +119,7 @@ void blocks(benchmark::State& state, BlockWork work, const BlockFormat& format, 
   state.counters["elements"] = benchmark::Counter(static_cast<double>(count), benchmark::Counter::kIsIterationInvariantRate);
 }
 
-// Argument: bytes of the elements, fp32.
+// The argument is the number of bytes of the fp32 elements.
 void fp8_blocks(benchmark::State& state, BlockWork work) {
   const auto count = static_cast<size_t>(state.range(0)) / 4;
   const auto layout = fp8_layout_of(fp8_format, count);
@@ -141,8 +143,9 @@ void fp8_blocks(benchmark::State& state, BlockWork work) {
   state.counters["elements"] = benchmark::Counter(static_cast<double>(count), benchmark::Counter::kIsIterationInvariantRate);
 }
 
-// Arguments: columns, directions. Compensated, from memory: 64 MiB of values, and as much left over. apart: as error feedback
-// does it, with zeros where the values were.
+// The arguments are the numbers of columns and of directions. Computes sketches of 64 MiB of values plus 64 MiB of residuals,
+// both of which are read from memory. If `apart` is true, the sum of both goes to separate memory and the values become zero,
+// as in error feedback.
 void sketch_rows(benchmark::State& state, bool apart) {
   const auto columns = static_cast<size_t>(state.range(0)), rows = (size_t{16} << 20) / columns;
   const auto rank = static_cast<uint32_t>(state.range(1));
@@ -186,7 +189,7 @@ void add_blocks(Add add) {
     for (const uint8_t bits : {8, 7, 6, 5, 4, 3, 2}) {
       format.bits = bits;
       const auto kernel = [&](const char* name, BlockWork work) {
-        add(name + std::to_string(bits) + suffix, [=](benchmark::State& state) { blocks(state, work, format, type); })
+        add(concat(name, bits, suffix), [=](benchmark::State& state) { blocks(state, work, format, type); })
             ->Args({256 << 10})
             ->Args({16 << 20});
       };

@@ -1,11 +1,10 @@
-// Measures this machine's physical limits in the same run as the libraries, so that each library's number stands beside its
-// limit.
+// Measures physical limits of this machine, with which the results of the libraries can be compared.
 //
-//   machine_probe            JSON: memcpy over 64 MiB on one core, hand-over between two cores; a quarter of a second
-//   machine_probe cores      JSON: the hand-over alone; some 20 ms
-//   machine_probe full SIZES --workers N   JSON: hand-over between two cores, per size in bytes copies, exchanges through
-//   memory and loopback TCP
-// A copy of B bytes counts as B bytes (it reads B and writes B).
+//   machine_probe            JSON: memcpy of 64 MiB on one core, and the hand-over between two cores; takes a quarter of a
+//   second machine_probe cores      JSON: only the hand-over between two cores; takes about 20 ms machine_probe full SIZES
+//   --workers N   JSON: the hand-over, and three measurements for each size in bytes
+// The three measurements are copies, exchanges through memory, and exchanges over loopback TCP. A copy of B bytes counts as
+// B bytes, although it reads B bytes and writes B bytes.
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -44,7 +43,8 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Allocates memory that begins at a page boundary. The speed of a copy depends on the buffers' offsets within their pages.
+// Allocates memory that begins at a page boundary, because the speed of a copy depends on the offsets of the buffers in their
+// pages.
 template <typename T>
 struct PageAllocator {
   using value_type = T;
@@ -54,11 +54,11 @@ struct PageAllocator {
 };
 using Memory = std::vector<char, PageAllocator<char>>;
 
-// The median rate of single copies, on one core, between two buffers of `bytes` bytes.
+// Returns the median rate of single copies between two buffers of `bytes` bytes on one core.
 double copy_gigabytes_per_second(size_t bytes, double seconds) {
   Memory from(bytes, 1), to(bytes, 2);
   std::vector<double> rates;
-  // Copies far below a microsecond are timed in bundles.
+  // A copy of few bytes is too short for the clock, so several copies are timed together.
   const size_t bundle = std::max<size_t>(1, (64u << 10) / bytes);
   const auto start = Clock::now();
   do {
@@ -73,7 +73,7 @@ double copy_gigabytes_per_second(size_t bytes, double seconds) {
   return rates[rates.size() / 2];
 }
 
-// Sum of the rates of several cores that copy at the same time.
+// Returns the rates of several cores that copy at the same time, added up.
 double copy_of_workers(size_t bytes, unsigned workers, double seconds) {
   std::vector<double> rates(workers);
   std::vector<std::thread> threads;
@@ -86,10 +86,10 @@ double copy_of_workers(size_t bytes, unsigned workers, double seconds) {
   return sum;
 }
 
-// Time for one core to see what another core wrote, in microseconds: half of a round trip between two threads.
-// The best of several batches: a thread that loses its core in between spoils a batch.
+// Returns how many microseconds pass until one core sees what another core has written. This is half of a round trip between
+// two threads. If a thread loses its core, the current batch is spoiled, so the result is that of the best batch.
 double hand_over_us() {
-  if (std::thread::hardware_concurrency() < 2) return 0;  // two threads that spin on one core take for ever
+  if (std::thread::hardware_concurrency() < 2) return 0;  // Two threads that spin on one core would take too long.
   struct alignas(64) Line {
     std::atomic<uint32_t> value{0};
   };
@@ -114,7 +114,8 @@ double hand_over_us() {
   return best;
 }
 
-// How two cores exchange bytes through slots of memory: each writes into its own what the other copies out.
+// How two cores exchange bytes through slots in memory. Each core writes to its own slots, and copies from the slots of the
+// other core. past_caches: the core writes with non-temporal stores.
 struct SlotWay {
   size_t slice;
   bool past_caches;
@@ -142,7 +143,7 @@ class SlotExchange {
   }
   SlotExchange(const SlotExchange&) = delete;
 
-  // Median time in microseconds of `bytes` in both directions at once.
+  // Exchanges `bytes` bytes in both directions at once, repeatedly. Returns the median time in microseconds.
   double run(double seconds) {
     std::atomic<bool> stop{false};
     std::thread other([&] {
@@ -172,7 +173,8 @@ class SlotExchange {
   };
   struct Side {
     char* memory = nullptr;
-    Count written, read, round;  // read: of the other side's
+    // number of slots written, number of the other side's slots that were read, and number of calls of meet()
+    Count written, read, round;
     uint32_t next_written = 0, next_read = 0;
   };
 
@@ -206,7 +208,8 @@ class SlotExchange {
   Side sides_[2];
 };
 
-// Which slices are best, and whether past the caches, depends on the machine and the moment.
+// Tries several slice sizes, with normal and with non-temporal stores, because the best way depends on the machine and its
+// load.
 double best_slot_exchange_us(size_t bytes, double seconds) {
   if (std::thread::hardware_concurrency() < 2) return -1;
   double best = -1;
@@ -223,10 +226,11 @@ bool fail(const char* what) {
   return false;
 }
 
-// Pacing, which some congestion controls ask for and Linux then keeps, would be no limit of the machine.
+// Selects the congestion control Reno. Other ones may turn on pacing, and then the socket keeps it. Pacing is not a limit of
+// the machine.
 void begin_without_pacing(int socket) { (void)::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); }
 
-// Two ends of one TCP connection over 127.0.0.1, non-blocking.
+// Makes a non-blocking TCP connection over 127.0.0.1, and returns both of its ends.
 bool connect_pair(int ends[2]) {
   const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -251,7 +255,8 @@ bool connect_pair(int ends[2]) {
   return true;
 }
 
-// Sends and receives `bytes` at the same time, walking a buffer of that size each way. False when the other end is gone.
+// Sends `out` and receives `in` at the same time, with at most `piece` bytes in each system call. Returns false if the other
+// end has closed the connection.
 bool exchange(int end, Memory& out, Memory& in, size_t piece) {
   size_t sent = 0, received = 0;
   while (sent < out.size() || received < in.size()) {
@@ -271,7 +276,8 @@ bool exchange(int end, Memory& out, Memory& in, size_t piece) {
   return true;
 }
 
-// Median time of an exchange of `bytes` in both directions at once, in microseconds; negative if it failed.
+// Exchanges `bytes` bytes in both directions at once, repeatedly. Returns the median time in microseconds, or a negative number
+// on failure.
 double exchange_us(size_t bytes, size_t piece, double seconds) {
   int ends[2] = {-1, -1};
   if (!connect_pair(ends)) return -1;
@@ -296,7 +302,7 @@ double exchange_us(size_t bytes, size_t piece, double seconds) {
   return good ? times[times.size() / 2] : -1;
 }
 
-// Which length of a single send or recv is best depends on the machine and the moment: the best of three.
+// Tries three lengths for a single send or recv, because the best one depends on the machine and its load.
 double best_exchange_us(size_t bytes, double seconds) {
   double best = -1;
   for (const size_t piece : {size_t{128} << 10, size_t{256} << 10, size_t{1} << 20}) {

@@ -1,12 +1,16 @@
-// One peer of bench/moshpit and bench/moshpit_kills: makes averaging steps in an elastic run and prints a line of JSON for
-// each. It flushes each line at once, so the output of a killed peer is complete up to its death. With --flat the same
-// processes are also a group, and make a flat all-reduce before every averaging step.
+// One peer of bench/moshpit and bench/moshpit_kills. It makes averaging steps in an elastic run, and prints a line of JSON for
+// each step. It flushes each line at once, so the output of a peer that is killed is complete up to its death. With --flat, the
+// processes also form a group, and make a flat all-reduce before every averaging step.
 //
-// Tensors consist of equal tiles. A tile shows which peers are in an average, and their shares. It has one element for each
-// peer, in which only that peer has a one; then a one and a zero of every peer; then a number of this peer for this averaging
-// step. Even if peers were absent, the shares must add up to one, and the number must be the mean of the peers' numbers by
-// those shares. This program checks the former; bench/moshpit and bench/moshpit_kills, which read the lines of all peers, check
-// the latter.
+// Tensors consist of equal tiles. A tile shows which peers contributed to an average, and with which shares. Its elements are:
+// - one element for each peer: that peer writes a one, and every other peer writes a zero
+// - an element in which every peer writes a one
+// - an element in which every peer writes a zero
+// - a number that depends on the peer and on the averaging step
+//
+// This program checks that the shares add up to one, even if peers were absent. It cannot check that the average of the numbers
+// is their mean, weighted by the shares. bench/moshpit and bench/moshpit_kills check that, because they read the lines of all
+// peers.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -32,10 +36,10 @@ using unisono::Result;
 using unisono::Status;
 
 constexpr size_t tile_elements = 32, tile_slots = 28, tile_one = 28, tile_zero = 29, tile_own = 30;
-constexpr size_t kinds_max = 12;   // of tiles that one line tells of
-constexpr double rounding = 4e-6;  // of a sum of few products, several rounds after one another
+constexpr size_t kinds_max = 12;   // A line of output has at most this many kinds of tiles.
+constexpr double rounding = 4e-6;  // An average over several rounds may have this rounding error.
 
-volatile std::sig_atomic_t told_to_end = 0;
+volatile std::sig_atomic_t stop_requested = 0;
 
 struct Settings {
   unisono::ElasticOptions run;
@@ -51,7 +55,7 @@ double now() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Processor time of all threads of this process, in user space and in the kernel.
+// Returns the CPU time that all threads of this process used, in user space and in the kernel.
 double cpu_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -76,14 +80,14 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-void say(const std::string& line) {
+void print_line(const std::string& line) {
   fmt::print("{{{}}}\n", line);
   std::fflush(stdout);
 }
 
 // --- tiles ---
 
-// Within [1/4, 3/4), with few enough bits that fp32 holds it.
+// Returns a pseudo-random number in [1/4, 3/4). It has so few bits that fp32 holds it exactly.
 float own_number(uint64_t seed, uint32_t slot, uint64_t call) {
   uint64_t z = seed * 0x9E3779B97F4A7C15ull + slot * 0xD1342543DE82EF95ull + call * 0xA0761D6478BD642Full;
   z = (z ^ (z >> 32)) * 0xE9846AF9B1A615Dull;
@@ -103,10 +107,11 @@ struct Kind {
 };
 
 struct Content {
-  std::vector<Kind> kinds;  // each once, in the order in which they appear
-  uint64_t others = 0;      // tiles beyond kinds_max kinds
+  // The tiles that are different from each other, in the order in which they first occur. There are at most kinds_max of them.
+  std::vector<Kind> kinds;
+  uint64_t others = 0;  // number of tiles that are not in `kinds`
   uint64_t digest = 14695981039346656037ull;
-  double one_off = 0;  // how far the ones are from one, at most
+  double one_off = 0;  // the largest |x - 1|, where x is the element in which every peer writes a one
   std::string wrong;
 };
 
@@ -198,7 +203,7 @@ class Peer {
     const Moment begin;
     auto joined = unisono::Elastic::join(settings_.run);
     if (!joined.ok()) return joined.status();
-    tell_join(*joined, begin, Moment());
+    print_joined(*joined, begin, Moment());
     if (settings_.load_only) return joined->leave();
     if (settings_.blob_bytes > 0) {
       const auto given = joined->set_state({{"optimizer", std::vector<std::byte>(settings_.blob_bytes, std::byte{7})}});
@@ -207,18 +212,19 @@ class Peer {
     if (!joined->ready(unisono::Milliseconds{60'000})) return {Code::unavailable, "the run has no layout after 60 s"};
     const auto status = average_all(*joined);
     if (const auto left = joined->leave(); !left.ok()) return left;
-    if (status.ok()) say("\"kind\":\"ended\"");
+    if (status.ok()) print_line("\"kind\":\"ended\"");
     return status;
   }
 
  private:
-  void tell_join(const unisono::Elastic& run, const Moment& begin, const Moment& end) const {
+  void print_joined(const unisono::Elastic& run, const Moment& begin, const Moment& end) const {
     const auto& state = run.state();
     std::string endpoints;
     for (const auto& endpoint : run.status().endpoints) endpoints += (endpoints.empty() ? "" : ",") + quoted(endpoint);
-    // A donor's state holds the tiles of an average, except a founder's first state, which is all zeros.
+    // A state that was loaded consists of tiles of an average. Only the first state of a founder is different: all its values
+    // are zero.
     const bool has_tiles = state.loaded && std::ranges::any_of(state.values, [](float value) { return value != 0; });
-    say(
+    print_line(
         fmt::format("\"kind\":\"joined\",\"endpoints\":[{}],{},\"loaded\":{},\"load_s\":{:.9g},\"load_bytes\":{},\"donors\":{},"
                     "\"mixed\":{},\"step\":{},\"note\":{},\"wrong\":{}",
                     endpoints, text_of(begin, end), state.loaded, state.seconds, state.bytes, state.donors, state.mixed,
@@ -233,7 +239,7 @@ class Peer {
       group = std::move(*joined);
     }
     const auto begun = now();
-    for (uint64_t turn = 0; turn < settings_.warmup + settings_.steps && told_to_end == 0; ++turn) {
+    for (uint64_t turn = 0; turn < settings_.warmup + settings_.steps && stop_requested == 0; ++turn) {
       if (settings_.seconds > 0 && now() - begun > settings_.seconds) break;
       const bool counts = turn >= settings_.warmup;
       if (group.has_value()) {
@@ -244,7 +250,8 @@ class Peer {
     return group.has_value() ? group->barrier().status() : Status();
   }
 
-  // All begin together, and again for the averaging step after it.
+  // Makes a flat all-reduce. Because of the first barrier, all ranks begin it together. Because of the second barrier, they
+  // also begin the following averaging step together.
   Status reduce_flat(unisono::Group& group, bool counts) {
     const auto number = own_number(settings_.seed, settings_.slot, 0);
     fill(values_, settings_.slot, number);
@@ -252,7 +259,7 @@ class Peer {
     const Moment begin;
     if (auto done = group.all_reduce(std::span(values_), {.op = unisono::ReduceOp::avg}); !done.ok()) return done.status();
     const Moment end;
-    if (counts) say(fmt::format("\"kind\":\"flat\",{},{}", text_of(begin, end), text_of(look_at(values_))));
+    if (counts) print_line(fmt::format("\"kind\":\"flat\",{},{}", text_of(begin, end), text_of(look_at(values_))));
     return group.barrier().status();
   }
 
@@ -260,7 +267,7 @@ class Peer {
     const bool checked = settings_.flat || turn % settings_.check_every == 0;
     const auto number = own_number(settings_.seed, settings_.slot, turn);
     if (checked) fill(values_, settings_.slot, number);
-    if (checked) say(fmt::format("\"kind\":\"enter\",\"time\":{:.9f},\"number\":{:.9g}", now(), number));
+    if (checked) print_line(fmt::format("\"kind\":\"enter\",\"time\":{:.9f},\"number\":{:.9g}", now(), number));
     const Moment begin;
     const auto report = run.average(std::span(values_));
     const Moment end;
@@ -268,8 +275,8 @@ class Peer {
     if (!counts) return {};
     std::string rounds, dims;
     for (const auto& round : report->rounds) rounds += (rounds.empty() ? "" : ",") + text_of(round);
-    for (const auto size : report->dims) dims += (dims.empty() ? "" : ",") + std::to_string(size);
-    say(fmt::format(
+    for (const auto size : report->dims) dims += (dims.empty() ? "" : ",") + fmt::to_string(size);
+    print_line(fmt::format(
         "\"kind\":\"step\",\"step\":{},\"exact\":{},{},\"seconds\":{:.9g},\"layout\":{},\"dims\":[{}],\"peers\":{},\"note\":{},"
         "\"number\":{:.9g},{}\"rounds\":[{}]",
         report->step, report->exact, text_of(begin, end), report->seconds, report->layout, dims, report->peers,
@@ -288,29 +295,29 @@ Settings settings_of(int argc, char** argv) {
   uint64_t gather_ms = 0;
   CLI::App app("One peer of bench/moshpit and bench/moshpit_kills");
   app.add_option("--run", s.run.run_id, "name of the run");
-  app.add_option("--join", s.run.seeds, "where peers of the run can be found: host:port, or file:PATH");
+  app.add_option("--join", s.run.seeds, "addresses of peers of the run: host:port, or file:PATH");
   app.add_flag("--found", s.run.found, "begin the run");
-  app.add_option("--name", s.run.name, "of this peer");
-  app.add_option("--interface", s.run.interface, "to listen at");
-  app.add_option("--peers", s.run.min_peers, "the first averaging step waits for so many");
+  app.add_option("--name", s.run.name, "name of this peer");
+  app.add_option("--interface", s.run.interface, "interface to listen at");
+  app.add_option("--peers", s.run.min_peers, "number of peers that the first averaging step waits for");
   app.add_option("--max-group", s.run.max_group, "members of a group");
-  app.add_option("--rounds", s.run.rounds, "of an averaging step; 0: one along each axis");
-  app.add_option("--gather-ms", gather_ms, "how long a group waits for members that do not come; 0: the profile's");
-  app.add_option("--slot", s.slot, "this peer's place in tiles")->check(CLI::Range(size_t{0}, tile_slots - 1));
-  app.add_option("--elements", s.elements, "fp32, of the tensor; a multiple of 32");
-  app.add_option("--averaging-steps", s.steps, "that count");
-  app.add_option("--warmup", s.warmup, "averaging steps before");
-  app.add_option("--seconds", s.seconds, "after which no averaging step begins; 0: none");
-  app.add_option("--check-every", s.check_every,
-                 "values are made anew, and looked at afterwards, in one of so many averaging steps")
+  app.add_option("--rounds", s.run.rounds, "rounds of an averaging step; 0: one along each axis");
+  app.add_option("--gather-ms", gather_ms, "how long a group waits for absent members; 0: value of the profile");
+  app.add_option("--slot", s.slot, "slot of this peer in tiles")->check(CLI::Range(size_t{0}, tile_slots - 1));
+  app.add_option("--elements", s.elements, "fp32 elements of the tensor; a multiple of 32");
+  app.add_option("--averaging-steps", s.steps, "averaging steps that are measured");
+  app.add_option("--warmup", s.warmup, "averaging steps before the measured ones");
+  app.add_option("--seconds", s.seconds, "seconds after which no averaging step begins; 0: no limit");
+  app.add_option("--check-every", s.check_every, "interval, in averaging steps, at which values are renewed and checked")
       ->check(CLI::Range(1u, 1u << 30));
-  app.add_option("--seed", s.seed, "of the peers' own numbers");
-  app.add_option("--blob-bytes", s.blob_bytes, "that joiners are given besides the values");
-  app.add_flag("--flat", s.flat, "a flat all-reduce before each averaging step, of the group that the environment names");
-  app.add_flag("--load-only", s.load_only, "loads what joiners are given, and leaves");
+  app.add_option("--seed", s.seed, "seed of the numbers of the peers");
+  app.add_option("--blob-bytes", s.blob_bytes, "bytes that joiners receive in addition to the values");
+  app.add_flag("--flat", s.flat, "run a flat all-reduce in the group of the environment before each averaging step");
+  app.add_flag("--load-only", s.load_only, "load the state as a joiner does, and leave");
   try {
     app.parse(argc, argv);
-    if (s.elements == 0 || s.elements % tile_elements != 0) throw CLI::ValidationError("--elements", "is a multiple of 32");
+    if (s.elements == 0 || s.elements % tile_elements != 0)
+      throw CLI::ValidationError("--elements", "must be a multiple of 32");
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error));
   }
@@ -323,8 +330,8 @@ Settings settings_of(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const auto settings = settings_of(argc, argv);
-  std::signal(SIGTERM, [](int) { told_to_end = 1; });
+  std::signal(SIGTERM, [](int) { stop_requested = 1; });
   const auto status = Peer(settings).run();
-  if (!status.ok()) say(fmt::format("\"kind\":\"failed\",\"why\":{}", quoted(status.to_string())));
+  if (!status.ok()) print_line(fmt::format("\"kind\":\"failed\",\"why\":{}", quoted(status.to_string())));
   return status.ok() ? 0 : 1;
 }

@@ -28,16 +28,59 @@ SETTINGS = {"peers": 16, "elements": 1 << 20}
 
 
 def one_round(group=4, **more):
-    return {"outcome": "averaged", "group": group, "contributors_min": group, "contributors_max": group, "committed": 9, "kept_local": 0, "voided": 0, "undecided": 0, "lost": 0, "gather_s": 0.002,
-            "contribute_s": 0.01, "result_s": 0.02, "verdict_s": 0.005, "sent": 100, "received": 100, "model": 90, "absent": [], **more}
+    return {
+        "outcome": "averaged",
+        "group": group,
+        "contributors_min": group,
+        "contributors_max": group,
+        "committed": 9,
+        "kept_local": 0,
+        "voided": 0,
+        "undecided": 0,
+        "lost": 0,
+        "gather_s": 0.002,
+        "contribute_s": 0.01,
+        "result_s": 0.02,
+        "verdict_s": 0.005,
+        "sent": 100,
+        "received": 100,
+        "model": 90,
+        "absent": [],
+        **more,
+    }
 
 
 def line(begin, end, *rounds, **more):
-    return {"kind": "step", "step": 1, "exact": True, "begin": begin, "end": end, "cpu_s": 0.1, "cpu_total_s": end / 10, "rss_mb": 5.0, "dims": [4, 4], "note": "", "digest": "aa", "wrong": "", "rounds": list(rounds), **more}
+    return {
+        "kind": "step",
+        "step": 1,
+        "exact": True,
+        "begin": begin,
+        "end": end,
+        "cpu_s": 0.1,
+        "cpu_total_s": end / 10,
+        "rss_mb": 5.0,
+        "dims": [4, 4],
+        "note": "",
+        "digest": "aa",
+        "wrong": "",
+        "rounds": list(rounds),
+        **more,
+    }
 
 
 def counts(**more):
-    return {"steps": 2, "with_all": 2, "exact": 2, "peer_rounds": 64, "incomplete": 0, "wrong": [], "notes": [], "dims": [4, 4], **more}
+    return {
+        "steps": 2,
+        "with_all": 2,
+        "exact": 2,
+        "peer_rounds": 64,
+        "incomplete": 0,
+        "wrong": [],
+        "notes": [],
+        "dims": [4, 4],
+        **more,
+    }
 
 
 class FakePeer:
@@ -55,12 +98,21 @@ class Numbers(unittest.TestCase):
     def test_rounds_that_lack_a_member_or_a_chunk_are_incomplete(self):
         whole = one_round()
         self.assertEqual(SCRIPT.incomplete(line(0, 1, whole, whole)), 0)
-        for spoiled in ({"outcome": "alone"}, {"contributors_min": 3}, {"voided": 1}, {"lost": 1}, {"kept_local": 1}, {"undecided": 1}):
+        for spoiled in (
+            {"outcome": "alone"},
+            {"contributors_min": 3},
+            {"voided": 1},
+            {"lost": 1},
+            {"kept_local": 1},
+            {"undecided": 1},
+        ):
             self.assertEqual(SCRIPT.incomplete(line(0, 1, whole, one_round(**spoiled))), 1, spoiled)
 
     def test_exact_results_of_one_step_must_be_equal(self):
         peers = [FakePeer("a", line(0, 1)), FakePeer("b", line(0, 1, digest="bb"))]
-        self.assertEqual(SCRIPT.wrong_in(elastic_peers.by_step(peers)), ["averaging step 1: 2 different results, all said to be exact"])
+        self.assertEqual(
+            SCRIPT.wrong_in(elastic_peers.by_step(peers)), ["averaging step 1: 2 different results, all said to be exact"]
+        )
         peers[1].lines[0].update(digest="aa", wrong="a one became 2")
         self.assertEqual(SCRIPT.wrong_in(elastic_peers.by_step(peers)), ["averaging step 1, b: a one became 2"])
 
@@ -89,22 +141,43 @@ class Numbers(unittest.TestCase):
 
 class Page(unittest.TestCase):
     def rounds(self, seconds, cpu=0.02):
-        return {**counts(), "rounds_s": [seconds] * 3, "round_s": seconds, "cpu_s": cpu, "cpu_max_s": cpu, "rss_early_mb": 5.0, "rss_late_mb": 5.1, "rss_growth": 0.02, "phases": []}
+        return {
+            **counts(),
+            "rounds_s": [seconds] * 3,
+            "round_s": seconds,
+            "cpu_s": cpu,
+            "cpu_max_s": cpu,
+            "rss_early_mb": 5.0,
+            "rss_late_mb": 5.1,
+            "rss_growth": 0.02,
+            "phases": [],
+        }
 
     def found(self, measured):
         return {what: (got, met) for what, _, got, met in moshpit_page.marks(SETTINGS, measured)}
 
     def test_ratios_are_of_medians_of_passes(self):
-        measured = [["steps", number, {"step_s": [0.1 * factor] * 3, "flat_s": [0.05] * 3}] for number, factor in enumerate((1, 1.2, 2))]
-        self.assertEqual(self.found(measured), {"one averaging step ÷ flat all-reduce of the same processes": ("2.40 (2.00 to 4.00)", True)})
+        measured = [
+            ["steps", number, {"step_s": [0.1 * factor] * 3, "flat_s": [0.05] * 3}] for number, factor in enumerate((1, 1.2, 2))
+        ]
+        self.assertEqual(
+            self.found(measured), {"one averaging step ÷ flat all-reduce of the same processes": ("2.40 (2.00 to 4.00)", True)}
+        )
 
     def test_hivemind_counts_with_its_best_setting_and_in_the_same_pass(self):
-        theirs = [{"matchmaking": "0.1", "failed": "no end in time"}, {"matchmaking": "0.5", "rounds_s": [3.0], "cpu_s": 0.2, "summary": ""}, {"matchmaking": "2", "rounds_s": [5.0], "cpu_s": 0.2, "summary": ""}]
+        theirs = [
+            {"matchmaking": "0.1", "failed": "no end in time"},
+            {"matchmaking": "0.5", "rounds_s": [3.0], "cpu_s": 0.2, "summary": ""},
+            {"matchmaking": "2", "rounds_s": [5.0], "cpu_s": 0.2, "summary": ""},
+        ]
         found = self.found([["hivemind", 0, {"ours": self.rounds(0.1), "theirs": theirs, "wrong": []}]])
         self.assertEqual(found["a round: hivemind ÷ ours, same run"], ("30.0 (30.0 to 30.0)", True))
 
     def test_without_hivemind_the_known_figure_is_named_as_such_and_meets_no_mark(self):
-        measured = [["rounds", 0, self.rounds(0.1)], ["hivemind", 0, {"ours": self.rounds(0.1), "theirs": [], "wrong": [], "unavailable": "no such package"}]]
+        measured = [
+            ["rounds", 0, self.rounds(0.1)],
+            ["hivemind", 0, {"ours": self.rounds(0.1), "theirs": [], "wrong": [], "unavailable": "no such package"}],
+        ]
         self.assertEqual(self.found(measured)["a round: hivemind (known figure, not this run) ÷ ours"], ("31.7", None))
         self.assertIn("no such package. Known: 3.17 s", moshpit_page.page(SETTINGS, FACTS, measured))
 
@@ -117,7 +190,17 @@ class Page(unittest.TestCase):
         self.assertIsNone(self.found(measured)["incomplete of 100 rounds without faults"][1])
 
     def test_a_joiner_is_compared_with_what_its_line_carries(self):
-        join = {"bytes": 90, "load_s": 1.0, "join_s": 1.1, "donors": 4, "loaded": True, "note": "", "wrong": "", "before_s": [1.0, 1.0], "during_s": [1.3]}
+        join = {
+            "bytes": 90,
+            "load_s": 1.0,
+            "join_s": 1.1,
+            "donors": 4,
+            "loaded": True,
+            "note": "",
+            "wrong": "",
+            "before_s": [1.0, 1.0],
+            "during_s": [1.3],
+        }
         measured = [["join", 0, {"alone_bytes_per_s": 100.0, "shared_bytes_per_s": 80.0, "joins": [join], "wrong": []}]]
         found = self.found(measured)
         self.assertEqual(found["joiner: share of its line's goodput while it loads"], ("0.90 (0.90 to 0.90)", True))
@@ -125,16 +208,29 @@ class Page(unittest.TestCase):
         xml.etree.ElementTree.fromstring(moshpit_page.figure(FACTS, measured))
 
     def test_a_line_carries_no_more_than_its_rate_if_it_has_one(self):
-        hosts = types.SimpleNamespace(n=6, goodput=lambda probe, count, times, pairs: [110.0 if len(pairs) == 1 else 40.0] * len(pairs))
+        hosts = types.SimpleNamespace(
+            n=6, goodput=lambda probe, count, times, pairs: [110.0 if len(pairs) == 1 else 40.0] * len(pairs)
+        )
         build_tool, SCRIPT.build.build_tool = SCRIPT.build.build_tool, lambda *_: "probe"
         try:
-            self.assertEqual(SCRIPT.line_goodput(hosts, 5, 10**9, 1 << 20), {"alone_bytes_per_s": 110e6, "shared_bytes_per_s": 0.956 * 125e6})
-            self.assertEqual(SCRIPT.line_goodput(hosts, 5, 0, 1 << 20), {"alone_bytes_per_s": 110e6, "shared_bytes_per_s": 200e6})
+            self.assertEqual(
+                SCRIPT.line_goodput(hosts, 5, 10**9, 1 << 20), {"alone_bytes_per_s": 110e6, "shared_bytes_per_s": 0.956 * 125e6}
+            )
+            self.assertEqual(
+                SCRIPT.line_goodput(hosts, 5, 0, 1 << 20), {"alone_bytes_per_s": 110e6, "shared_bytes_per_s": 200e6}
+            )
         finally:
             SCRIPT.build.build_tool = build_tool
 
     def test_failures_are_on_the_page(self):
-        page = moshpit_page.page(SETTINGS, FACTS, [["steps", 0, {"failed": "peer3: status 1", "wrong": []}], ["rounds", 0, {**self.rounds(0.1), "wrong": ["averaging step 3: bad"]}]])
+        page = moshpit_page.page(
+            SETTINGS,
+            FACTS,
+            [
+                ["steps", 0, {"failed": "peer3: status 1", "wrong": []}],
+                ["rounds", 0, {**self.rounds(0.1), "wrong": ["averaging step 3: bad"]}],
+            ],
+        )
         self.assertIn("**Failed**: steps, pass 1: peer3: status 1", page)
         self.assertIn("**Wrong result**: rounds, pass 1: averaging step 3: bad", page)
 
@@ -157,14 +253,16 @@ class Program(unittest.TestCase):
             self.assertEqual((swept["exact"], swept["dims"], swept["incomplete"], len(swept["flat_s"])), (4, [3, 2], 0, 4))
             self.assertEqual((len(formed["all"]["last_s"]), formed["fours"]["incomplete"]), (10, 0))
             self.assertEqual((many["steps"], many["incomplete"]), (10, 0))
-            self.assertIn("| one averaging step ÷ flat all-reduce of the same processes | <= 3 |", (out / "moshpit.md").read_text())
+            self.assertIn(
+                "| one averaging step ÷ flat all-reduce of the same processes | <= 3 |", (out / "moshpit.md").read_text()
+            )
             other = self.run_it(out, "--resume", "--peers", "5")
             self.assertIn("has peers=6, not 5", other.stderr)
 
     def test_a_joiner_loads_what_donors_have(self):
         why_not = network.why_not()
         if why_not:
-            self.skipTest(f"SKIPPED: {why_not}")  # only root may make name spaces, and a container's root may be refused
+            self.skipTest(f"SKIPPED: {why_not}")  # namespaces need root, and a container's root may be refused
         with tempfile.TemporaryDirectory() as folder:
             done = self.run_it(folder, "--parts", "join")
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -174,10 +272,10 @@ class Program(unittest.TestCase):
 
     def test_a_program_that_ends_at_once_is_named(self):
         with tempfile.TemporaryDirectory() as folder:
-            place = pathlib.Path(folder) / "build/bench"
-            place.mkdir(parents=True)
-            (place / "moshpit_bench").write_text("#!/bin/sh\necho no such thing >&2\nexit 3\n")
-            (place / "moshpit_bench").chmod(0o755)
+            programs = pathlib.Path(folder) / "build/bench"
+            programs.mkdir(parents=True)
+            (programs / "moshpit_bench").write_text("#!/bin/sh\necho no such thing >&2\nexit 3\n")
+            (programs / "moshpit_bench").chmod(0o755)
             options = types.SimpleNamespace(build=pathlib.Path(folder) / "build", peers=2)
             with self.assertRaisesRegex(elastic_peers.Failed, "no such thing"):
                 SCRIPT.on_this_host(options, pathlib.Path(folder) / "run", [], 10)

@@ -1,9 +1,9 @@
-// One rank of bench/packet_loss: all-reduces of one size, one after the other, each begun by all ranks together. Prints a line
-// of JSON at rank 0. With --shards a round is both halves of a lossy step instead: shards are reduced, and gathered, and
-// neither is repaired.
+// One rank of bench/packet_loss. It makes all-reduces of one size, one after the other. All ranks begin each of them together.
+// Rank 0 prints a line of JSON. With --shards, a round is a lossy training step without repair instead: reduce_shards, and then
+// gather_shards.
 //
-// The time of a round is from when the last rank began to when the last one was done: all read the same clock, and what the
-// barrier between rounds costs is not in it. Results are checked where they must be exact; where they may lack something, all
+// A round begins when the last rank begins, and ends when the last rank is done. All ranks read the same clock. The barrier
+// between two rounds is not part of a round. If no loss is allowed, the results must be exact. Otherwise the results of all
 // ranks must have the same bits.
 #include <fmt/format.h>
 
@@ -24,26 +24,26 @@ using unisono::Status;
 using Clock = std::chrono::steady_clock;
 
 struct Settings {
-  std::string delivery;  // empty: reliable; else the options of a lossy call
+  std::string delivery;  // options of a lossy call; empty: the call is reliable
   bool lossy = false, shards = false;
   uint64_t elements = 262'144, rounds = 300, warmup = 30, seconds = 60;
 };
 
-// Sums over all ranks, of rounds that count.
+// These numbers are sums over all ranks and over all rounds after the warm-up.
 struct Counts {
   double expected = 0, missing = 0, repaired = 0, cut = 0, short_ranges = 0, sent_mb = 0;
-  double inexact = 0;  // rounds of a rank whose result is not that of all contributions
+  double inexact = 0;  // In each round, this counts the ranks whose results lacked contributions.
 };
 
 struct Times {
-  std::vector<double> begins, ends;  // ms, of this host's clock
-  std::vector<double> rounds;        // ms
+  std::vector<double> begins, ends;  // milliseconds on the monotonic clock of this host
+  std::vector<double> rounds;        // durations in milliseconds
   Counts counts;
 };
 
 float value_of(uint64_t element, uint32_t rank) { return static_cast<float>((element * 7 + rank * 13) % 64); }
 
-// Small whole numbers, so that sums are exact in any order.
+// Checks that the result is exactly the sum. All contributions are small whole numbers, so the sum is exact in any order.
 Status check(const std::vector<float>& got, uint32_t world) {
   for (uint64_t i = 0; i < got.size(); ++i) {
     float sum = 0;
@@ -91,7 +91,8 @@ Status make_round(unisono::Group& group, const Settings& s, const unisono::CallO
   return report.status();
 }
 
-// The same on all ranks: their largest and smallest value of every bit pattern agree.
+// Checks that the results of all ranks have the same bits. That is the case if the smallest hash of all ranks equals the
+// largest.
 Status compare_bits(unisono::Group& group, const std::vector<float>& got) {
   uint64_t hash = 14695981039346656037ull;
   for (const float value : got) {
@@ -123,9 +124,9 @@ Result<Times> measure(unisono::Group& group, const Settings& s) {
     tensors.shard.resize(layout->count(group.rank()));
   }
   Times times;
-  uint32_t go_on = 1;
+  uint32_t more_rounds = 1;
   auto begun = Clock::now();
-  for (uint64_t round = 0; round < s.warmup + s.rounds && go_on != 0; ++round) {
+  for (uint64_t round = 0; round < s.warmup + s.rounds && more_rounds != 0; ++round) {
     if (auto ready = group.barrier(); !ready.ok()) return ready.status();
     const auto start = Clock::now();
     Counts counts;
@@ -144,10 +145,10 @@ Result<Times> measure(unisono::Group& group, const Settings& s) {
     times.begins.push_back(ms_of(start));
     times.ends.push_back(ms_of(end));
     add(times.counts, counts);
-    // All ranks stop at the same round: when rank 0 says so, now and then.
+    // In every tenth round, rank 0 decides for all ranks whether to go on, so that all of them stop after the same round.
     if (round % 10 != 0) continue;
-    go_on = Clock::now() - begun < std::chrono::seconds(s.seconds) ? 1 : 0;
-    if (auto told = group.broadcast(std::span(&go_on, 1), 0); !told.ok()) return told.status();
+    more_rounds = Clock::now() - begun < std::chrono::seconds(s.seconds) ? 1 : 0;
+    if (auto sent = group.broadcast(std::span(&more_rounds, 1), 0); !sent.ok()) return sent.status();
   }
   if (auto same = s.shards ? Status() : compare_bits(group, tensors.output); !same.ok()) return same;
   for (auto* moments : {&times.begins, &times.ends}) {
@@ -184,11 +185,11 @@ int main(int argc, char** argv) {
   app.add_option("--lossy", s.delivery, "options of lossy calls, e.g. loss_budget=0.2; without it calls are reliable")
       ->expected(0, 1)
       ->each([&s](const std::string&) { s.lossy = true; });
-  app.add_flag("--shards", s.shards, "both halves lossy, each repaired no further than the options say");
+  app.add_flag("--shards", s.shards, "make both phases lossy; each is repaired only as far as the options require");
   app.add_option("--elements", s.elements, "fp32 elements of a tensor");
-  app.add_option("--rounds", s.rounds, "that count");
-  app.add_option("--warmup", s.warmup, "rounds before");
-  app.add_option("--seconds", s.seconds, "after which no new round begins");
+  app.add_option("--rounds", s.rounds, "rounds that are measured");
+  app.add_option("--warmup", s.warmup, "rounds before the measured ones");
+  app.add_option("--seconds", s.seconds, "seconds after which no new round begins");
   CLI11_PARSE(app, argc, argv);
   const auto status = run(s);
   if (!status.ok()) fmt::print(stderr, "{}\n", status.to_string());

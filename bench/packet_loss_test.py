@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""bench/packet_loss: what it makes of its numbers, and a short run of it that is ended and gone on with. UNISONO_BUILD names the folder of the build."""
+"""bench/packet_loss: what it makes of its numbers, and a short run of it that is ended and gone on with. UNISONO_BUILD names
+the folder of the build."""
 
 import argparse
 import importlib.machinery
@@ -25,24 +26,63 @@ LOADER.exec_module(SCRIPT)
 
 
 def row(way, times, loss=0.0, traffic="", **more):
-    return {"way": way, "loss": loss, "traffic": traffic, "ranks": 2, "times_ms": times, "expected": 100, "missing": 7, "repaired": 3, "cut": 0, "short_ranges": 0, "inexact": 0, "sent_mb": 4, "busy": 0.5, "dropped": 0, **more}
+    return {
+        "way": way,
+        "loss": loss,
+        "traffic": traffic,
+        "ranks": 2,
+        "times_ms": times,
+        "expected": 100,
+        "missing": 7,
+        "repaired": 3,
+        "cut": 0,
+        "short_ranges": 0,
+        "inexact": 0,
+        "sent_mb": 4,
+        "busy": 0.5,
+        "dropped": 0,
+        **more,
+    }
 
 
 class Numbers(unittest.TestCase):
     def test_passes_of_one_way_are_taken_together(self):
         both = SCRIPT.together([row("lossy", [1, 3]), row("lossy", [2, 40])])
-        self.assertEqual((both["rounds"], both["mean_ms"], both["p50_ms"], both["p99_ms"], both["p50_of_passes_ms"]), (4, 11.5, 3, 40, [3, 40]))
-        self.assertEqual(SCRIPT.together([row("lossy", [1]), {"way": "lossy", "loss": 0.0, "traffic": "", "failed": "why"}])["failed"], "why")
+        self.assertEqual(
+            (both["rounds"], both["mean_ms"], both["p50_ms"], both["p99_ms"], both["p50_of_passes_ms"]),
+            (4, 11.5, 3, 40, [3, 40]),
+        )
+        self.assertEqual(
+            SCRIPT.together([row("lossy", [1]), {"way": "lossy", "loss": 0.0, "traffic": "", "failed": "why"}])["failed"], "why"
+        )
 
     def test_a_row_is_compared_with_its_own_way_and_traffic_without_loss(self):
-        rows = [SCRIPT.together([row(*what)]) for what in (("lossy", [10.0]), ("lossy", [30.0], 1.0), ("lossy", [20.0], 0.0, "1M@2"), ("lossy", [50.0], 1.0, "1M@2"))]
+        rows = [
+            SCRIPT.together([row(*what)])
+            for what in (
+                ("lossy", [10.0]),
+                ("lossy", [30.0], 1.0),
+                ("lossy", [20.0], 0.0, "1M@2"),
+                ("lossy", [50.0], 1.0, "1M@2"),
+            )
+        ]
         lines = SCRIPT.table(rows).splitlines()[2:]
         self.assertEqual([line.split(" | ")[7] for line in lines], ["1.00, 1.00", "3.00, 3.00", "1.00, 1.00", "2.50, 2.50"])
         self.assertIn("| lossy | 1, traffic 1M@2 |", lines[3])
         self.assertIn("| 7.00 | 3.00 |", lines[0])
 
     def test_ours_is_compared_with_the_better_tcp_of_the_same_conditions(self):
-        rows = [SCRIPT.together([row(*what)]) for what in (("lossy", [10.0]), ("tcp cubic", [30.0]), ("tcp bbr", [20.0]), ("tcp cubic tuned", [15.0]), ("tcp bbr", [1.0], 1.0), ("tcp bbr", [1.0], 0.0, "1M@2"))]
+        rows = [
+            SCRIPT.together([row(*what)])
+            for what in (
+                ("lossy", [10.0]),
+                ("tcp cubic", [30.0]),
+                ("tcp bbr", [20.0]),
+                ("tcp cubic tuned", [15.0]),
+                ("tcp bbr", [1.0], 1.0),
+                ("tcp bbr", [1.0], 0.0, "1M@2"),
+            )
+        ]
         self.assertIn("| 0 | lossy | 2.00 | 2.00 | 1.50 | 1.50 |", SCRIPT.against_tcp(rows))
 
     def test_a_deadline_is_one_more_way_of_both_halves(self):
@@ -63,13 +103,30 @@ class Numbers(unittest.TestCase):
 
 class Program(unittest.TestCase):
     def run_it(self, out, *words):
-        done = [sys.executable, "-B", HERE / "packet_loss", "--build", BUILD, "--out", out, "-n", "2", "--rounds", "3", "--elements", "20000", "--only", "repaired", *words]
+        done = [
+            sys.executable,
+            "-B",
+            HERE / "packet_loss",
+            "--build",
+            BUILD,
+            "--out",
+            out,
+            "-n",
+            "2",
+            "--rounds",
+            "3",
+            "--elements",
+            "20000",
+            "--only",
+            "repaired",
+            *words,
+        ]
         return subprocess.run(list(map(str, done)), capture_output=True, text=True, timeout=100, check=False)
 
     def test_a_run_goes_on_where_it_was_ended(self):
         why_not = network.why_not()
         if why_not:
-            self.skipTest(f"SKIPPED: {why_not}")  # only root may make name spaces, and a container's root may be refused
+            self.skipTest(f"SKIPPED: {why_not}")  # namespaces need root, and a container's root may be refused
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder) / "out"
             first = self.run_it(out, "--loss", "0", "--passes", "1", "--traffic", "none,100K@0.02")
@@ -78,7 +135,10 @@ class Program(unittest.TestCase):
             self.assertEqual(again.returncode, 0, again.stderr)
             self.assertEqual([line.split()[1] for line in again.stderr.splitlines()], ["10", "10"])
             result = json.loads((out / "packet_loss.json").read_text())
-            self.assertEqual([(entry["loss"], entry["traffic"], entry["rounds"], entry["inexact"]) for entry in result["rows"]], [(loss, traffic, 3, 0) for loss in (0, 10) for traffic in ("", "100K@0.02")])
+            self.assertEqual(
+                [(entry["loss"], entry["traffic"], entry["rounds"], entry["inexact"]) for entry in result["rows"]],
+                [(loss, traffic, 3, 0) for loss in (0, 10) for traffic in ("", "100K@0.02")],
+            )
             self.assertGreater(result["rows"][3]["dropped"], 0)
             arrived = [entry["arrived"] for _, entry in result["measured"]]
             self.assertGreater(arrived[1], 1.2 * arrived[0])

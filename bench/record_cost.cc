@@ -1,9 +1,11 @@
-// Measures the cost of the record: the same short all-reduce with and without a record, in turn, in the same processes.
+// Measures the cost of the record (the log of operations that a group keeps). The same processes make the same short all-reduce
+// with a record and without one, in turn.
 //
 //   record_cost [--ranks N] [--bytes N] [--blocks N] [--calls N]
-// Each of the ranks joins three groups over shared memory: with a record, without, and without again. The last two show how far
-// apart equal setups are. A block is --calls calls of each group in turn. Rank 0 prints medians over the blocks: of the times
-// per call, and of the ratios inside one block. A machine that changes its speed disturbs the ratios less.
+// Each rank joins three groups over shared memory: one with a record, and two without. The difference between the last two
+// groups is only the noise of the measurement. In a block, each group makes --calls calls, one group after the other. Rank 0
+// prints the median time of a call for each group. It also prints ratios of these times: the ratio is taken in each block, and
+// the median over the blocks is printed. This ratio is more reliable if the machine changes its speed.
 
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -17,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "testing/temporary_folder.h"
 #include "unisono/unisono.h"
 
@@ -37,7 +40,7 @@ unisono::Group join(const Settings& settings, uint32_t rank, const std::string& 
   unisono::Options options;
   options.rank = static_cast<int32_t>(rank);
   options.world_size = static_cast<int32_t>(settings.ranks);
-  options.rendezvous = "file://" + folder + "/" + std::to_string(which);
+  options.rendezvous = unisono::concat("file://", folder, "/", which);
   options.transport = "shm";
   auto group = unisono::Group::join(options);
   if (!group) fail(group.status().to_string());

@@ -1,9 +1,9 @@
-// Measures the goodput of one TCP stream between two hosts. An all-reduce over thin links is compared with it.
+// Measures the goodput of one TCP stream between two hosts. It is a reference for an all-reduce over slow links.
 //
-//   stream_probe serve ADDRESS             prints "PORT n", serves one client, ends with it
-//   stream_probe ADDRESS PORT BYTES TIMES  one line of JSON: megabytes per second, the median of TIMES transfers of BYTES
-// A transfer is timed from its first send until the other end confirms that all bytes have arrived. All transfers share one
-// connection, so its window is open, as in a group. The only option set is TCP_NODELAY; all others keep the kernel's defaults.
+//   stream_probe serve ADDRESS             prints "PORT n", serves one client, and then exits
+//   stream_probe ADDRESS PORT BYTES TIMES  makes TIMES transfers of BYTES; prints the median in megabytes per second, as JSON
+// The time of a transfer begins with its first send, and ends when the other end confirms that all bytes have arrived. All
+// transfers share one connection, so its congestion window is open, as in a group. The only option that is set is TCP_NODELAY.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -77,7 +77,8 @@ sockaddr_in address_of(const char* text, uint16_t port) {
   return address;
 }
 
-// For each length that comes, takes as many bytes and answers with one.
+// Serves one client. Reads a length, receives that many bytes, and answers with one byte. Repeats this until the client closes
+// the connection.
 int serve(const char* text) {
   auto address = address_of(text, 0);
   socklen_t length = sizeof(address);
@@ -99,7 +100,7 @@ int serve(const char* text) {
   return 0;
 }
 
-// Seconds of one transfer, negative if it failed.
+// Returns how many seconds one transfer takes. Returns a negative number on failure.
 double transfer(int end, uint64_t bytes, const std::vector<char>& memory) {
   const auto start = Clock::now();
   char done = 0;
@@ -115,7 +116,7 @@ int measure(const char* text, uint16_t port, uint64_t bytes, int times) {
   ::setsockopt(end, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   const std::vector<char> memory(piece, 1);
   std::vector<double> rates;
-  for (int i = 0; i <= times; ++i) {  // the first opens the window and is not counted
+  for (int i = 0; i <= times; ++i) {  // The first transfer opens the congestion window and is not counted.
     const double seconds = transfer(end, bytes, memory);
     if (seconds < 0) return fail("transfer");
     if (i > 0) rates.push_back(static_cast<double>(bytes) / seconds / 1e6);

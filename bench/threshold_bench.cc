@@ -1,5 +1,6 @@
-// Measures the cost of choosing a compute threshold, on one core: the sweep over all thresholds of a trace of 44 steps of 12
-// micro-batches by its number of workers, the whole search, the replay of rule `at`, and planning without a trace.
+// Measures on one core how long it takes to choose a compute threshold. The traces have 44 steps of 12 micro-batches. The
+// benchmarks are: trying all thresholds, for several numbers of workers; the whole search; the replay of the rule `at`; and
+// planning without a trace.
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -13,8 +14,8 @@ namespace {
 
 using Rule = DropOptions::Rule;
 
-// Latencies with the heavy tail of model L of docs/design/methods/drop_compute.md, "Delay models": 20 ms, and up to 5.5 times
-// as much more.
+// Returns a trace whose latencies have the heavy tail of model L (docs/design/methods/drop_compute.md, "Delay models"). A
+// latency is 20 ms * (1 + x) with x <= 5.5.
 ComputeTrace trace_of(uint32_t workers) {
   Random random(44);
   ComputeTrace trace{.workers = workers, .micro_batches = 12};

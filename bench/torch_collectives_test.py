@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""bench/torch_collectives: what it makes of blocks and probes, its marks, its barrier; and, where this Python has torch and the project's module, a short run of real ranks."""
+"""bench/torch_collectives: what it makes of blocks and probes, its marks, its barrier; and, where this Python has torch and the
+project's module, a short run of real ranks."""
 
-import importlib.util
 import json
 import multiprocessing
 import os
@@ -19,15 +19,16 @@ sys.path.insert(0, str(HERE))
 from torch_lib import board, collectives_page as page, plot, processes  # noqa: E402
 
 
-def has_backend():
-    """Whether ranks can run here, found out in a process of its own."""
-    if importlib.util.find_spec("torch") is None:
-        return False
-    return subprocess.run([sys.executable, "-c", "import unisono.torch"], env={**os.environ, **processes.usual_environment()}, capture_output=True).returncode == 0
-
-
 def block(work, arm, p50_us, number=0, p99_us=None):
-    return {"work": work["key"], "arm": arm, "pass": 0, "round": number, "p50_us": p50_us, "p99_us": p99_us or 2 * p50_us, "calls": 10}
+    return {
+        "work": work["key"],
+        "arm": arm,
+        "pass": 0,
+        "round": number,
+        "p50_us": p50_us,
+        "p99_us": p99_us or 2 * p50_us,
+        "calls": 10,
+    }
 
 
 def probe(work, number=0, idle=1.0, copy_gbs=10.0):
@@ -50,8 +51,13 @@ class Page(unittest.TestCase):
         self.assertEqual((row["cells"]["gloo"]["p50_us"], row["cells"]["gloo"]["disturbed"]), (600, True))
 
     def test_marks_are_met_or_missed(self):
-        row = self.row([block(self.work, "gloo", 300), block(self.work, "unisono", 10), block(self.work, "tcp", 30, p99_us=100)])
-        self.assertEqual([(one["value"], one["mark"], one["met"]) for one in page.marks_of([row])], [(30, 30, True), (2, 3, True), (10, 12, False), (100 / 30, 3, False)])
+        row = self.row(
+            [block(self.work, "gloo", 300), block(self.work, "unisono", 10), block(self.work, "tcp", 30, p99_us=100)]
+        )
+        self.assertEqual(
+            [(one["value"], one["mark"], one["met"]) for one in page.marks_of([row])],
+            [(30, 30, True), (2, 3, True), (10, 12, False), (100 / 30, 3, False)],
+        )
 
     def test_what_was_not_measured_is_open(self):
         row = self.row([block(self.work, "unisono", 10)])
@@ -60,7 +66,13 @@ class Page(unittest.TestCase):
 
     def test_types_are_compared_by_bytes_per_second(self):
         self.work = page.works(4, [1 << 20], ["dtype"])[0]
-        row = self.row([block(self.work, "unisono float32", 90), block(self.work, "unisono bfloat16", 100), block(self.work, "unisono float16", 120)])
+        row = self.row(
+            [
+                block(self.work, "unisono float32", 90),
+                block(self.work, "unisono bfloat16", 100),
+                block(self.work, "unisono float16", 120),
+            ]
+        )
         self.assertEqual([(round(one["value"], 2), one["met"]) for one in page.marks_of([row])], [(0.9, True), (0.75, False)])
 
     def test_a_call_costs_what_it_takes_above_the_tool(self):
@@ -70,8 +82,16 @@ class Page(unittest.TestCase):
 
     def test_a_picture_is_one(self):
         colours = plot.colours_of(["a", "b"])
-        text = plot.picture("h", [lambda x, y: plot.panel("t", [("a", [(1, 10), (1000, 2e4)])], x, y, colours, (True, str), (True, str)), lambda x, y: plot.panel("t", [("b", [(0, 1)])], x, y, colours, (False, str), (False, str)),
-                                  lambda x, y: plot.panel("empty", [("b", [])], x, y, colours, (False, str), (False, str)), lambda x, y: plot.bar_panel("t", [("a", 1.0, "1 s")], x, y, colours)], colours)
+        text = plot.picture(
+            "h",
+            [
+                lambda x, y: plot.panel("t", [("a", [(1, 10), (1000, 2e4)])], x, y, colours, (True, str), (True, str)),
+                lambda x, y: plot.panel("t", [("b", [(0, 1)])], x, y, colours, (False, str), (False, str)),
+                lambda x, y: plot.panel("empty", [("b", [])], x, y, colours, (False, str), (False, str)),
+                lambda x, y: plot.bar_panel("t", [("a", 1.0, "1 s")], x, y, colours),
+            ],
+            colours,
+        )
         xml.etree.ElementTree.fromstring(text)
 
 
@@ -91,7 +111,9 @@ class Ranks(unittest.TestCase):
         context = multiprocessing.get_context("spawn")
         with tempfile.TemporaryDirectory() as folder:
             queue = context.Queue()
-            ranks = [context.Process(target=meet_often, args=(os.path.join(folder, "board"), rank, 3, queue)) for rank in range(3)]
+            ranks = [
+                context.Process(target=meet_often, args=(os.path.join(folder, "board"), rank, 3, queue)) for rank in range(3)
+            ]
             for rank in ranks:
                 rank.start()
             for _ in ranks:
@@ -113,19 +135,48 @@ class Ranks(unittest.TestCase):
 
     def test_lines_of_rank_0_are_handed_on(self):
         lines = []
-        processes.run_job([([sys.executable, "-c", f"print('{{\"rank\": {rank}}}'); print('words')"], {}) for rank in range(2)], 30, lines.append)
+        processes.run_job(
+            [([sys.executable, "-c", f"print('{{\"rank\": {rank}}}'); print('words')"], {}) for rank in range(2)],
+            30,
+            lines.append,
+        )
         self.assertEqual(lines, [{"rank": 0}])
 
 
-@unittest.skipUnless(has_backend(), "SKIPPED: this Python has no torch with the backend unisono")
+@unittest.skipUnless(processes.has_backend(), "SKIPPED: this Python has no torch with the backend unisono")
 class Real(unittest.TestCase):
     def test_a_short_run_is_right_and_writes_its_results(self):
         with tempfile.TemporaryDirectory() as folder:
-            argv = [sys.executable, str(HERE / "torch_collectives"), "--quick", "--n", "2", "--sizes", "1K,64K", "--seconds", "0.01", "--limit", "100", "--out", folder, "--tool", "/nowhere"]
+            argv = [
+                sys.executable,
+                str(HERE / "torch_collectives"),
+                "--quick",
+                "--n",
+                "2",
+                "--sizes",
+                "1K,64K",
+                "--seconds",
+                "0.01",
+                "--limit",
+                "100",
+                "--out",
+                folder,
+                "--tool",
+                "/nowhere",
+            ]
             answer = subprocess.run(argv, capture_output=True, text=True, timeout=110)
             self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
             data = json.loads((pathlib.Path(folder) / "torch_collectives-part.json").read_text())
-            self.assertEqual({row["key"] for row in data["summary"]}, {"library 2 all_reduce 1024", "library 2 all_reduce 65536", "library 2 all_gather 65536", "library 2 reduce_scatter 65536", "binding 2 all_reduce 1024"})
+            self.assertEqual(
+                {row["key"] for row in data["summary"]},
+                {
+                    "library 2 all_reduce 1024",
+                    "library 2 all_reduce 65536",
+                    "library 2 all_gather 65536",
+                    "library 2 reduce_scatter 65536",
+                    "binding 2 all_reduce 1024",
+                },
+            )
             self.assertEqual(data["troubles"], [])
             self.assertIn("## Marks", (pathlib.Path(folder) / "torch_collectives-part.md").read_text())
             xml.etree.ElementTree.parse(pathlib.Path(folder) / "torch_collectives-part.svg")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""bench/torch_training: what it makes of steps and runs, its marks; and, where this Python has torch and the project's module and may make namespaces, a short run of real ranks."""
+"""bench/torch_training: what it makes of steps and runs, its marks; and, where this Python has torch and the project's module
+and may make namespaces, a short run of real ranks."""
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -19,15 +19,18 @@ from torch_lib import plot, processes, training_page as page  # noqa: E402
 from versus_lib import network  # noqa: E402
 
 
-def has_backend():
-    """Whether ranks can run here, found out in a process of its own."""
-    if importlib.util.find_spec("torch") is None:
-        return False
-    return subprocess.run([sys.executable, "-c", "import unisono.torch"], env={**os.environ, **processes.usual_environment()}, capture_output=True).returncode == 0
-
-
 def steps(arm, exchange_s, alone_s=0.5):
-    return [{"arm": arm, "step": number, "exchange_s": 9.0 if number < 0 else exchange_s + 0.01 * (number - 1), "alone_s": alone_s, "loss": 3.0, "sent_bytes": 1e6} for number in range(-2, 3)]
+    return [
+        {
+            "arm": arm,
+            "step": number,
+            "exchange_s": 9.0 if number < 0 else exchange_s + 0.01 * (number - 1),
+            "alone_s": alone_s,
+            "loss": 3.0,
+            "sent_bytes": 1e6,
+        }
+        for number in range(-2, 3)
+    ]
 
 
 class Page(unittest.TestCase):
@@ -38,7 +41,9 @@ class Page(unittest.TestCase):
         self.assertEqual(row["steps"], 3)
 
     def test_the_pass_without_exchange_is_that_of_all_arms(self):
-        rows = page.rows_of([*steps("gloo fp32", 1.1, 0.4), *steps("unisono fp32", 1.0, 0.5), *steps("unisono bf16", 0.9, 0.6)], page.ARMS)
+        rows = page.rows_of(
+            [*steps("gloo fp32", 1.1, 0.4), *steps("unisono fp32", 1.0, 0.5), *steps("unisono bf16", 0.9, 0.6)], page.ARMS
+        )
         self.assertEqual([row["alone_s"] for row in rows], [0.5] * 3)
         self.assertAlmostEqual(rows[2]["communication_s"], 0.4)
 
@@ -51,18 +56,47 @@ class Page(unittest.TestCase):
         self.assertEqual(len(set(plot.colours_of(names).values())), len(names))
 
     def test_losses_are_compared_seed_by_seed(self):
-        runs = [{"arm": arm, "seed": seed, "held_out_loss": loss, "loss": [loss]} for arm, seed, loss in (("fp32", 1, 2.0), ("fp32", 2, 4.0), ("int8", 1, 2.002), ("int8", 2, 4.0), ("int4, error feedback", 2, 4.4), ("ARC 0.2, error feedback", 3, 1.0))]
+        runs = [
+            {"arm": arm, "seed": seed, "held_out_loss": loss, "loss": [loss]}
+            for arm, seed, loss in (
+                ("fp32", 1, 2.0),
+                ("fp32", 2, 4.0),
+                ("int8", 1, 2.002),
+                ("int8", 2, 4.0),
+                ("int4, error feedback", 2, 4.4),
+                ("ARC 0.2, error feedback", 3, 1.0),
+            )
+        ]
         rows = page.long_rows(runs)
-        self.assertEqual([(row["arm"], row["seeds"], row["met"]) for row in rows], [("fp32", 2, None), ("int8", 2, True), ("int4, error feedback", 1, False)])
+        self.assertEqual(
+            [(row["arm"], row["seeds"], row["met"]) for row in rows],
+            [("fp32", 2, None), ("int8", 2, True), ("int4, error feedback", 1, False)],
+        )
         self.assertAlmostEqual(rows[1]["mean_above"], 0.0005)
 
 
-@unittest.skipUnless(has_backend(), "SKIPPED: this Python has no torch with the backend unisono")
+@unittest.skipUnless(processes.has_backend(), "SKIPPED: this Python has no torch with the backend unisono")
 class Real(unittest.TestCase):
     def run_bench(self, folder, *words):
         text = pathlib.Path(folder) / "text.txt"
         text.write_text("In the beginning there was a line, and it was said again. " * 100)
-        answer = subprocess.run([sys.executable, str(HERE / "torch_training"), "--text", str(text), "--quick", "--limit", "100", "--out", folder, *words], capture_output=True, text=True, timeout=200)
+        answer = subprocess.run(
+            [
+                sys.executable,
+                str(HERE / "torch_training"),
+                "--text",
+                str(text),
+                "--quick",
+                "--limit",
+                "100",
+                "--out",
+                folder,
+                *words,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
         self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
         xml.etree.ElementTree.parse(pathlib.Path(folder) / "torch_training.svg")
         return json.loads((pathlib.Path(folder) / "torch_training.json").read_text())
@@ -77,14 +111,18 @@ class Real(unittest.TestCase):
             for row in data["summary"][:2]:
                 self.assertGreater(row["sent_bytes"], 1.5 * 4 * data["parameters"])
         listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
-        mine = [line for line in listed.splitlines() if line.startswith("unt") and not os.path.exists(f"/proc/{line[3:].split('-')[0]}")]
+        mine = [
+            line
+            for line in listed.splitlines()
+            if line.startswith("unt") and not os.path.exists(f"/proc/{line[3:].split('-')[0]}")
+        ]
         self.assertEqual(mine, [])
 
     def test_the_long_run_compares_what_there_is(self):
         with tempfile.TemporaryDirectory() as folder:
             data = self.run_bench(folder, "--long", "muon", "--seeds", "1")
             self.assertEqual([row["arm"] for row in data["long"]["muon"]["rows"]], list(page.LONG_ARMS))
-            again = self.run_bench(folder, "--long", "adamw", "--seeds", "1", "--arms", "fp32", "int8")  # beside what is there
+            again = self.run_bench(folder, "--long", "adamw", "--seeds", "1", "--arms", "fp32", "int8")  # the earlier results must be kept
             self.assertEqual(again["long"]["muon"], data["long"]["muon"])
             self.assertEqual([(run["seed"], run["arm"]) for run in again["long"]["adamw"]["runs"]], [(1, "fp32"), (1, "int8")])
             more = self.run_bench(folder, "--long", "adamw", "--seeds", "1", "2", "--arms", "fp32")["long"]["adamw"]

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The parts of bench/versus that decide: what counts as best, what is left out, what is ended, what a limit is, what a mark is."""
+"""The parts of bench/versus that decide: what counts as best, what is left out, what is ended, what a limit is, what a mark
+is."""
 
 import json
 import os
@@ -7,7 +8,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 import types
 import unittest
 import unittest.mock
@@ -38,16 +38,24 @@ def probe(number, off="", case="shm n=2"):
 
 def comparison(records, probes=(), names=("unisono", "openmpi", "mpich"), works=(KIB,), suite="all-reduce", n=(2,),
                transports=("shm",)):
-    options = types.SimpleNamespace(contenders=list(names), works=list(works), transports=list(transports), n=list(n), quick=True)
+    options = types.SimpleNamespace(
+        contenders=list(names), works=list(works), transports=list(transports), n=list(n), quick=True
+    )
     libraries = {"probe": "false", **{Contender.parse(name).implementation: ["program"] for name in names}}
     made = compare.Comparison(suites.BY_NAME[suite], options, libraries, 2, print)
     made.records, made.probes = list(records), list(probes)
     return made
 
 
-LIMITS = {"hand_over_us": 0.1, "tcp_byte_us": 5.0, "workers": 2,
-          "sizes": {"1024": {"copy_gbs": 100.0, "copy_workers_gbs": 200.0, "tcp_exchange_us": 5.0},
-                    "67108864": {"copy_gbs": 20.0, "copy_workers_gbs": 20.0, "tcp_exchange_us": 24000.0, "slot_exchange_us": 10000.0}}}
+LIMITS = {
+    "hand_over_us": 0.1,
+    "tcp_byte_us": 5.0,
+    "workers": 2,
+    "sizes": {
+        "1024": {"copy_gbs": 100.0, "copy_workers_gbs": 200.0, "tcp_exchange_us": 5.0},
+        "67108864": {"copy_gbs": 20.0, "copy_workers_gbs": 20.0, "tcp_exchange_us": 24000.0, "slot_exchange_us": 10000.0},
+    },
+}
 
 
 class Summary(unittest.TestCase):
@@ -100,8 +108,12 @@ class Summary(unittest.TestCase):
         self.assertEqual(report.mark_text(slower["comparisons"][0]), "> 0.50 (1.20 open)", "at least half is no verdict on 1.2")
         finished = self.row([record("unisono", 10), ended, record("mpich", 80)])
         close = summarise.summarise(comparison([record("unisono", 10), record("openmpi", 11.99)]), LIMITS)[0]
-        self.assertEqual(report.mark_text(close["comparisons"][0]), "1.1990 (1.20 missed)", "a miss does not look like the mark")
-        self.assertEqual(report.mark_text(finished["comparisons"][0]), "8.00 (1.20 met)", "who has finished is compared with first")
+        self.assertEqual(
+            report.mark_text(close["comparisons"][0]), "1.1990 (1.20 missed)", "a miss does not look like the mark"
+        )
+        self.assertEqual(
+            report.mark_text(finished["comparisons"][0]), "8.00 (1.20 met)", "who has finished is compared with first"
+        )
 
     def test_tables_and_plot_take_missing_cells(self):
         for suite in suites.EVERY:
@@ -166,7 +178,15 @@ class Marks(unittest.TestCase):
 
     def test_the_page_of_marks_counts_what_was_measured_and_names_what_was_not(self):
         made = comparison([record("unisono", 10), record("openmpi", 15)], [probe(0)])
-        facts = {"time": "now", "commit": "c", "cpu": "x", "cores": 2, "kernel": "k", "congestion_control": "cubic", "packages": {}}
+        facts = {
+            "time": "now",
+            "commit": "c",
+            "cpu": "x",
+            "cores": 2,
+            "kernel": "k",
+            "congestion_control": "cubic",
+            "packages": {},
+        }
         data = {"suite": "all-reduce", "machine": facts, "summary": summarise.summarise(made, LIMITS), "probes": made.probes,
                 "options": {"contenders": made.options.contenders}, "troubles": {}, "records": made.records}
         with tempfile.TemporaryDirectory() as folder:
@@ -179,12 +199,14 @@ class Marks(unittest.TestCase):
         self.assertIn("# All-reduce beside its peers", report.markdown(data))
 
     def test_a_suite_that_was_not_measured_again_keeps_its_section_and_its_marks(self):
-        section = "## Thin links\n\n2026-01-01, x.\n\n| what | measure | reached | mark |  | ours |\n|---|---|---|---|---|---|\n" \
-                  "| a | b | 1.50 | 1.20 | met | c |\n| a | b | 0.50 | 1.20 | **missed** | c |"
+        section = (
+            "## Thin links\n\n2026-01-01, x.\n\n| what | measure | reached | mark |  | ours |\n|---|---|---|---|---|---|\n"
+            "| a | b | 1.50 | 1.20 | met | c |\n| a | b | 0.50 | 1.20 | **missed** | c |"
+        )
         section = section.replace("Thin links", suites.BY_NAME["limited"].title)
         with tempfile.TemporaryDirectory() as folder:
             page = "# Marks\n\n" + section + "\n"
-            for _ in range(2):  # the page that it wrote itself is read likewise
+            for _ in range(2):  # the second time, it reads the page that it wrote
                 with open(os.path.join(folder, "marks.md"), "w") as file:
                     file.write(page)
                 page = report.summary_page(folder)
@@ -246,7 +268,9 @@ class Progress(unittest.TestCase):
 
     def test_it_is_tried_at_the_full_limit_once(self):
         self.assertEqual(self.launched(2, limit=60, rounds=2), [[1, 2, 4, 8], [4, 8], [1, 4, 8]])
-        self.assertEqual(self.launched(2, limit=10, rounds=2), [[1, 2, 4, 8], [4, 8]] * 2, "tuning has less time and decides nothing")
+        self.assertEqual(
+            self.launched(2, limit=10, rounds=2), [[1, 2, 4, 8], [4, 8]] * 2, "tuning has less time and decides nothing"
+        )
 
 
 class Limits(unittest.TestCase):
@@ -279,8 +303,14 @@ class Limits(unittest.TestCase):
         self.assertEqual(self.limit("tcp", 4, "all_to_all")[0], 36000.0)
 
     def test_the_best_of_several_measurements_counts(self):
-        slow = {"hand_over_us": 9, "tcp_byte_us": 9, "workers": 2,
-                "sizes": {size: {name: 1 if name.endswith("_gbs") else 1e9 for name in row} for size, row in LIMITS["sizes"].items()}}
+        slow = {
+            "hand_over_us": 9,
+            "tcp_byte_us": 9,
+            "workers": 2,
+            "sizes": {
+                size: {name: 1 if name.endswith("_gbs") else 1e9 for name in row} for size, row in LIMITS["sizes"].items()
+            },
+        }
         self.assertEqual(machine.best_limits([slow, LIMITS, None]), LIMITS)
         self.assertIsNone(machine.best_limits([None]))
 
@@ -344,7 +374,9 @@ class Networks(unittest.TestCase):
             names = [hosts.space(0), hosts.space(1), hosts.switch]
             listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
             self.assertTrue(all(name in listed for name in names), listed)
-            limits = subprocess.run(["tc", "-n", names[0], "qdisc", "show", "dev", "eth0"], capture_output=True, text=True).stdout
+            limits = subprocess.run(
+                ["tc", "-n", names[0], "qdisc", "show", "dev", "eth0"], capture_output=True, text=True
+            ).stdout
             self.assertIn("tbf", limits)
             outcome = child.run([child.Command(hosts.inside(0, [sys.executable, "-c", CONNECT, "serve"])),
                                  child.Command(hosts.inside(1, [sys.executable, "-c", CONNECT, hosts.address(0)]))], 20)
@@ -363,7 +395,7 @@ class Networks(unittest.TestCase):
         self.assertNotIn(left, subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout)
 
 
-# Inside a new namespace every port is free. The server prints the host name that its client sends.
+# In a new network namespace every port is free. The server prints the host name that its client sends.
 CONNECT = """
 import socket, sys
 if sys.argv[1] == "serve":
@@ -394,7 +426,11 @@ class Settings(unittest.TestCase):
                     for quick in (False, True):
                         contender, case = Contender.parse(name), Case(transport, suite.n[0], 2, suite.networks[0])
                         found = peers.variants(contender, case, suite.works, quick)
-                        self.assertEqual(bool(found), not (contender.implementation in ("gloo", "torch") and transport == "shm"), (name, case))
+                        self.assertEqual(
+                            bool(found),
+                            not (contender.implementation in ("gloo", "torch") and transport == "shm"),
+                            (name, case),
+                        )
                         self.assertEqual(len({variant.name for variant in found}), len(found))
 
     def test_near_ties_and_the_own_choice_go_into_the_rounds(self):
@@ -412,48 +448,27 @@ class Settings(unittest.TestCase):
     def test_pinned_ranks_get_a_core_each(self):
         cores = sorted(os.sched_getaffinity(0))
         started = peers.commands(Contender.parse("unisono:pinned"), ["program"], Case("shm", 2, 2), Variant("x"), [], "folder")
-        self.assertEqual([command.argv[:3] for command in started], [["taskset", "-c", str(cores[rank % len(cores)])] for rank in range(2)])
+        self.assertEqual(
+            [command.argv[:3] for command in started], [["taskset", "-c", str(cores[rank % len(cores)])] for rank in range(2)]
+        )
 
 
 class Command(unittest.TestCase):
     def run_versus(self, *words):
-        return subprocess.run([sys.executable, os.path.join(ROOT, "bench", "versus"), *words], capture_output=True, text=True, timeout=30)
+        return subprocess.run(
+            [sys.executable, os.path.join(ROOT, "bench", "versus"), *words], capture_output=True, text=True, timeout=30
+        )
 
     def test_wrong_words_are_named(self):
-        for words, named in ((("--suite", "all_reduce"), "there are all-reduce, oversubscribed"), (("--sizes", "6"), "multiples of 4"),
-                             (("--contenders", "nccl"), "no library is called nccl"), (("--collectives", "gather"), "reduce_scatter")):
+        for words, named in (
+            (("--suite", "all_reduce"), "there are all-reduce, oversubscribed"),
+            (("--sizes", "6"), "multiples of 4"),
+            (("--contenders", "nccl"), "no library is called nccl"),
+            (("--collectives", "gather"), "reduce_scatter"),
+        ):
             answer = self.run_versus(*words)
             self.assertEqual(answer.returncode, 2)
             self.assertIn(named, answer.stderr)
-
-
-class Children(unittest.TestCase):
-    def run_shell(self, *scripts, limit=20):
-        start = time.monotonic()
-        outcome = child.run([child.Command(["sh", "-c", script]) for script in scripts], limit)
-        return outcome, time.monotonic() - start
-
-    def test_output_and_success(self):
-        outcome, _ = self.run_shell("echo one", "echo two")
-        self.assertEqual((outcome.status, sorted(outcome.output.split())), ("ok", ["one", "two"]))
-
-    def test_the_first_to_fail_ends_the_others_with_its_last_words(self):
-        outcome, seconds = self.run_shell("echo no such thing >&2; exit 3", "exec tail -f /dev/null")
-        self.assertEqual(outcome.status, "failed (3): no such thing")
-        self.assertLess(seconds, 10)
-
-    def test_time_ends_a_group_of_processes(self):
-        outcome, seconds = self.run_shell("tail -f /dev/null & echo $!; wait", limit=0.3)
-        self.assertEqual(outcome.status, "not finished in 0.3 s")
-        self.assertLess(seconds, 10)
-        grandchild = int(outcome.output.split()[0])
-        deadline = time.monotonic() + 5
-        while os.path.exists(f"/proc/{grandchild}/cmdline") and time.monotonic() < deadline:
-            with open(f"/proc/{grandchild}/stat") as file:
-                if file.read().rsplit(")", 1)[1].split()[0] == "Z":
-                    break
-        else:
-            self.assertFalse(os.path.exists(f"/proc/{grandchild}/cmdline"), "the grandchild lives")
 
 
 if __name__ == "__main__":

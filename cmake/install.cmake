@@ -21,7 +21,8 @@ if(UNISONO_OPENDHT)
 endif()
 configure_file(${CMAKE_CURRENT_LIST_DIR}/unisono-config.cmake.in ${PROJECT_BINARY_DIR}/unisono-config.cmake @ONLY)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/unisono-config-version.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/unisono-config.cmake ${PROJECT_BINARY_DIR}/unisono-config-version.cmake DESTINATION ${package_dir})
+install(FILES ${PROJECT_BINARY_DIR}/unisono-config.cmake ${PROJECT_BINARY_DIR}/unisono-config-version.cmake
+  DESTINATION ${package_dir})
 
 # Relative to itself, so that the package works wherever --prefix or DESTDIR puts it.
 file(RELATIVE_PATH UNISONO_PREFIX_FROM_PKGCONFIG /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
@@ -30,7 +31,8 @@ configure_file(${CMAKE_CURRENT_LIST_DIR}/unisono.pc.in ${PROJECT_BINARY_DIR}/uni
 install(FILES ${PROJECT_BINARY_DIR}/unisono.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 install(FILES LICENSE README.md CHANGELOG.md ARCHITECTURE.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")\nset(pages \"${PROJECT_BINARY_DIR}/pages/docs\")\nset(folder \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DOCDIR}/docs\")")
+install(CODE
+  "set(source \"${PROJECT_SOURCE_DIR}\")\nset(pages \"${PROJECT_BINARY_DIR}/pages/docs\")\nset(folder \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DOCDIR}/docs\")")
 install(SCRIPT ${CMAKE_CURRENT_LIST_DIR}/install_pages.cmake)
 # Pages name these files.
 install(DIRECTORY examples/api examples/kubernetes DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples PATTERN CMakeLists.txt EXCLUDE)

@@ -1,6 +1,7 @@
-# The documentation as it is installed: pages that can be read by themselves, with what they take from other files put in. Run by `cmake --install`,
-# which sets source (of the project), pages (where they are made) and folder (where they go).
-# On a page, `--8<-- "PATH"` stands for a file, "PATH:NAME" for its lines between [start:NAME] and [end:NAME], "PATH:N" for those from line N on.
+# The documentation as it is installed: pages that can be read by themselves, with what they take from other files put in. Run
+# by `cmake --install`, which sets source (of the project), pages (where they are made) and folder (where they go). On a page,
+# `--8<-- "PATH"` stands for a file, "PATH:NAME" for its lines between [start:NAME] and [end:NAME], "PATH:N" for those from line
+# N on.
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.25)
 
@@ -58,7 +59,8 @@ foreach(name IN LISTS names)
   expand(${name})
 endforeach()
 # As on the site (tools/site/hooks.py).
-file(COPY "${source}/ARCHITECTURE.md" "${source}/CHANGELOG.md" "${source}/CONTRIBUTING.md" "${source}/STYLE.md" DESTINATION "${pages}")
+file(COPY "${source}/ARCHITECTURE.md" "${source}/CHANGELOG.md" "${source}/CONTRIBUTING.md" "${source}/STYLE.md"
+  DESTINATION "${pages}")
 file(COPY "${source}/docs/plots" DESTINATION "${pages}" FILES_MATCHING PATTERN "*.svg")
 file(GLOB plots "${source}/bench/results/*.svg")
 file(COPY ${plots} DESTINATION "${pages}/bench")

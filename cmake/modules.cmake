@@ -14,7 +14,8 @@ if(UNISONO_OPENDHT)
   # Linked by all, but compiled with by these alone.
   set(UNISONO_OPENDHT_LIBRARIES $<LINK_ONLY:PkgConfig::OPENDHT>)
   list(TRANSFORM OPENDHT_INCLUDE_DIRS PREPEND "-isystem" OUTPUT_VARIABLE opendht_options)
-  set_source_files_properties(src/elastic/seeds/seed_dht.cc src/elastic/seeds/seed_dht_test.cc PROPERTIES COMPILE_OPTIONS "${opendht_options}")
+  set_source_files_properties(src/elastic/seeds/seed_dht.cc src/elastic/seeds/seed_dht_test.cc PROPERTIES
+    COMPILE_OPTIONS "${opendht_options}")
 endif()
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -29,22 +30,24 @@ endif()
 add_library(unisono_flags INTERFACE)
 target_include_directories(unisono_flags INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
-# No contraction and no fast-math: results are promised to the bit. Nobody replaces our functions at load time, so the compiler may
-# inline them although the code is position-independent.
+# No contraction and no fast-math: results are promised to the bit. Nobody replaces our functions at load time, so the compiler
+# may inline them although the code is position-independent.
 target_compile_options(unisono_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wno-unused-parameter -Werror=return-type -ffp-contract=off -fno-math-errno -fno-semantic-interposition>)
 if(UNISONO_SANITIZE)
-  target_compile_options(unisono_flags INTERFACE -fsanitize=${UNISONO_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(unisono_flags INTERFACE -fsanitize=${UNISONO_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
   target_link_options(unisono_flags INTERFACE -fsanitize=${UNISONO_SANITIZE})
 endif()
 if(UNISONO_FUZZ)
   target_compile_options(unisono_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# Tests themselves need not be fast: what they test is. With sanitizers, optimising them takes three times as long as compiling them.
+# Tests themselves need not be fast: what they test is. With sanitizers, optimising them takes three times as long as compiling
+# them.
 if(UNISONO_TESTS)
   add_library(unisono_test_flags INTERFACE)
-  if(UNISONO_SANITIZE)
+  if(UNISONO_SANITIZE OR UNISONO_QUICK)
     target_compile_options(unisono_test_flags INTERFACE -O0)
   else()
     target_compile_options(unisono_test_flags INTERFACE -O1)
@@ -67,20 +70,24 @@ if(UNISONO_TESTS)
   add_custom_target(units)
   add_custom_target(quick)  # what `./test quick` needs
 endif()
-# For each test program, the suites that start threads or processes. The thread sanitizer runs them all; the other suites run in one thread.
+# For each test program, the suites that start threads or processes. The thread sanitizer runs them all; the other suites run in
+# one thread.
 set(UNISONO_THREADED_SUITES_transports "*Shm*")
 set(UNISONO_THREADED_SUITES_engine "*")
 set(UNISONO_THREADED_SUITES_group "Calls*:*GroupHandles*:LinkProbe*:RuntimeTurn*:TuningFile*")
-set(UNISONO_THREADED_SUITES_elastic "ElasticByDht*:ElasticCall*:ElasticDriver*:ElasticHostile*:ElasticLinks*:ElasticMake*:ElasticOptions*:ElasticParting*:ElasticRun*:Intruder*:LinkSeals*:RunKey*:Seed*:State*")
+set(UNISONO_THREADED_SUITES_elastic
+  "ElasticByDht*:ElasticCall*:ElasticDriver*:ElasticHostile*:ElasticLinks*:ElasticMake*:ElasticOptions*:ElasticParting*:ElasticRun*:Intruder*:LinkSeals*:RunKey*:Seed*:State*")
 set(UNISONO_THREADED_SUITES_rendezvous "RendezvousAddress*:*RendezvousSession*:StandaloneRendezvous*")
-set(UNISONO_THREADED_SUITES_training "*InGroup*:DropCompute*:DropControllerMemory*:GradientReducer*:ReductionPipeline*:NoMemory*:ReducerMemory*")
+set(UNISONO_THREADED_SUITES_training
+  "*InGroup*:DropCompute*:DropControllerMemory*:GradientReducer*:ReductionPipeline*:NoMemory*:ReducerMemory*")
 # Test programs with suites that are called …Long…: only in ./test nightly. Label `nightly`.
 set(UNISONO_LONG_TESTS executor lossy compressors elastic engine group rendezvous sim lab transports)
 
 # Not together with others: <linux/tcp.h>, which they need for all that tcp_info has, and <netinet/tcp.h> define the same.
 set(UNISONO_APART cli/doctor/doctor_measure.cc transports/tcp/tcp_path.cc)
 
-# unisono_names(VARIABLE SOURCE): the names that a source defines at the left margin. Two sources that share one cannot stand in one compilation.
+# unisono_names(VARIABLE SOURCE): the names that a source defines at the left margin. Two sources that share one cannot stand in
+# one compilation.
 function(unisono_names variable source)
   file(STRINGS ${source} lines REGEX "^[a-zA-Z].*[(={;]")
   set(names "")
@@ -99,11 +106,11 @@ function(unisono_names variable source)
   set(${variable} ${names} PARENT_SCOPE)
 endfunction()
 
-# unisono_together(VARIABLE NAME): puts the .cc files below src/ that the list VARIABLE holds together, about UNISONO_TOGETHER of them
-# to a compilation, because reading the same headers and making the same templates takes most of the time. Not those that are compiled
-# in a way of their own, several times by Highway or with options, nor those of UNISONO_APART. A file's name decides whether a unit ends
-# with it, so that another file in the folder changes one or two units, not all that follow. A file that defines a name which its unit has
-# already goes into a unit of a second row, or stays alone.
+# unisono_together(VARIABLE NAME): puts the .cc files below src/ that the list VARIABLE holds together, about UNISONO_TOGETHER
+# of them to a compilation, because reading the same headers and making the same templates takes most of the time. Not those
+# that are compiled in a way of their own, several times by Highway or with options, nor those of UNISONO_APART. A file's name
+# decides whether a unit ends with it, so that another file in the folder changes one or two units, not all that follow. A file
+# that defines a name which its unit has already goes into a unit of a second row, or stays alone.
 function(unisono_together variable name)
   if(UNISONO_TOGETHER LESS 2)
     return()
@@ -167,15 +174,16 @@ function(unisono_together variable name)
     file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/together/${name}/${unit}.cc CONTENT "${text_${unit}}" @ONLY)
   endforeach()
   list(TRANSFORM units REPLACE ".+" "${PROJECT_BINARY_DIR}/together/${name}/\\0.cc")
-  # A local variable may have the name of something in another file; where files are compiled one by one, the compiler warns as ever.
+  # A local variable may have the name of something in another file; where files are compiled one by one, the compiler warns as
+  # ever.
   set_source_files_properties(${units} PROPERTIES COMPILE_OPTIONS -Wno-shadow)
   set(${variable} ${units} ${apart} PARENT_SCOPE)
 endfunction()
 
-# unisono_tests(TARGET PREFIX name TIMEOUT seconds [FILTER filter] [LABEL label] [PROCESSORS count]): a program's tests, or what the
-# filter leaves of them. Each is a test of ctest's, PREFIX/SUITE.NAME. With sanitizers, where the start of a process takes longer than
-# most tests do, and with UNISONO_QUICK they are dealt to a few processes, PREFIX/TARGET-LABEL-1-of-8 and so on, and those labelled `long`
-# are left out. With UNISONO_QUICK all have the label `quick`.
+# unisono_tests(TARGET PREFIX name TIMEOUT seconds [FILTER filter] [LABEL label] [PROCESSORS count]): a program's tests, or what
+# the filter leaves of them. Each is a test of ctest's, PREFIX/SUITE.NAME. With sanitizers, where the start of a process takes
+# longer than most tests do, and with UNISONO_QUICK they are dealt to a few processes, PREFIX/TARGET-LABEL-1-of-8 and so on, and
+# those labelled `long` are left out. With UNISONO_QUICK all have the label `quick`.
 function(unisono_tests target)
   cmake_parse_arguments(arg "" "PREFIX;FILTER;TIMEOUT;LABEL;PROCESSORS" "" ${ARGN})
   if(NOT arg_FILTER)
@@ -197,7 +205,8 @@ function(unisono_tests target)
   endif()
   if(NOT UNISONO_SANITIZE AND NOT UNISONO_QUICK)
     string(MAKE_C_IDENTIFIER "${target}_${arg_LABEL}_tests" list)
-    gtest_discover_tests(${target} TEST_PREFIX "${arg_PREFIX}/" TEST_FILTER "${arg_FILTER}" TEST_LIST ${list} DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
+    gtest_discover_tests(${target} TEST_PREFIX "${arg_PREFIX}/" TEST_FILTER "${arg_FILTER}" TEST_LIST ${list}
+      DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
     return()
   endif()
   set(parts 8)
@@ -215,8 +224,9 @@ function(unisono_tests target)
   endforeach()
 endfunction()
 
-# unisono_module(PATH DEPENDS modules FOLDERS folders LIBRARIES targets): the library unisono_PATH (with _ for /) from src/PATH/*.cc, and
-# from the folders named below it. Its *_test.cc go into the test program of the first folder of PATH (unisono_test_program).
+# unisono_module(PATH DEPENDS modules FOLDERS folders LIBRARIES targets): the library unisono_PATH (with _ for /) from
+# src/PATH/*.cc, and from the folders named below it. Its *_test.cc go into the test program of the first folder of PATH
+# (unisono_test_program).
 function(unisono_module path)
   cmake_parse_arguments(arg "" "" "DEPENDS;FOLDERS;LIBRARIES" ${ARGN})
   string(REPLACE "/" "_" name ${path})
@@ -244,7 +254,8 @@ function(unisono_module path)
   endif()
 endfunction()
 
-# unisono_test_program(TOP DEPENDS modules): TOP_test, from the tests of all modules below src/TOP. DEPENDS: other modules that they use.
+# unisono_test_program(TOP DEPENDS modules): TOP_test, from the tests of all modules below src/TOP. DEPENDS: other modules that
+# they use.
 function(unisono_test_program top)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   get_property(tests GLOBAL PROPERTY UNISONO_TESTS_OF_${top})
@@ -273,23 +284,37 @@ function(unisono_test_program top)
   endif()
 endfunction()
 
-# The target `headers`: every header alone, each in a source of one line, so that none of them counts on another one that stands above it.
-# Not *_inl.h, which Highway includes once per instruction set, inside of its macros.
+# The target `headers`: every header alone, each in a source of one line, so that none of them counts on another one that stands
+# above it. Left out are headers that their own source includes first, because most builds find what such a header lacks; the
+# target `all_headers` has those, too. Not *_inl.h, which Highway includes once per instruction set, inside of its macros.
 function(unisono_headers)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.h ${PROJECT_SOURCE_DIR}/include/*.h)
   list(FILTER headers EXCLUDE REGEX "_inl\\.h$")
-  set(sources "")
+  set(sources_of_headers "")
+  set(sources_of_other_headers "")
   foreach(header IN LISTS headers)
     file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${header})
     string(REGEX REPLACE "^(src|include)/" "" included ${path})
     file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/headers/${path}.cc CONTENT "#include \"${included}\"  // alone\n" @ONLY)
-    list(APPEND sources ${PROJECT_BINARY_DIR}/headers/${path}.cc)
+    string(REGEX REPLACE "\\.h$" ".cc" own ${header})
+    set(first "")
+    if(EXISTS ${own})
+      file(STRINGS ${own} first REGEX "^#include" LIMIT_COUNT 1)
+    endif()
+    if(first STREQUAL "#include \"${included}\"")
+      list(APPEND sources_of_other_headers ${PROJECT_BINARY_DIR}/headers/${path}.cc)
+    else()
+      list(APPEND sources_of_headers ${PROJECT_BINARY_DIR}/headers/${path}.cc)
+    endif()
   endforeach()
-  add_library(headers OBJECT EXCLUDE_FROM_ALL ${sources})
-  target_compile_options(headers PRIVATE -O0 -g0)
   get_property(modules GLOBAL PROPERTY UNISONO_MODULES)
   list(TRANSFORM modules PREPEND unisono_)
-  target_link_libraries(headers PRIVATE ${modules} unisono_test_flags)
+  foreach(target headers other_headers)
+    add_library(${target} OBJECT EXCLUDE_FROM_ALL ${sources_of_${target}})
+    target_compile_options(${target} PRIVATE -O0 -g0)
+    target_link_libraries(${target} PRIVATE ${modules} unisono_test_flags)
+  endforeach()
+  add_custom_target(all_headers DEPENDS headers other_headers)
 endfunction()
 
 # The libraries that users link: all modules so far in one archive, and the same objects in one shared library.
@@ -308,7 +333,8 @@ function(unisono_library)
     add_library(unisono_shared SHARED ${objects})
     add_library(unisono::unisono_shared ALIAS unisono_shared)
     unisono_library_uses(unisono_shared PRIVATE)
-    set_target_properties(unisono_shared PROPERTIES OUTPUT_NAME unisono VERSION ${PROJECT_VERSION} SOVERSION 0 LINK_DEPENDS ${exports})
+    set_target_properties(unisono_shared PROPERTIES OUTPUT_NAME unisono VERSION ${PROJECT_VERSION} SOVERSION 0 LINK_DEPENDS
+      ${exports})
     target_link_options(unisono_shared PRIVATE LINKER:--version-script=${exports} LINKER:--no-undefined LINKER:--as-needed)
   endif()
 endfunction()

@@ -8,8 +8,8 @@ if(NOT UNISONO_VERSION)
 endif()
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${version_header})
 
-# unisono_commit: a library of one function. Its source is looked at in every build, and written only when the commit has changed, so
-# a commit costs one small compilation and the links of what uses it.
+# unisono_commit: a library of one function. Its source is looked at in every build, and written only when the commit has
+# changed, so a commit costs one small compilation and the links of what uses it.
 function(unisono_commit_library)
   set(source ${PROJECT_BINARY_DIR}/commit.cc)
   add_custom_target(unisono_commit_source BYPRODUCTS ${source}

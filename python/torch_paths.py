@@ -1,4 +1,5 @@
-"""Prints the values for compiling against the installed torch, separated by semicolons: library folder, C++ ABI, include folders."""
+"""Prints the values for compiling against the installed torch, separated by semicolons: library folder, C++ ABI, include
+folders."""
 
 import pathlib
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of check_locks: a missing lock is found, a held one is not, and the standard's mutex is refused where locks are checked."""
+"""Tests of check_locks: a missing lock is found, a held one is not, and the standard's mutex is refused where locks are
+checked."""
 
 import os
 import shutil

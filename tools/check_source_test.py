@@ -74,7 +74,9 @@ class Includes(Tree):
         self.expect({"src/schedules/ring.cc": '#include "wire/frame.h"\n'}, "include", "src/schedules/ring.cc")
 
     def test_above_means_the_modules_listed_before(self):
-        self.expect({"src/wire/frame.cc": '#include "node/node.h"\n', "src/node/node.h": GOOD_HEADER}, "include", "src/wire/frame.cc")
+        self.expect(
+            {"src/wire/frame.cc": '#include "node/node.h"\n', "src/node/node.h": GOOD_HEADER}, "include", "src/wire/frame.cc"
+        )
 
     def test_a_module_that_the_table_lacks_is_refused(self):
         self.expect({"src/magic/wand.cc": '#include "base/bytes.h"\n'}, "include", "src/magic/wand.cc")
@@ -144,7 +146,9 @@ class Lists(Tree):
     }
 
     def test_the_tables_themselves_and_two_names_pass(self):
-        self.expect_good({**self.TABLES, "src/base/a.cc": 'f("ring", "tree");\n', "src/base/a_test.cc": 'f("ring", "tree", "direct");\n'})
+        self.expect_good(
+            {**self.TABLES, "src/base/a.cc": 'f("ring", "tree");\n', "src/base/a_test.cc": 'f("ring", "tree", "direct");\n'}
+        )
 
     def test_a_second_list_of_names_is_refused(self):
         self.expect({**self.TABLES, "src/base/a.cc": 'f({"ring", "tree",\n   "direct"});\n'}, "list", "src/base/a.cc", 1)
@@ -153,10 +157,21 @@ class Lists(Tree):
     def test_a_second_list_of_enumerators_is_refused(self):
         kinds = "".join(f"case StepCodec::Kind::{name}: return;\n" for name in ("plain", "f16", "fp8"))
         self.expect({**self.TABLES, "src/base/a.cc": "\n" + kinds}, "list", "src/base/a.cc", 2)
-        self.expect({**self.TABLES, "src/base/a.cc": "using enum ScheduleKind;\nf({ring, tree, direct});\n"}, "list", "src/base/a.cc", 2)
+        self.expect(
+            {**self.TABLES, "src/base/a.cc": "using enum ScheduleKind;\nf({ring, tree, direct});\n"}, "list", "src/base/a.cc", 2
+        )
 
     def test_names_far_from_each_other_and_in_comments_are_no_list(self):
-        self.expect_good({**self.TABLES, "src/base/a.cc": 'f("ring");\n' + "\n" * 5 + 'f("tree");\n' + "\n" * 5 + 'f("direct");\n// "ring", "tree", "direct"\n'})
+        self.expect_good(
+            {
+                **self.TABLES,
+                "src/base/a.cc": 'f("ring");\n'
+                + "\n" * 5
+                + 'f("tree");\n'
+                + "\n" * 5
+                + 'f("direct");\n// "ring", "tree", "direct"\n',
+            }
+        )
 
     def test_where_schedules_are_made_they_may_be_named(self):
         self.expect_good({**self.TABLES, "src/schedules/make.cc": 'f({"ring", "tree", "direct"});\n'})
@@ -164,7 +179,9 @@ class Lists(Tree):
     def test_a_list_that_must_be_written_out_lacks_nothing(self):
         options = 'Schedule = Literal["automatic", "ring", {}"direct"]\ntransport: Literal["auto", "shm", "tcp"] = "auto"\n'
         self.expect_good({**self.TABLES, "python/unisono/_options.py": options.format('"tree", ')})
-        problem = self.expect({**self.TABLES, "python/unisono/_options.py": options.format("")}, "list", "python/unisono/_options.py", 1)
+        problem = self.expect(
+            {**self.TABLES, "python/unisono/_options.py": options.format("")}, "list", "python/unisono/_options.py", 1
+        )
         self.assertIn("tree", problem.text)
 
 
@@ -184,7 +201,9 @@ class Sizes(Tree):
         self.assertEqual(problem.key, "TEST(A, b)")
 
     def test_headers_250_sources_500_tests_too(self):
-        self.expect_good({"src/base/a.h": GOOD_HEADER + "\n" * 248, "src/base/a.cc": "\n" * 500, "src/base/a_test.cc": "\n" * 500})
+        self.expect_good(
+            {"src/base/a.h": GOOD_HEADER + "\n" * 248, "src/base/a.cc": "\n" * 500, "src/base/a_test.cc": "\n" * 500}
+        )
         self.expect({"src/base/a.h": GOOD_HEADER + "\n" * 249}, "size", "src/base/a.h")
         self.expect({"src/base/a.cc": "\n" * 501}, "size", "src/base/a.cc")
         self.expect({"src/base/a_test.cc": "\n" * 501}, "size", "src/base/a_test.cc")
@@ -206,7 +225,9 @@ class Functions(unittest.TestCase):
         self.assertEqual(check_source.functions_of(text), list(expected))
 
     def test_plain_nested_and_in_scopes(self):
-        self.expect("namespace a::b {\nnamespace {\nint f(int x) {\n  if (x) {\n    return 1;\n  }\n  return 0;\n}\n}\n}\n", ("f", 3, 6))
+        self.expect(
+            "namespace a::b {\nnamespace {\nint f(int x) {\n  if (x) {\n    return 1;\n  }\n  return 0;\n}\n}\n}\n", ("f", 3, 6)
+        )
 
     def test_methods_constructors_and_access_labels(self):
         self.expect("class A final : public B {\n public:\n  explicit A(int x) : x_(x), y_{1}, z_{x} {\n    g();\n  }\n"
@@ -221,8 +242,11 @@ class Functions(unittest.TestCase):
 
     def test_trailing_types_qualifiers_templates_and_operators(self):
         self.expect("template <typename T, typename U = std::vector<T>>\nauto f(T x) -> Result<int> {\n}\n", ("f", 1, 3))
-        self.expect("struct S {\n  bool operator==(const S&) const noexcept {\n    return true;\n  }\n  operator bool() const { return 1; }\n};\n",
-                    ("operator==", 2, 3), ("operator bool", 5, 1))
+        self.expect(
+            "struct S {\n  bool operator==(const S&) const noexcept {\n    return true;\n  }\n  operator bool() const { return 1; }\n};\n",
+            ("operator==", 2, 3),
+            ("operator bool", 5, 1),
+        )
         self.expect("struct Pair make(int a) {\n  return {a, a};\n}\n", ("make", 1, 3))
         self.expect('__attribute__((target("sse4.2"))) int f(int x) {\n}\n', ("f", 1, 2))
 
@@ -231,8 +255,10 @@ class Functions(unittest.TestCase):
         self.expect("const auto f = [](int x) {\n  return x;\n};\n", ("f", 1, 3))
 
     def test_braces_in_literals_comments_and_macros_do_not_count(self):
-        self.expect("#define OPEN {\n#define MORE \\\n  { {\nvoid f() {\n  // }\n  g(\"}}\\\"\", '}', R\"x(}})x\"); /* } */\n  int a = 1'000;\n}\n",
-                    ("f", 4, 5))
+        self.expect(
+            "#define OPEN {\n#define MORE \\\n  { {\nvoid f() {\n  // }\n  g(\"}}\\\"\", '}', R\"x(}})x\"); /* } */\n  int a = 1'000;\n}\n",
+            ("f", 4, 5),
+        )
 
     def test_unmatched_braces_are_an_error(self):
         for text in ("void f() {\n", "}\n", "namespace a {\n"):
@@ -251,9 +277,31 @@ class Words(Tree):
     def test_words_about_sleep_are_no_sleep(self):
         self.expect_good({"src/base/a_test.cc": '// never sleep(1)\nvoid f() { g("sleep(1)"); may_sleep(2); }\n'})
 
+    def test_a_long_line_is_refused_but_for_the_texts_of_python(self):
+        long = "x" * 128
+        self.expect({"src/base/a.cc": f"// fits\n//{long}\n"}, "line", "src/base/a.cc", 2)
+        self.expect({"src/base/a.cc": f'const char* help = R"(\n{long}x\n)";\n'}, "line", "src/base/a.cc", 2)
+        self.expect({"tests/a.py": f"a = {long}\n"}, "line", "tests/a.py", 1)
+        self.expect({"tests/a.py": f'"""Fits.\n\n{long}x"""\n'}, "line", "tests/a.py", 3)
+        self.expect_good(
+            {"src/base/a.cc": f"{long}\n", "tests/a.py": f'a = """\n{long}x\n"""\nb = f"{long}"\n', "README.md": f"{long}x\n"}
+        )
+
+    def test_numbers_are_not_joined_with_plus(self):
+        for chain in ('"a" + std::to_string(n)', "std::to_string(f(n, g(h()))) + x", "a +\n  std::to_string(n)"):
+            self.expect({"src/base/a.cc": f"auto x =\n {chain};\n"}, "text", "src/base/a.cc")
+            self.expect_good({"examples/a.cc": f"auto x =\n {chain};\n"})
+        self.expect_good(
+            {"src/base/a.cc": 'x += std::to_string(n); concat("a", std::to_string(n)); // a + std::to_string(n)\n'}
+        )
+
     def test_one_name_is_one_type_of_a_namespace(self):
         one = GOOD_HEADER + "namespace a::b {\nstruct Finding final : Base {\n};\n}  // namespace a::b\n"
-        self.expect({"src/base/a.h": one, "src/base/b.h": one.replace("struct", "enum class").replace(" final : Base", " : int")}, "name", "src/base/b.h")
+        self.expect(
+            {"src/base/a.h": one, "src/base/b.h": one.replace("struct", "enum class").replace(" final : Base", " : int")},
+            "name",
+            "src/base/b.h",
+        )
         self.expect_good({"src/base/a.h": one, "src/base/b.h": one.replace("a::b", "a::c")})
         self.expect_good({"src/base/a.h": one, "src/base/b.h": one.replace("struct", "  struct")})
         self.expect_good({"src/base/a.h": one, "src/base/b.h": one.replace("Finding final", "Finding::Part final")})
@@ -281,14 +329,28 @@ class CommandLine(Tree):
 
 class Comments(Tree):
     def test_a_sentence_without_a_subject_is_named(self):
-        for comment in ("Of those that are done.", "To be asked for once.", "Who waits, waits long.", "What is left over.", "Gives it to who asks."):
+        for comment in (
+            "Of those that are done.",
+            "To be asked for once.",
+            "Who waits, waits long.",
+            "What is left over.",
+            "Gives it to who asks.",
+        ):
             found = self.problems({"src/base/a.cc": f"// {comment}\n"})
-            self.assertEqual([(problem.rule, problem.path, problem.line) for problem in found], [("comment", "src/base/a.cc", 1)], comment)
+            self.assertEqual(
+                [(problem.rule, problem.path, problem.line) for problem in found], [("comment", "src/base/a.cc", 1)], comment
+            )
             found = self.problems({"src/base/a.cc": f"int a;  // {comment}\n"})
             self.assertEqual([problem.rule for problem in found], ["comment"], comment)
 
     def test_other_sentences_pass(self):
-        for comment in ("Of course it waits.", "What if it fails?", "A rank that waits, who is named.", "The bytes of those ranks.", "It says what it is."):
+        for comment in (
+            "Of course it waits.",
+            "What if it fails?",
+            "A rank that waits, who is named.",
+            "The bytes of those ranks.",
+            "It says what it is.",
+        ):
             self.expect_good({"src/base/a.cc": f"// {comment}\n"})
         self.expect_good({"src/base/a.cc": 'const char* a = "// Of those";\n'})
 

@@ -1,6 +1,7 @@
-// The shared measuring loop as a library, for contenders that are not C++: they give it three functions.
+// The shared measuring loop as a C interface, for libraries that are not used from C++. The caller passes functions.
 //
-// A function returns 0, or 1 if the library does not have what is asked for, or 2 after it has printed what went wrong.
+// Each function returns 0 on success. It returns 1 if the library cannot do the requested job, and 2 after it has printed an
+// error.
 
 #include <cstdio>
 #include <string>
@@ -15,7 +16,7 @@ using unisono::bench::Buffers;
 using unisono::bench::Job;
 
 struct Functions {
-  int (*prepare)(const char* collective, void* input, void* output, size_t elements);  // fp32
+  int (*prepare)(const char* collective, void* input, void* output, size_t elements);  // The buffers have fp32 elements.
   int (*call)();
   int (*barrier)();
 };
@@ -47,7 +48,7 @@ class CallbackSubject final : public unisono::bench::Subject {
 
 }  // namespace
 
-// 0 if all jobs of the command line were measured and right, 2 if it cannot be read, else 1.
+// Returns 0 if all jobs were measured and had correct results, 2 if the command line is invalid, and 1 otherwise.
 extern "C" int bench_loop(int argc, char** argv, uint32_t rank, uint32_t world_size, const Functions* functions) {
   auto options = unisono::bench::parse_options(argc, argv);
   if (!options) {

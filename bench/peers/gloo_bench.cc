@@ -1,10 +1,10 @@
-// Gloo (the version that Debian packages) under the shared measuring loop: its older algorithm classes, and its newer
-// functions.
+// Runs Gloo in the shared measuring loop, with its older algorithm classes and with its newer functions. The version of Gloo is
+// that of Debian's package.
 //
 //   RANK=0 WORLD_SIZE=2 gloo_bench --store DIR --board FILE [--address 127.0.0.1] [--mode async|sync|busy]
 //     --plan 1024=bcube,65536=ring_chunked
-// Modes sync and busy take Gloo's event thread out of the path; they exist for the older classes only.
-// Its reduce-scatter works in place only, so the copy of the result to the output is part of a call.
+// In the modes sync and busy, bytes move without Gloo's event thread. Only the older classes have these modes. Gloo's
+// reduce-scatter works only in place, so a call also copies the result to the output.
 
 #include <cstdio>
 #include <cstdlib>
@@ -83,7 +83,7 @@ class GlooSubject final : public unisono::bench::Subject {
     barrier_->run();
     return {};
   }
-  void progress() override {}  // a thread of Gloo's own moves the bytes
+  void progress() override {}  // Gloo's own thread moves the bytes.
 
  private:
   Status prepare_all_reduce(const Job& job, float* data) {
@@ -123,26 +123,26 @@ class GlooSubject final : public unisono::bench::Subject {
   }
 
   Context context_;
-  std::unique_ptr<gloo::BarrierAllToAll> barrier_;  // held by pointer: destructors of Gloo's algorithms may throw
+  std::unique_ptr<gloo::BarrierAllToAll> barrier_;  // This is a pointer, because destructors of Gloo's algorithms may throw.
   bool event_thread_;
   std::unique_ptr<gloo::Algorithm> algorithm_;
   std::function<void()> call_;
 };
 
-struct Meeting {
+struct ConnectOptions {
   std::string store, address, mode;
 };
 
-Context connect(const Meeting& meeting) {
-  gloo::transport::tcp::attr attributes(meeting.address.c_str());
+Context connect(const ConnectOptions& options) {
+  gloo::transport::tcp::attr attributes(options.address.c_str());
   auto device = gloo::transport::tcp::CreateDevice(attributes);
   auto context =
       std::make_shared<gloo::rendezvous::Context>(std::atoi(std::getenv("RANK")), std::atoi(std::getenv("WORLD_SIZE")));
-  gloo::rendezvous::FileStore store(meeting.store);
+  gloo::rendezvous::FileStore store(options.store);
   context->connectFullMesh(store, device);
-  if (meeting.mode != "async") {
+  if (options.mode != "async") {
     for (int peer = 0; peer < context->size; ++peer) {
-      if (peer != context->rank) context->getPair(peer)->setSync(true, meeting.mode == "busy");
+      if (peer != context->rank) context->getPair(peer)->setSync(true, options.mode == "busy");
     }
   }
   return context;
@@ -158,12 +158,12 @@ int main(int argc, char** argv) {
     return 2;
   }
   unisono::bench::end_in_time(*options);
-  const Meeting meeting{.store = argument(argc, argv, "--store", ""),
-                        .address = argument(argc, argv, "--address", "127.0.0.1"),
-                        .mode = argument(argc, argv, "--mode", "async")};
+  const ConnectOptions connect_options{.store = argument(argc, argv, "--store", ""),
+                                       .address = argument(argc, argv, "--address", "127.0.0.1"),
+                                       .mode = argument(argc, argv, "--mode", "async")};
   Status status;
-  try {  // Gloo reports by exceptions
-    GlooSubject subject(connect(meeting), meeting.mode == "async");
+  try {  // Gloo reports errors by exceptions.
+    GlooSubject subject(connect(connect_options), connect_options.mode == "async");
     status = unisono::bench::run(subject, *options);
   } catch (const std::exception& problem) {
     status = Status(Code::internal, problem.what());

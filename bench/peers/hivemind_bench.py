@@ -1,9 +1,11 @@
-"""Rounds of hivemind's DecentralizedAverager in groups of 4 on this host: each peer a process with its own DHT node, all begin a round together. Prints a line of JSON.
+"""Measures rounds of hivemind's DecentralizedAverager in groups of 4 on this host. Each peer is a process with its own DHT
+node, and all peers begin each round together. The script prints a line of JSON.
 
   hivemind_bench.py --peers 16 --elements 1048576 --rounds 10 --matchmaking 0.5
 
-A round is from when its last peer began to when its last one was done. Time-outs are short: with its own, a peer that finds no group is waited for without end.
-Groups are balanced to begin with; later ones are made by its own rule.
+The time of a round runs from the last peer that begins to the last peer that is done. Timeouts are short: with hivemind's
+defaults, the others wait without limit for a peer that finds no group. The first groups are balanced; hivemind's own rule forms
+the later ones.
 """
 
 import argparse
@@ -47,7 +49,7 @@ def bits_of(index, peers):
 
 def run_peer(index, options, first, together, results):
     os.setsid()
-    multiprocessing.set_start_method("fork", force=True)  # as hivemind starts its own processes
+    multiprocessing.set_start_method("fork", force=True)  # hivemind starts its own processes in this way
     torch.set_num_threads(1)
     initial = [] if index == 0 else first.get()
     if initial:
@@ -56,9 +58,19 @@ def run_peer(index, options, first, together, results):
     if index == 0:
         first.put([str(address) for address in dht.get_visible_maddrs()])
     averager = DecentralizedAverager(
-        averaged_tensors=[torch.zeros(options.elements)], dht=dht, prefix="bench", target_group_size=GROUP, initial_group_bits=bits_of(index, options.peers),
-        min_matchmaking_time=options.matchmaking, request_timeout=min(1.0, options.matchmaking / 2), allreduce_timeout=STEP_S, next_chunk_timeout=MESSAGE_S,
-        sender_timeout=MESSAGE_S, reducer_timeout=2 * MESSAGE_S, start=True)
+        averaged_tensors=[torch.zeros(options.elements)],
+        dht=dht,
+        prefix="bench",
+        target_group_size=GROUP,
+        initial_group_bits=bits_of(index, options.peers),
+        min_matchmaking_time=options.matchmaking,
+        request_timeout=min(1.0, options.matchmaking / 2),
+        allreduce_timeout=STEP_S,
+        next_chunk_timeout=MESSAGE_S,
+        sender_timeout=MESSAGE_S,
+        reducer_timeout=2 * MESSAGE_S,
+        start=True,
+    )
     rounds = []
     for number in range(options.warmup + options.rounds):
         with averager.get_tensors() as tensors:
@@ -67,14 +79,24 @@ def run_peer(index, options, first, together, results):
         cpu, begin, members, trouble = cpu_seconds(os.getpid()), time.monotonic(), [], ""
         try:
             members = list((averager.step(gather=index, timeout=STEP_S) or {}).values())
-        except Exception as error:  # whatever it raises is a round without a result
+        except Exception as error:  # any exception means a round without a result
             trouble = type(error).__name__
         end = time.monotonic()
         with averager.get_tensors() as tensors:
             low, high = tensors[0].min().item(), tensors[0].max().item()
         together.wait(START_S)
         if number >= options.warmup:
-            rounds.append({"begin": begin, "end": end, "cpu": cpu_seconds(os.getpid()) - cpu, "members": members, "low": low, "high": high, "trouble": trouble})
+            rounds.append(
+                {
+                    "begin": begin,
+                    "end": end,
+                    "cpu": cpu_seconds(os.getpid()) - cpu,
+                    "members": members,
+                    "low": low,
+                    "high": high,
+                    "trouble": trouble,
+                }
+            )
     results.put((index, rounds))
     together.wait(START_S)
     averager.shutdown()
@@ -93,8 +115,15 @@ def summary_of(peers, options):
             incomplete += len(one["members"]) >= 2 and max(abs(one["low"] - mean), abs(one["high"] - mean)) > 1e-3
     whole = sum(len(one["members"]) == GROUP for each in by_round for one in each)
     total = options.rounds * options.peers
-    return {"rounds_s": seconds, "cpu_s": statistics.mean(one["cpu"] for each in by_round for one in each), "peer_rounds": total, "groups_of_4": whole, "without_group": alone, "incomplete": incomplete,
-            "summary": f"{statistics.median(seconds):.2f} s per round (median of {len(seconds)}); of {total} rounds of peers {whole} in groups of {GROUP}, {alone} without a group, {incomplete} said to be done whose values are not the group's mean"}
+    return {
+        "rounds_s": seconds,
+        "cpu_s": statistics.mean(one["cpu"] for each in by_round for one in each),
+        "peer_rounds": total,
+        "groups_of_4": whole,
+        "without_group": alone,
+        "incomplete": incomplete,
+        "summary": f"{statistics.median(seconds):.2f} s per round (median of {len(seconds)}); of {total} rounds of peers {whole} in groups of {GROUP}, {alone} without a group, {incomplete} said to be done whose values are not the group's mean",
+    }
 
 
 def main():
@@ -103,11 +132,13 @@ def main():
     parser.add_argument("--elements", type=int, default=1 << 20)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=1)
-    parser.add_argument("--matchmaking", type=float, default=0.5, help="seconds for which groups gather")
+    parser.add_argument("--matchmaking", type=float, default=0.5, help="seconds for which groups gather members")
     options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     first, results, together = context.Queue(), context.Queue(), context.Barrier(options.peers)
-    peers = [context.Process(target=run_peer, args=(index, options, first, together, results)) for index in range(options.peers)]
+    peers = [
+        context.Process(target=run_peer, args=(index, options, first, together, results)) for index in range(options.peers)
+    ]
     for peer in peers:
         peer.start()
     try:
@@ -128,7 +159,7 @@ def main():
             if peer.is_alive():
                 peer.kill()
     sys.stdout.flush()
-    os._exit(0)  # its own threads may keep it
+    os._exit(0)  # hivemind's threads may keep the process alive
 
 
 if __name__ == "__main__":

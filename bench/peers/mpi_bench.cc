@@ -1,7 +1,7 @@
-// MPI's collectives under the shared measuring loop; built once with Open MPI's compiler wrapper and once with MPICH's.
-// Algorithms are chosen from outside, by the settings of each MPI.
+// Runs the collectives of MPI in the shared measuring loop. This file is built once with Open MPI's compiler wrapper and once
+// with MPICH's. The algorithm is selected outside this program, by the settings of the MPI library.
 
-#define OMPI_SKIP_MPICXX 1  // the C++ bindings of old, which warn
+#define OMPI_SKIP_MPICXX 1  // This leaves out the obsolete C++ bindings, which cause warnings.
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 
@@ -58,7 +58,7 @@ class MpiSubject final : public unisono::bench::Subject {
       case Collective::broadcast:
         return checked(MPI_Bcast(out, count_, type, unisono::bench::broadcast_root, world), "MPI_Bcast");
     }
-    return {Code::internal, "no such collective"};
+    return {Code::internal, "this collective is not supported"};
   }
   Status barrier() override { return checked(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier"); }
   void progress() override {
@@ -80,7 +80,7 @@ class MpiSubject final : public unisono::bench::Subject {
   int world_size_ = 0;
   Job job_;
   Buffers buffers_;
-  int count_ = 0, block_ = 0;  // elements
+  int count_ = 0, block_ = 0;  // numbers of elements
   std::vector<MPI_Request> requests_;
 };
 

@@ -58,7 +58,9 @@ def main():
     distributed.init_process_group("gloo", init_method="file://" + os.path.join(value_of("--store"), "torch"), rank=rank,
                                    world_size=world_size)
     subject = Subject()
-    functions = Functions(PREPARE(guarded(subject.prepare)), FUNCTION(guarded(subject.call)), FUNCTION(guarded(subject.barrier)))
+    functions = Functions(
+        PREPARE(guarded(subject.prepare)), FUNCTION(guarded(subject.call)), FUNCTION(guarded(subject.barrier))
+    )
     loop = ctypes.CDLL(value_of("--loop"))
     words = [word.encode() for word in sys.argv]
     status = loop.bench_loop(len(words), (ctypes.c_char_p * len(words))(*words), rank, world_size, ctypes.byref(functions))

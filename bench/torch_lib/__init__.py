@@ -1,1 +1,2 @@
-"""The parts of bench/torch_collectives and bench/torch_training: how ranks are started, meet and are timed, and how results are shown."""
+"""The parts of bench/torch_collectives and bench/torch_training: how ranks are started, meet and are timed, and how results are
+shown."""

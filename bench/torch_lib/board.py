@@ -7,12 +7,12 @@ import mmap
 import os
 import time
 
-LINE = 8  # words of 8 bytes: a cache line for each rank's counter
+LINE = 8  # words of 8 bytes per rank's counter: one cache line
 SAMPLES_MAX = 4000
 
 
 class RankLost(Exception):
-    """Some rank did not come to a meeting in time."""
+    """Some rank did not reach a barrier in time."""
 
 
 class Board:
@@ -35,13 +35,14 @@ class Board:
         self.crowded = world > len(os.sched_getaffinity(0))
 
     def meet(self):
-        """All ranks leave it together. Spins, so that they do within a cache miss or two; gives way where ranks outnumber cores, and after a while everywhere."""
+        """All ranks leave it together. Spins, so that they do within a cache miss or two; gives way where ranks outnumber
+        cores, and after a while everywhere."""
         self.met += 1
         counters, met = self.counters, self.met
         counters[LINE * self.rank] = met
         spins, began = 0, 0.0
-        for place in self.others:
-            while counters[place] < met:
+        for index in self.others:
+            while counters[index] < met:
                 spins += 1
                 if self.crowded or spins > 20000:
                     os.sched_yield()
@@ -58,25 +59,25 @@ class Board:
         self.met += 1
         self.counters[LINE * self.rank] = self.met
         began = time.monotonic()
-        while any(self.counters[place] < self.met for place in self.others):
+        while any(self.counters[index] < self.met for index in self.others):
             time.sleep(pause_s)
             self.give_up_after(began)
 
     def agree(self, number):
         """Returns rank 0's number on every rank; the others' numbers are ignored."""
-        place = LINE * self.world
+        index = LINE * self.world
         if self.rank == 0:
-            self.counters[place] = number
+            self.counters[index] = number
         self.meet()
-        said = self.counters[place]
+        number = self.counters[index]
         self.meet()
-        return said
+        return number
 
     def every(self, values):
         """Each rank's list, by rank; on every rank. All are of the same length."""
         first = self.rank * SAMPLES_MAX
-        for place, value in enumerate(values):
-            self.samples[first + place] = value
+        for index, value in enumerate(values):
+            self.samples[first + index] = value
         self.meet()
         lists = [list(self.samples[rank * SAMPLES_MAX:rank * SAMPLES_MAX + len(values)]) for rank in range(self.world)]
         self.meet()

@@ -1,4 +1,5 @@
-"""The measurements of bench/torch_collectives, its marks, and the rows, verdicts and page that it makes of the ranks' blocks."""
+"""The measurements of bench/torch_collectives, its marks, and the rows, verdicts and page that it makes of the ranks'
+blocks."""
 
 import statistics
 
@@ -11,15 +12,29 @@ BLOCK_SIZES = (64 * KIB, MIB, 16 * MIB)
 TYPE_SIZES = (MIB, 16 * MIB)
 BINDING_BYTES = KIB
 BINDING_MARK_US = 6.0
-TITLES = {"gloo": "Gloo", "unisono": "Unisono", "tcp": "Unisono, tcp", "torch": "torch call", "process_group": "ProcessGroup's method", "core": "unisono.Group's", "tool": "C++ call", "fake": "torch by itself"}
+TITLES = {
+    "gloo": "Gloo",
+    "unisono": "Unisono",
+    "tcp": "Unisono, tcp",
+    "torch": "torch call",
+    "process_group": "ProcessGroup's method",
+    "core": "unisono.Group's",
+    "tool": "C++ call",
+    "fake": "torch by itself",
+}
 # Time of Gloo ÷ ours, at least, in the order of SIZES.
-ALL_REDUCE_MARKS = {(2, "unisono"): (30, 15, 6, 4, 4), (2, "tcp"): (12, 8, 2.5, 2, 1.6), (4, "unisono"): (50, 50, 3, 3, 3), (4, "tcp"): (50, 50, 1.5, 1.5, 1.5)}
+ALL_REDUCE_MARKS = {
+    (2, "unisono"): (30, 15, 6, 4, 4),
+    (2, "tcp"): (12, 8, 2.5, 2, 1.6),
+    (4, "unisono"): (50, 50, 3, 3, 3),
+    (4, "tcp"): (50, 50, 1.5, 1.5, 1.5),
+}
 BLOCK_MARKS = {"all_gather": 3, "reduce_scatter": 4}  # by shared memory
 TAIL_MARK, TAIL_BYTES = 3, MIB  # p99 ÷ p50, up to that size, 2 ranks
 TYPE_MARK = 0.9  # GB/s ÷ those of float32
 
 
-# --- what is measured ----------------------------------------------------------------------------------------------
+# --- measurements --------------------------------------------------------------------------------------------------
 
 def arm(library, collective, size, dtype="float32", api="torch", name=None):
     return {"name": name or library, "library": library, "collective": collective, "dtype": dtype, "bytes": size, "api": api}
@@ -27,19 +42,51 @@ def arm(library, collective, size, dtype="float32", api="torch", name=None):
 
 def work(group, n, arms):
     first = arms[0]
-    return {"key": f"{group} {n} {first['collective']} {first['bytes']}", "group": group, "n": n, "collective": first["collective"], "bytes": first["bytes"], "arms": arms}
+    return {
+        "key": f"{group} {n} {first['collective']} {first['bytes']}",
+        "group": group,
+        "n": n,
+        "collective": first["collective"],
+        "bytes": first["bytes"],
+        "arms": arms,
+    }
 
 
 def works(n, sizes, groups):
     """The works of n ranks, in the order in which they are measured. sizes: None, or the only ones."""
     found = []
     for collective, usual in (("all_reduce", SIZES), ("all_gather", BLOCK_SIZES), ("reduce_scatter", BLOCK_SIZES)):
-        found += [work("library", n, [arm(library, collective, size) for library in ("gloo", "unisono", "tcp")]) for size in usual if n > 1]
+        found += [
+            work("library", n, [arm(library, collective, size) for library in ("gloo", "unisono", "tcp")])
+            for size in usual
+            if n > 1
+        ]
     for size in TYPE_SIZES if n > 1 else ():
-        found.append(work("dtype", n, [arm(library, "all_reduce", size, dtype, name=f"{library} {dtype}") for library in ("unisono", "gloo") for dtype in ("float32", "bfloat16", "float16")]))
+        found.append(
+            work(
+                "dtype",
+                n,
+                [
+                    arm(library, "all_reduce", size, dtype, name=f"{library} {dtype}")
+                    for library in ("unisono", "gloo")
+                    for dtype in ("float32", "bfloat16", "float16")
+                ],
+            )
+        )
     if n <= 2:
-        found.append(work("binding", n, [arm("unisono", "all_reduce", BINDING_BYTES, api="torch", name="torch"), arm("unisono", "all_reduce", BINDING_BYTES, api="process_group", name="process_group"),
-                                         arm("core", "all_reduce", BINDING_BYTES, api="core", name="core"), arm("fake", "all_reduce", BINDING_BYTES), arm("gloo", "all_reduce", BINDING_BYTES)]))
+        found.append(
+            work(
+                "binding",
+                n,
+                [
+                    arm("unisono", "all_reduce", BINDING_BYTES, api="torch", name="torch"),
+                    arm("unisono", "all_reduce", BINDING_BYTES, api="process_group", name="process_group"),
+                    arm("core", "all_reduce", BINDING_BYTES, api="core", name="core"),
+                    arm("fake", "all_reduce", BINDING_BYTES),
+                    arm("gloo", "all_reduce", BINDING_BYTES),
+                ],
+            )
+        )
     return [one for one in found if one["group"] in groups and (not sizes or one["bytes"] in sizes)]
 
 
@@ -64,8 +111,15 @@ def cell(blocks, off):
     good = [block for block in blocks if round_of(block) not in off]
     used = good or blocks
     medians = [block["p50_us"] for block in used]
-    return {"p50_us": statistics.median(medians), "low_us": min(medians), "high_us": max(medians), "p99_us": statistics.median(block["p99_us"] for block in used),
-            "calls": sum(block["calls"] for block in used), "rounds": len(used), "disturbed": not good}
+    return {
+        "p50_us": statistics.median(medians),
+        "low_us": min(medians),
+        "high_us": max(medians),
+        "p99_us": statistics.median(block["p99_us"] for block in used),
+        "calls": sum(block["calls"] for block in used),
+        "rounds": len(used),
+        "disturbed": not good,
+    }
 
 
 def rows_of(wanted, blocks, probes):
@@ -105,7 +159,11 @@ def library_marks(row):
         if mark is not None:
             found.append(verdict(f"{name}, {way}: Gloo ÷ ours", ratio(row, "gloo", ours), mark, True))
         if row["collective"] == "all_reduce" and row["n"] == 2 and row["bytes"] <= TAIL_BYTES and ours in row["cells"]:
-            found.append(verdict(f"{name}, {way}: p99 ÷ p50", row["cells"][ours]["p99_us"] / row["cells"][ours]["p50_us"], TAIL_MARK, False))
+            found.append(
+                verdict(
+                    f"{name}, {way}: p99 ÷ p50", row["cells"][ours]["p99_us"] / row["cells"][ours]["p50_us"], TAIL_MARK, False
+                )
+            )
     return found
 
 
@@ -115,12 +173,27 @@ def marks_of(rows):
         if row["group"] == "library":
             found += library_marks(row)
         elif row["group"] == "dtype":
-            found += [verdict(f"{row['n']} ranks, all-reduce, {bytes_text(row['bytes'])}: GB/s of {dtype} ÷ of float32", ratio(row, "unisono float32", f"unisono {dtype}"), TYPE_MARK, True)
-                      for dtype in ("bfloat16", "float16")]
+            found += [
+                verdict(
+                    f"{row['n']} ranks, all-reduce, {bytes_text(row['bytes'])}: GB/s of {dtype} ÷ of float32",
+                    ratio(row, "unisono float32", f"unisono {dtype}"),
+                    TYPE_MARK,
+                    True,
+                )
+                for dtype in ("bfloat16", "float16")
+            ]
         else:
             cells = row["cells"]
             cost = cells["torch"]["low_us"] - cells["tool"]["low_us"] if "tool" in cells else None
-            found.append(verdict(f"{row['n']} rank{'s' if row['n'] > 1 else ''}, all-reduce, {bytes_text(row['bytes'])}: torch call - C++ call, quickest blocks", cost, BINDING_MARK_US, False, " us"))
+            found.append(
+                verdict(
+                    f"{row['n']} rank{'s' if row['n'] > 1 else ''}, all-reduce, {bytes_text(row['bytes'])}: torch call - C++ call, quickest blocks",
+                    cost,
+                    BINDING_MARK_US,
+                    False,
+                    " us",
+                )
+            )
     return found
 
 
@@ -138,7 +211,9 @@ whole blocks; "torch by itself" is the same call with torch's backend `fake`, wh
 def cell_text(entry):
     if entry is None:
         return "-"
-    return f"{time_text(entry['p50_us'])} ±{(entry['high_us'] - entry['low_us']) / 2 / entry['p50_us']:.0%}" + ("!" if entry["disturbed"] else "")
+    return f"{time_text(entry['p50_us'])} ±{(entry['high_us'] - entry['low_us']) / 2 / entry['p50_us']:.0%}" + (
+        "!" if entry["disturbed"] else ""
+    )
 
 
 def with_mark(value, marks, ending):
@@ -149,39 +224,98 @@ def with_mark(value, marks, ending):
 
 
 def stack_table(rows):
-    lines = [["ranks", "collective", "size", "Gloo", "Unisono, shm", "Gloo ÷ ours", "Unisono, tcp", "Gloo ÷ ours", "p99 Gloo", "p99 shm", "p99 tcp"]]
+    lines = [
+        [
+            "ranks",
+            "collective",
+            "size",
+            "Gloo",
+            "Unisono, shm",
+            "Gloo ÷ ours",
+            "Unisono, tcp",
+            "Gloo ÷ ours",
+            "p99 Gloo",
+            "p99 shm",
+            "p99 tcp",
+        ]
+    ]
     for row in rows:
         marks, cells = library_marks(row), row["cells"]
-        lines.append([str(row["n"]), row["collective"], bytes_text(row["bytes"]), cell_text(cells.get("gloo")), cell_text(cells.get("unisono")), with_mark(ratio(row, "gloo", "unisono"), marks, "shared memory: Gloo ÷ ours"),
-                      cell_text(cells.get("tcp")), with_mark(ratio(row, "gloo", "tcp"), marks, "TCP: Gloo ÷ ours"), *(time_text(cells[name]["p99_us"]) if name in cells else "-" for name in ("gloo", "unisono", "tcp"))])
+        lines.append(
+            [
+                str(row["n"]),
+                row["collective"],
+                bytes_text(row["bytes"]),
+                cell_text(cells.get("gloo")),
+                cell_text(cells.get("unisono")),
+                with_mark(ratio(row, "gloo", "unisono"), marks, "shared memory: Gloo ÷ ours"),
+                cell_text(cells.get("tcp")),
+                with_mark(ratio(row, "gloo", "tcp"), marks, "TCP: Gloo ÷ ours"),
+                *(time_text(cells[name]["p99_us"]) if name in cells else "-" for name in ("gloo", "unisono", "tcp")),
+            ]
+        )
     return lines
 
 
 def type_table(rows):
-    lines = [["ranks", "size", "library", "float32", "bfloat16", "float16", "bfloat16 ÷ float32, GB/s", "float16 ÷ float32, GB/s"]]
+    lines = [
+        ["ranks", "size", "library", "float32", "bfloat16", "float16", "bfloat16 ÷ float32, GB/s", "float16 ÷ float32, GB/s"]
+    ]
     for row in rows:
         for library in ("unisono", "gloo"):
             names = [f"{library} {dtype}" for dtype in ("float32", "bfloat16", "float16")]
             ratios = [ratio(row, names[0], name) for name in names[1:]]
-            lines.append([str(row["n"]), bytes_text(row["bytes"]), TITLES[library], *(cell_text(row["cells"].get(name)) for name in names), *("-" if value is None else f"{value:.2f}" for value in ratios)])
+            lines.append(
+                [
+                    str(row["n"]),
+                    bytes_text(row["bytes"]),
+                    TITLES[library],
+                    *(cell_text(row["cells"].get(name)) for name in names),
+                    *("-" if value is None else f"{value:.2f}" for value in ratios),
+                ]
+            )
     return lines
 
 
 def binding_table(rows):
     names = ("torch", "process_group", "core", "tool", "fake", "gloo")
-    return [["ranks", "size", *(TITLES[name] for name in names)]] + [[str(row["n"]), bytes_text(row["bytes"]), *(cell_text(row["cells"].get(name)) for name in names)] for row in rows] + [
-        [str(row["n"]), "quickest block", *(time_text(row["cells"][name]["low_us"]) if name in row["cells"] else "-" for name in names)] for row in rows]
+    return (
+        [["ranks", "size", *(TITLES[name] for name in names)]]
+        + [[str(row["n"]), bytes_text(row["bytes"]), *(cell_text(row["cells"].get(name)) for name in names)] for row in rows]
+        + [
+            [
+                str(row["n"]),
+                "quickest block",
+                *(time_text(row["cells"][name]["low_us"]) if name in row["cells"] else "-" for name in names),
+            ]
+            for row in rows
+        ]
+    )
 
 
 def marks_table(marks):
     words = {True: "met", False: "**missed**", None: "open"}
-    return [["what", "reached", "mark", ""]] + [[one["what"], "-" if one["value"] is None else f"{one['value']:.2f}{one['unit']}", f"{'≥' if one['least'] else '≤'} {one['mark']:g}{one['unit']}", words[one["met"]]] for one in marks]
+    return [["what", "reached", "mark", ""]] + [
+        [
+            one["what"],
+            "-" if one["value"] is None else f"{one['value']:.2f}{one['unit']}",
+            f"{'≥' if one['least'] else '≤'} {one['mark']:g}{one['unit']}",
+            words[one["met"]],
+        ]
+        for one in marks
+    ]
 
 
 def tables(rows):
     """(title, lines) of those that have rows."""
-    made = [(title, make([row for row in rows if row["group"] == group])) for group, title, make in (("library", "Gloo and Unisono", stack_table), ("dtype", "Types of 16 bits, all-reduce of as many bytes", type_table),
-                                                                                                   ("binding", "What a call costs by itself: all-reduce of one small tensor", binding_table))]
+    made = [
+        (title, make([row for row in rows if row["group"] == group]))
+        for group, title, make in (
+            ("library", "Gloo and Unisono", stack_table),
+            ("dtype", "Types of 16 bits, all-reduce of as many bytes", type_table),
+            ("binding", "What a call costs by itself: all-reduce of one small tensor", binding_table),
+        )
+    ]
     return [(title, lines) for title, lines in made if len(lines) > 1]
 
 
@@ -191,8 +325,15 @@ def markdown(data):
     out = ["# Collectives of torch.distributed: Gloo and Unisono", "", machine_text(data["machine"]), "", METHOD, ""]
     for title, lines in tables(data["summary"]):
         out += [f"## {title}", "", *markdown_table(lines), ""]
-    out += ["## Marks", "", f"Met: {sum(one['met'] is True for one in marks)}, missed: {sum(one['met'] is False for one in marks)}, open: {sum(one['met'] is None for one in marks)}.", "", *markdown_table(marks_table(marks)), "",
-            f"Probes: {len(data['probes'])} rounds, {len(off)} of them disturbed; these are left out where good ones exist."]
+    out += [
+        "## Marks",
+        "",
+        f"Met: {sum(one['met'] is True for one in marks)}, missed: {sum(one['met'] is False for one in marks)}, open: {sum(one['met'] is None for one in marks)}.",
+        "",
+        *markdown_table(marks_table(marks)),
+        "",
+        f"Probes: {len(data['probes'])} rounds, {len(off)} of them disturbed; these are left out where good ones exist.",
+    ]
     if off and len(off) == len(data["probes"]):
         out += ["", "**The machine was never quiet: these numbers are noise.**"]
     if data["troubles"]:

@@ -1,9 +1,10 @@
-"""One rank of bench/torch_collectives: all arms of a work in turn, in blocks of calls, in the same processes, on the same memory.
+"""One rank of bench/torch_collectives: all arms of a work in turn, in blocks of calls, in the same processes, on the same
+memory.
 
   collectives_rank.py PLAN.json       with RANK and WORLD_SIZE
 
-The plan: {"folder": ..., "rounds": R, "seconds": S, "works": [{"key": ..., "arms": [{"name", "library", "collective", "dtype", "bytes", "api"}]}]}.
-Rank 0 writes a line of JSON per block and per probe of the machine. A wrong result ends it with status 1.
+The plan: {"folder": ..., "rounds": R, "seconds": S, "works": [{"key": ..., "arms": [{"name", "library", "collective", "dtype",
+"bytes", "api"}]}]}. Rank 0 writes a line of JSON per block and per probe of the machine. A wrong result ends it with status 1.
 """
 
 import json
@@ -37,7 +38,7 @@ assert CALLS_MAX <= SAMPLES_MAX
 
 
 def all_gather(output, block, group):
-    function = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the name changed in torch 2.13
+    function = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # torch 2.13 renamed the function
     return function(output, block, group=group)
 
 
@@ -64,7 +65,10 @@ class Groups:
             return unisono.join(rank=self.rank, world_size=self.world, rendezvous=f"file://{self.folder}/core", interface="lo")
         if library in ("gloo", "fake"):
             return dist.new_group(backend=library)
-        return dist.new_group(backend="unisono", pg_options=unisono.torch.Options(transport={"unisono": "auto", "tcp": "tcp"}[library], interface="lo"))
+        return dist.new_group(
+            backend="unisono",
+            pg_options=unisono.torch.Options(transport={"unisono": "auto", "tcp": "tcp"}[library], interface="lo"),
+        )
 
 
 class Tensors:
@@ -74,7 +78,7 @@ class Tensors:
         dtype = getattr(torch, dtype)
         part = n_bytes // dtype.itemsize // world
         steps = torch.arange(part * world, dtype=torch.float32) % 13
-        # Sums of so small integers are exact in each type.
+        # Sums of such small integers are exact in every type.
         self.mine = (steps + rank).to(dtype)
         self.sum = (steps * world + world * (world - 1) // 2).to(dtype)
         self.own = slice(rank * part, (rank + 1) * part)
@@ -84,16 +88,17 @@ class Tensors:
 class Arm:
     """One way to do a work."""
 
-    def __init__(self, told, groups, tensors):
-        self.name, self.collective, self.stack, self.bytes = told["name"], told["collective"], told["library"], told["bytes"]
+    def __init__(self, settings, groups, tensors):
+        self.name, self.collective = settings["name"], settings["collective"]
+        self.stack, self.bytes = settings["library"], settings["bytes"]
         self.rank, self.world = groups.rank, groups.world
         self.group = groups.get(self.stack)
-        key = told["dtype"], self.bytes
+        key = settings["dtype"], self.bytes
         if key not in tensors:
             tensors[key] = Tensors(*key, self.rank, self.world)
         self.tensors = tensors[key]
         self.whole, self.block = self.tensors.whole, self.tensors.block
-        self.call = getattr(self, f"{self.collective}_by_{told['api']}")()
+        self.call = getattr(self, f"{self.collective}_by_{settings['api']}")()
 
     def all_reduce_by_torch(self):
         tensor, group, function = self.whole, self.group, dist.all_reduce
@@ -124,10 +129,14 @@ class Arm:
         self.call()
         if self.stack == "fake":
             return
-        got, wanted = (self.block, tensors.sum[tensors.own]) if self.collective == "reduce_scatter" else (self.whole, tensors.sum)
+        got, wanted = (
+            (self.block, tensors.sum[tensors.own]) if self.collective == "reduce_scatter" else (self.whole, tensors.sum)
+        )
         if not torch.equal(got, wanted):
             wrong = int((got != wanted).sum())
-            sys.exit(f"rank {self.rank}: {self.name}, {self.collective} of {self.bytes} bytes: {wrong} of {got.numel()} elements are wrong")
+            sys.exit(
+                f"rank {self.rank}: {self.name}, {self.collective} of {self.bytes} bytes: {wrong} of {got.numel()} elements are wrong"
+            )
 
     def crossing(self):
         """Bytes that must leave some rank for another, over all ranks together, per call."""
@@ -145,10 +154,11 @@ def timed(arm, board, calls):
 
 
 def run_block(arm, board, seconds):
-    """One block of calls: the first and the last result are looked at, those between are timed. On rank 0 the line that tells of it."""
+    """One block of calls: the first and the last result are looked at, those between are timed. On rank 0 the line that tells
+    of it."""
     board.meet()
     arm.checked_call()
-    # In place the same sum again and again would leave the numbers of its type.
+    # Zeros, because repeated in-place sums of other values would overflow the type.
     arm.whole.zero_()
     batch = board.agree(max(CALLS_MIN, min(BATCH_MAX, int(seconds / 4 / min(timed(arm, board, WARM_CALLS))))))
     before, bytes_before = machine.cpu_times(), machine.loopback_bytes()
@@ -159,10 +169,17 @@ def run_block(arm, board, seconds):
     moved, steal = machine.loopback_bytes() - bytes_before, machine.shares(before, machine.cpu_times())["steal"]
     arm.checked_call()
     ordered = sorted(1e6 * value for value in times)
-    told = {"p50_us": statistics.median(ordered), "p99_us": ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))], "min_us": ordered[0], "calls": len(times), "steal": steal, "loopback_bytes": moved}
+    result = {
+        "p50_us": statistics.median(ordered),
+        "p99_us": ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
+        "min_us": ordered[0],
+        "calls": len(times),
+        "steal": steal,
+        "loopback_bytes": moved,
+    }
     if arm.stack in ("gloo", "tcp") and arm.world > 1 and moved < 0.9 * arm.crossing() * len(times):
-        told["wrong_transport"] = f"{moved} bytes crossed loopback where {arm.crossing() * len(times)} must"
-    return told
+        result["wrong_transport"] = f"{moved} bytes crossed loopback where {arm.crossing() * len(times)} must"
+    return result
 
 
 def probe():
@@ -177,7 +194,7 @@ def probe():
     return {**result, "copy_gbs": round(4 * 64 / 1024 * 1.073741824 / (time.perf_counter() - began), 2)}
 
 
-def say(rank, **line):
+def print_line(rank, **line):
     if rank == 0:
         print(json.dumps(line), flush=True)
 
@@ -190,15 +207,15 @@ def main():
     groups = Groups(plan["folder"], rank, world)
     for work in plan["works"]:
         tensors = {}
-        arms = [Arm(told, groups, tensors) for told in work["arms"]]
+        arms = [Arm(settings, groups, tensors) for settings in work["arms"]]
         for number in range(plan["rounds"]):
             board.rest()
             if rank == 0:
-                say(rank, kind="probe", work=work["key"], round=number, **probe())
+                print_line(rank, kind="probe", work=work["key"], round=number, **probe())
             board.rest()
-            # Every other round the other way round, so that none always follows the same.
+            # Reverse the order in every other round, so that no arm always follows the same one.
             for arm in arms if number % 2 == 0 else reversed(arms):
-                say(rank, kind="block", work=work["key"], arm=arm.name, round=number, **run_block(arm, board, plan["seconds"]))
+                print_line(rank, kind="block", work=work["key"], arm=arm.name, round=number, **run_block(arm, board, plan["seconds"]))
     board.meet()
     dist.destroy_process_group()
 

@@ -5,11 +5,24 @@ import math
 from versus_lib.plot import COLOURS, rectangle, text
 
 WIDTH, HEIGHT, LEFT, TOP, BELOW = 400, 280, 70, 60, 56
-MORE_COLOURS = (*COLOURS, "#e377c2", "#17becf", "#bcbd22", "#7f7f7f", "#000000", "#98c1d9", "#f4a261", "#5e548e", "#00441b", "#00008b", "#b8860b")
+MORE_COLOURS = (
+    *COLOURS,
+    "#e377c2",
+    "#17becf",
+    "#bcbd22",
+    "#7f7f7f",
+    "#000000",
+    "#98c1d9",
+    "#f4a261",
+    "#5e548e",
+    "#00441b",
+    "#00008b",
+    "#b8860b",
+)
 
 
 class Axis:
-    """From values to places along a panel's side."""
+    """From values to positions along a panel's side."""
 
     def __init__(self, values, length, logarithmic, words):
         self.length, self.words, self.log = length, words, logarithmic
@@ -19,7 +32,7 @@ class Axis:
         room = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
         self.low, self.high = low - room, high + room
 
-    def place(self, value):
+    def position(self, value):
         return ((math.log10(value) if self.log else value) - self.low) / (self.high - self.low) * self.length
 
     def ticks(self):
@@ -39,26 +52,41 @@ def panel(title, lines, x0, y0, colours, x_axis, y_axis, x_ticks=None, size=(WID
         return [*out, text(x0 + across / 2, y0 + down / 2, "nothing measured")]
     x, y = Axis([point[0] for point in points], across, *x_axis), Axis([point[1] for point in points], down, *y_axis)
     for value in y.ticks():
-        height = y0 + down - y.place(value)
-        out += [f'<line x1="{x0}" y1="{height:.1f}" x2="{x0 + across}" y2="{height:.1f}" stroke="#ddd"/>', text(x0 - 5, height + 4, y.words(value), "end")]
+        height = y0 + down - y.position(value)
+        out += [
+            f'<line x1="{x0}" y1="{height:.1f}" x2="{x0 + across}" y2="{height:.1f}" stroke="#ddd"/>',
+            text(x0 - 5, height + 4, y.words(value), "end"),
+        ]
     for value in x_ticks or x.ticks():
-        out.append(text(x0 + x.place(value), y0 + down + 16, x.words(value)))
+        out.append(text(x0 + x.position(value), y0 + down + 16, x.words(value)))
     for name, line in lines:
-        places = [(x0 + x.place(a), y0 + down - y.place(b)) for a, b in line]
-        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
+        positions = [(x0 + x.position(a), y0 + down - y.position(b)) for a, b in line]
+        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in positions)
         out.append(f'<polyline points="{path}" fill="none" stroke="{colours[name]}" stroke-width="1.6"/>')
-        if len(places) <= 30:
-            out += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.4" fill="{colours[name]}"/>' for a, b in places]
+        if len(positions) <= 30:
+            out += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.4" fill="{colours[name]}"/>' for a, b in positions]
     return out
 
 
 def bar_panel(title, bars, x0, y0, colours, size=(WIDTH, HEIGHT)):
     """bars: (name, value, words)."""
     longest, (across, down) = max((value for _, value, _ in bars), default=0) or 1, size
-    step, out = down / max(1, len(bars)), [text(x0 + across / 2, y0 - 10, title, size=13), rectangle(x0, y0, across, down, 'fill="none" stroke="#444"')]
+    step, out = down / max(1, len(bars)), [
+        text(x0 + across / 2, y0 - 10, title, size=13),
+        rectangle(x0, y0, across, down, 'fill="none" stroke="#444"'),
+    ]
     for index, (name, value, words) in enumerate(bars):
         y = y0 + index * step
-        out += [text(x0 + 6, y + step * 0.38, f"{name}: {words}", "start", 10), rectangle(x0, y + step * 0.48, max(0.5, value / longest * (across - 20)), step * 0.38, f'fill="{colours.get(name, COLOURS[1])}"')]
+        out += [
+            text(x0 + 6, y + step * 0.38, f"{name}: {words}", "start", 10),
+            rectangle(
+                x0,
+                y + step * 0.48,
+                max(0.5, value / longest * (across - 20)),
+                step * 0.38,
+                f'fill="{colours.get(name, COLOURS[1])}"',
+            ),
+        ]
     return out
 
 
@@ -71,10 +99,17 @@ def picture(heading, panels, colours, columns=2, size=(WIDTH, HEIGHT)):
     columns, rows = min(columns, len(panels)), math.ceil(len(panels) / columns)
     across, down, names = size[0] + LEFT + 20, size[1] + BELOW, 2 * columns
     width, height = columns * across, TOP + rows * down + 20 * (1 + (len(colours) - 1) // names)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">', rectangle(0, 0, width, height, 'fill="white"'), text(width / 2, 22, heading, size=14)]
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">',
+        rectangle(0, 0, width, height, 'fill="white"'),
+        text(width / 2, 22, heading, size=14),
+    ]
     for index, draw in enumerate(panels):
         out += draw(LEFT + index % columns * across, TOP + index // columns * down)
     for index, (name, colour) in enumerate(colours.items()):
         x, y = LEFT + index % names * (width - LEFT) / names, TOP + rows * down + 20 * (index // names)
-        out += [f'<line x1="{x:.1f}" y1="{y}" x2="{x + 20:.1f}" y2="{y}" stroke="{colour}" stroke-width="2"/>', text(x + 26, y + 4, name, "start")]
+        out += [
+            f'<line x1="{x:.1f}" y1="{y}" x2="{x + 20:.1f}" y2="{y}" stroke="{colour}" stroke-width="2"/>',
+            text(x + 26, y + 4, name, "start"),
+        ]
     return "\n".join([*out, "</svg>"]) + "\n"

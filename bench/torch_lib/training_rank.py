@@ -1,10 +1,11 @@
-"""One rank of bench/torch_training: of each arm (a backend and a hook) a copy of the model, trained in turn, step by step, in the same processes.
+"""One rank of bench/torch_training: of each arm (a backend and a hook) a copy of the model, trained in turn, step by step, in
+the same processes.
 
   training_rank.py PLAN.json       with RANK and WORLD_SIZE
 
 The plan: {"folder", "text", "steps", "warm_steps", "batch", "context", "layers", "width", "heads", "bucket_mb", "bucket_view",
-"arms": [{"name", "backend", "hook", perhaps "bucket_mb"}]}.
-Rank 0 writes a line of JSON per arm and step: forward and backward with the exchange, and the same without it (no_sync), from when all ranks begin until the last one is done.
+"arms": [{"name", "backend", "hook", perhaps "bucket_mb"}]}. Rank 0 writes a line of JSON per arm and step: forward and backward
+with the exchange, and the same without it (no_sync), from when all ranks begin until the last one is done.
 """
 
 import contextlib
@@ -46,11 +47,16 @@ def sent_bytes():
 class Arm:
     """A model of its own, which learns by one way of exchanging gradients."""
 
-    def __init__(self, told, model, plan, groups):
-        self.name = told["name"]
-        group = groups[told["backend"]]
-        self.network = DistributedDataParallel(copy.deepcopy(model), process_group=group, bucket_cap_mb=told.get("bucket_mb", plan["bucket_mb"]), gradient_as_bucket_view=plan["bucket_view"])
-        self.state = methods.register(self.network, told["hook"], told["backend"], group, start=2)
+    def __init__(self, settings, model, plan, groups):
+        self.name = settings["name"]
+        group = groups[settings["backend"]]
+        self.network = DistributedDataParallel(
+            copy.deepcopy(model),
+            process_group=group,
+            bucket_cap_mb=settings.get("bucket_mb", plan["bucket_mb"]),
+            gradient_as_bucket_view=plan["bucket_view"],
+        )
+        self.state = methods.register(self.network, settings["hook"], settings["backend"], group, start=2)
         self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=5e-4, betas=(0.9, 0.95), fused=True)
 
     def pass_over(self, batch, board, exchange):
@@ -64,24 +70,25 @@ class Arm:
             loss.backward()
         took = time.perf_counter() - began
         every = board.every([took, loss.item()])
-        # Now that all are done: what one rank does not wait for may still be on its way to another.
+        # Count the bytes after all ranks are done: a rank's own step may end before all its bytes are sent.
         sent = board.every([float(sent_bytes() - before)])
         return max(row[0] for row in every), statistics.mean(row[1] for row in every), statistics.mean(row[0] for row in sent)
 
     def step(self, batch, board, exchange_first):
-        """Makes a step and returns rank 0's line about it: both passes, then the optimizer's step with the gradients that were exchanged."""
-        told = {}
+        """Makes a step and returns rank 0's line about it: both passes, then the optimizer's step with the gradients that were
+        exchanged."""
+        result = {}
         for exchange in (exchange_first, not exchange_first):
             seconds, loss, sent = self.pass_over(batch, board, exchange)
             if exchange:
-                told.update(exchange_s=seconds, loss=loss, sent_bytes=sent)
+                result.update(exchange_s=seconds, loss=loss, sent_bytes=sent)
                 self.optimizer.step()
             else:
-                told.update(alone_s=seconds)
-        return told
+                result.update(alone_s=seconds)
+        return result
 
 
-def say(rank, **line):
+def print_line(rank, **line):
     if rank == 0:
         print(json.dumps(line), flush=True)
 
@@ -89,13 +96,13 @@ def say(rank, **line):
 def make_arms(plan, rank, groups):
     torch.manual_seed(1)
     model = gpt.GPT(plan["layers"], plan["width"], plan["heads"], plan["context"])
-    say(rank, kind="model", parameters=sum(parameter.numel() for parameter in model.parameters()))
+    print_line(rank, kind="model", parameters=sum(parameter.numel() for parameter in model.parameters()))
     arms = []
-    for told in plan["arms"]:
+    for settings in plan["arms"]:
         try:
-            arms.append(Arm(told, model, plan, groups))
+            arms.append(Arm(settings, model, plan, groups))
         except methods.NotThere as problem:
-            say(rank, kind="missing", arm=told["name"], why=str(problem))
+            print_line(rank, kind="missing", arm=settings["name"], why=str(problem))
     return arms
 
 
@@ -104,19 +111,26 @@ def main():
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     board = Board(os.path.join(plan["folder"], "board"), rank, world)
-    dist.init_process_group("gloo", store=dist.FileStore(os.path.join(plan["folder"], "store"), world), rank=rank, world_size=world)
-    groups = {"gloo": dist.new_group(backend="gloo"), "unisono": dist.new_group(backend="unisono", pg_options=unisono.torch.Options(transport="tcp", interface=os.environ["GLOO_SOCKET_IFNAME"]))}
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(os.path.join(plan["folder"], "store"), world), rank=rank, world_size=world
+    )
+    groups = {
+        "gloo": dist.new_group(backend="gloo"),
+        "unisono": dist.new_group(
+            backend="unisono", pg_options=unisono.torch.Options(transport="tcp", interface=os.environ["GLOO_SOCKET_IFNAME"])
+        ),
+    }
     text = gpt.Text(pathlib.Path(plan["text"]), plan["context"])
     arms = make_arms(plan, rank, groups)
     for step in range(-plan["warm_steps"], plan["steps"]):
         batch = text.batch(1, step + plan["warm_steps"], rank, plan["batch"])
-        # Every other step the other way round, so that none always follows the same.
+        # Reverse the order in every other step, so that no arm always follows the same one.
         for arm in arms if step % 2 == 0 else reversed(arms):
-            say(rank, kind="step", arm=arm.name, step=step, **arm.step(batch, board, step % 4 < 2))
+            print_line(rank, kind="step", arm=arm.name, step=step, **arm.step(batch, board, step % 4 < 2))
     board.meet()
     for arm in arms:
         note = getattr(arm.state, "report", None)
-        say(rank, kind="end", arm=arm.name, report=str(note()) if note else "")
+        print_line(rank, kind="end", arm=arm.name, report=str(note()) if note else "")
     dist.destroy_process_group()
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 PACKAGES = {"openmpi": ["openmpi-bin", "libopenmpi-dev"], "mpich": ["mpich", "libmpich-dev"], "gloo": ["libgloo-dev"]}
-# The peers' arithmetic is partly in their headers: it gets every optimisation that this machine allows.
+# Part of the other libraries' arithmetic is in their headers, so they are compiled with every optimization for this machine.
 FLAGS = ["-std=c++20", "-O3", "-march=native"]
 
 

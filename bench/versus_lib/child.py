@@ -19,7 +19,7 @@ class Outcome:
     status: str      # "ok", "not finished in N s", "failed (code): last words"
     seconds: float
     output: str
-    stopped_at: float = 0.0   # time.monotonic() when the first one failed, the time was over, or all had ended
+    stopped_at: float = 0.0   # time.monotonic() when the first process failed, the time was over, or all processes had ended
 
     @property
     def ok(self):
@@ -54,7 +54,8 @@ def run(commands, limit_seconds):
     with tempfile.TemporaryFile(mode="w+") as sink:
         try:
             for command in commands:
-                # A group of its own, to be ended with all its children; not a session: Linux schedules sessions against each other
+                # A group of its own, to be ended with all its children; not a session: Linux schedules sessions against each
+                # other
                 # (autogroup), and ranks in one each could not yield to each other, while those of an mpirun can.
                 processes.append(subprocess.Popen(
                     command.argv, env={**os.environ, **command.env}, stdin=subprocess.DEVNULL, stdout=sink,

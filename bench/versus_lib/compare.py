@@ -15,14 +15,15 @@ from .model import Case, Contender
 TUNE_SECONDS = 0.12
 TUNE_CALLS = 150
 IDLE_SECONDS = 5
-HAND_OVER_SLOWER = 1.8   # than the cores' usual best: they are further apart than they were
-LAUNCHES = 3             # of one record, while they are
-BOARD_PROGRESS = struct.Struct("<IIQ")   # job, calls begun, when the job began in ns: where bench/harness.cc puts them
+HAND_OVER_SLOWER = 1.8   # hand-over time relative to the usual best: above it, the ranks run on cores that are farther apart
+LAUNCHES = 3             # largest number of launches of a record, while the hand-over is too slow
+BOARD_PROGRESS = struct.Struct("<IIQ")   # job, calls begun, start of the job in ns: written by bench/harness.cc
 BOARD_PROGRESS_AT = 256
 
 
 def usual_best(times):
-    """The best of ten, for want of as many the least: now and then a machine's processors share a core for a moment, and are closer than they ever stay."""
+    """The best of ten, for want of as many the least: now and then a machine's processors share a core for a moment, and are
+    closer than they ever stay."""
     return sorted(times)[len(times) // 10]
 
 
@@ -37,21 +38,23 @@ def how_far(board, stopped_at):
 
 
 class Comparison:
-    def __init__(self, suite, options, programs, cores, say):
+    def __init__(self, suite, options, programs, cores, log):
         self.suite = suite
         self.options = options     # works, n, transports, contenders, rounds, seconds, calls, limit, tune_limit, quick
         self.programs = programs   # library -> program; also "probe" and "stream"
         self.cores = cores
-        self.say = say
+        self.log = log
         self.contenders = [Contender.parse(name) for name in options.contenders]
-        self.network = None        # the one that the ranks are in now
-        self.records = []          # one per started group of processes
+        self.network = None        # the network in which the ranks are now
+        self.records = []          # a record for each started group of processes
         self.tuning = {}           # "case contender work" -> {variant: median_us}
         self.probes = []
-        self.measured_limits = []  # before every case
+        self.measured_limits = []  # limits measured before each case
         self.goodputs = {}         # case -> one entry per round
         self.given_up = set()      # (contender, case, variant, work)
-        self.hand_overs = [machine.hand_over_us(programs["probe"])]  # microseconds between two cores, in the order in which they were measured
+        self.hand_overs = [
+            machine.hand_over_us(programs["probe"])
+        ]  # microseconds between two cores, in the order in which they were measured
         self.troubles = collections.OrderedDict()
 
     def cases(self):
@@ -93,10 +96,17 @@ class Comparison:
         results = [json.loads(line[7:]) for line in outcome.output.splitlines() if line.startswith("RESULT ")]
         for result in results:
             result["work"] = works[result["job"]].key
-        record = {"contender": contender.name, "case": str(case), "variant": variant.name,
-                  "works": [work.key for work in works], "status": outcome.status, "seconds": round(outcome.seconds, 2),
-                  "results": results,
-                  "steal": machine.shares(before, machine.cpu_times())["steal"], "bytes_moved": self.bytes_moved() - bytes_before}
+        record = {
+            "contender": contender.name,
+            "case": str(case),
+            "variant": variant.name,
+            "works": [work.key for work in works],
+            "status": outcome.status,
+            "seconds": round(outcome.seconds, 2),
+            "results": results,
+            "steal": machine.shares(before, machine.cpu_times())["steal"],
+            "bytes_moved": self.bytes_moved() - bytes_before,
+        }
         idle = [json.loads(line[5:]) for line in outcome.output.splitlines() if line.startswith("IDLE ")]
         if idle:
             record["idle"] = idle[0]
@@ -156,7 +166,7 @@ class Comparison:
                 for record in self.launch_each(contender, case, variant, self.options.works, TUNE_SECONDS, TUNE_CALLS, limit):
                     for result in record["results"]:
                         times[result["work"]][variant.name] = result["median_us"]
-                    self.say(f"  tuning {contender.title}, {variant.name}: {record['status']}, {record['seconds']} s")
+                    self.log(f"  tuning {contender.title}, {variant.name}: {record['status']}, {record['seconds']} s")
             for work in self.options.works:
                 chosen[contender, work] = self.pick(candidates, times[work.key])
                 if times[work.key]:
@@ -169,7 +179,7 @@ class Comparison:
         if not ranked:
             return candidates[:1]
         best, own = ranked[0], candidates[0]
-        # Tuning runs are short and noisy: near ties go into the rounds together.
+        # Tuning runs are short and noisy, so near ties take part in the rounds, too.
         near = [variant for variant in ranked[1:3] if times[variant.name] < 1.15 * times[best.name]]
         return list(dict.fromkeys([best, *near[:1], *([own] if own.name in times else [])]))
 
@@ -183,7 +193,7 @@ class Comparison:
             one, = self.network.goodput(program, size, 3, [(0, 1)])
             ring = self.network.goodput(program, size, 3, [(rank, (rank + 1) % case.n) for rank in range(case.n)])
             self.goodputs.setdefault(str(case), []).append({"round": number, "one_mbs": one, "ring_mbs": min(ring)})
-        # Every other round the other way round, so that none always follows the same.
+        # Reverse the order in every other round, so that no contender always follows the same one.
         for contender in self.contenders if number % 2 == 0 else reversed(self.contenders):
             plan = collections.OrderedDict()
             for work in self.options.works:
@@ -194,7 +204,7 @@ class Comparison:
                                                self.options.limit):
                     record["round"] = number
                     self.records.append(record)
-        self.say(f"  round {number + 1} of {self.options.rounds}: idle {probe['idle']:.0%}, copy {probe['copy_gbs']} GB/s, "
+        self.log(f"  round {number + 1} of {self.options.rounds}: idle {probe['idle']:.0%}, copy {probe['copy_gbs']} GB/s, "
                  + self.glance(case, number))
 
     def glance(self, case, number):
@@ -213,7 +223,7 @@ class Comparison:
     def run(self):
         start = time.monotonic()
         for case in self.cases():
-            self.say(f"{case}")
+            self.log(f"{case}")
             self.measured_limits.append(machine.limits(self.programs["probe"], self.limit_sizes(), self.cores))
             with network.Network(case.network, case.n) if case.network else contextlib.nullcontext() as self.network:
                 chosen = self.tune(case)
@@ -222,7 +232,7 @@ class Comparison:
             self.network = None
         self.measured_limits.append(machine.limits(self.programs["probe"], self.limit_sizes(), self.cores))
         self.mark_probes()
-        self.say(f"measured in {time.monotonic() - start:.0f} s")
+        self.log(f"measured in {time.monotonic() - start:.0f} s")
 
     def mark_probes(self):
         """A round is off when others used the cores before it, or memory was slow against the run's median. A single record is

@@ -1,4 +1,5 @@
-"""Processes of one elastic run, moshpit_bench each: started so that they find one another, followed line by line, and ended whatever happens."""
+"""Processes of one elastic run, moshpit_bench each: started so that they find one another, followed line by line, and ended
+whatever happens."""
 
 import json
 import os
@@ -9,29 +10,32 @@ import subprocess
 import threading
 import time
 
-START_S = 60.0   # for a process to say that it joined
-END_S = 30.0     # for one that was told to end
+START_S = 60.0   # time limit for a process to report that it joined
+END_S = 30.0     # time limit for a process to end after SIGTERM
 
 
 class Failed(RuntimeError):
-    """A process ended, or said nothing, when it should not have; the message has what it said."""
+    """A process ended or was silent unexpectedly; the message contains its output."""
 
 
 class Peer:
-    """One process. `lines` grows while it runs; a last line that was cut by a kill is left out. `keep` makes of a line what is kept of it."""
+    """One process. `lines` grows while it runs; a last line that was cut by a kill is left out. `keep` makes of a line what is
+    kept of it."""
 
-    def __init__(self, name, slot, argv, place, environment=None, keep=None):
+    def __init__(self, name, slot, argv, folder, environment=None, keep=None):
         self.name, self.slot, self.lines, self.keep = name, slot, [], keep or (lambda line: line)
-        self.said = place / f"{name}.err"
+        self.errors = folder / f"{name}.err"
         self.news = threading.Condition()
-        with self.said.open("w") as errors:
-            self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **(environment or {})})
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                argv, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **(environment or {})}
+            )
         self.reader = threading.Thread(target=self.read, daemon=True)
         self.reader.start()
 
     def read(self):
-        with self.process.stdout as said:
-            for words in said:
+        with self.process.stdout as lines:
+            for words in lines:
                 if not words.endswith("\n"):
                     break
                 try:
@@ -63,7 +67,7 @@ class Peer:
     def trouble(self):
         """The process's own description of its failure."""
         failed = [line["why"] for line in self.of_kind("failed")] + [line["words"].strip() for line in self.of_kind("garbage")]
-        return f"{self.name}: status {self.process.poll()}; {'; '.join(failed)} {self.said.read_text()[-500:]}".strip()
+        return f"{self.name}: status {self.process.poll()}; {'; '.join(failed)} {self.errors.read_text()[-500:]}".strip()
 
     def signal(self, number):
         if self.process.poll() is None:
@@ -80,22 +84,37 @@ class Peer:
 
 
 class Run:
-    """All processes of a run; a context manager. `inside(slot, argv)` puts a command onto a host, if hosts are not all this one."""
+    """All processes of a run; a context manager. `inside(slot, argv)` puts a command onto a host, if hosts are not all this
+    one."""
 
-    def __init__(self, program, place, words, inside=None, keep=None):
-        self.program, self.place, self.words, self.inside, self.keep = program, pathlib.Path(place), words, inside, keep
+    def __init__(self, program, folder, words, inside=None, keep=None):
+        self.program, self.folder, self.words, self.inside, self.keep = program, pathlib.Path(folder), words, inside, keep
         self.peers = []
-        self.place.mkdir(parents=True, exist_ok=True)
-        self.addresses = self.place / "addresses"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.addresses = self.folder / "addresses"
         self.addresses.write_text("")
 
     def start(self, slot, *more, name=None, environment=None, waits=False):
         """A peer; the first one founds the run, and is waited for."""
         founds = not self.peers
         name = name or f"peer{slot}"
-        place = ["--found"] if founds else ["--join", f"file:{self.addresses}"]
-        argv = [str(word) for word in (self.program, "--run", f"{self.place.name}-{os.getpid()}", "--name", name, "--slot", slot, *place, *self.words, *more)]
-        peer = Peer(name, slot, self.inside(slot, argv) if self.inside else argv, self.place, environment, self.keep)
+        entry = ["--found"] if founds else ["--join", f"file:{self.addresses}"]
+        argv = [
+            str(word)
+            for word in (
+                self.program,
+                "--run",
+                f"{self.folder.name}-{os.getpid()}",
+                "--name",
+                name,
+                "--slot",
+                slot,
+                *entry,
+                *self.words,
+                *more,
+            )
+        ]
+        peer = Peer(name, slot, self.inside(slot, argv) if self.inside else argv, self.folder, environment, self.keep)
         self.peers.append(peer)
         if founds or waits:
             self.joined(peer)
@@ -128,9 +147,15 @@ class Run:
             peer.reader.join(END_S)
 
 
-def group_environment(place, rank, world):
+def group_environment(folder, rank, world):
     """That makes a process a rank of a group over TCP of this host."""
-    return {"RANK": str(rank), "WORLD_SIZE": str(world), "UNISONO_TRANSPORT": "tcp", "UNISONO_INTERFACE": "lo", "UNISONO_RENDEZVOUS": f"file://{pathlib.Path(place).resolve()}/meet"}
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "UNISONO_TRANSPORT": "tcp",
+        "UNISONO_INTERFACE": "lo",
+        "UNISONO_RENDEZVOUS": f"file://{pathlib.Path(folder).resolve()}/meet",
+    }
 
 
 def by_step(peers):

@@ -71,7 +71,8 @@ def limits(program, sizes, workers):
 
 
 def best_limits(measured):
-    """The best of several measurements, number by number: a limit is what the machine can do, not what it did when disturbed."""
+    """The best of several measurements, number by number: a limit is what the machine can do, not what it did when
+    disturbed."""
     measured = [limits for limits in measured if limits]
     if not measured:
         return None

@@ -1,4 +1,4 @@
-"""The words of a comparison: who is measured (Contender), doing what (Work), over what (Case), set up how (Variant)."""
+"""The types of a comparison: Contender (a measured library), Work (an operation), Case (a network), Variant (settings)."""
 
 import dataclasses
 import re
@@ -13,9 +13,9 @@ class Contender:
     """A library and how it is asked: "openmpi", "unisono:ring+any", "unisono:bf16", "openmpi:8_parts", "unisono:pinned"."""
     implementation: str
     element: str = "fp32"
-    parts: int = 1           # operations at once, of equal shares of the bytes
+    parts: int = 1           # operations in flight at once, with equal shares of the bytes
     pinned: bool = False     # one core per rank
-    algorithm: str = ""      # of ours: schedule, order, codec, or several
+    algorithm: str = ""      # for Unisono only: schedule, order, codec, or several of these
 
     @staticmethod
     def parse(name):
@@ -92,7 +92,7 @@ class Case:
     transport: str
     n: int
     cores: int
-    network: str = ""   # its name if the ranks are in network namespaces; else all is inside this host
+    network: str = ""   # name of the network, if the ranks are in network namespaces; empty: all ranks are on this host
 
     def __str__(self):
         return f"{self.transport} n={self.n}" + (f", {self.network}" if self.network else "")
@@ -103,9 +103,9 @@ class Variant:
     """One setting of one library."""
     name: str
     env: tuple = ()          # (name, value) pairs
-    arguments: tuple = ()    # of the launcher, or of the program where there is no launcher
-    algorithm: str = ""      # inside the plan
-    quick: bool = False      # tried even with --quick: those that usually win
+    arguments: tuple = ()    # for the launcher, or for the program if there is no launcher
+    algorithm: str = ""      # name in the plan
+    quick: bool = False      # also tried with --quick, because it usually wins
 
 
 def bytes_text(count):

@@ -128,12 +128,20 @@ class Network:
         return ["ip", "netns", "exec", self.space(rank), "unshare", "--uts", "sh", "-c", script, *argv]
 
     def lose(self, percent):
-        """Every host drops this share of the packets that arrive, at random, of IPv4 and IPv6; packets are single ones, as on a cable, not aggregates of segmentation offload."""
+        """Every host drops this share of the packets that arrive, at random, of IPv4 and IPv6; packets are single ones, as on a
+        cable, not aggregates of segmentation offload."""
         for rank in range(self.n):
             space = self.space(rank)
             checked("ip", "-n", space, "link", "set", "eth0", "gso_max_segs", "1", "gso_max_size", "1500")
-            checked("ip", "netns", "exec", space, "nft", f"add table inet loss; flush table inet loss; add chain inet loss input {{ type filter hook input priority 0; }}; "
-                    f"add rule inet loss input iifname eth0 counter; add rule inet loss input iifname eth0 numgen random mod 10000 < {round(100 * percent)} counter drop")
+            checked(
+                "ip",
+                "netns",
+                "exec",
+                space,
+                "nft",
+                f"add table inet loss; flush table inet loss; add chain inet loss input {{ type filter hook input priority 0; }}; "
+                f"add rule inet loss input iifname eth0 counter; add rule inet loss input iifname eth0 numgen random mod 10000 < {round(100 * percent)} counter drop",
+            )
 
     def lost(self):
         """Packets that arrived since lose(), and those of them that were dropped, of all hosts."""
@@ -145,17 +153,24 @@ class Network:
         return arrived, dropped
 
     def run_group(self, argv, variables=None):
-        """argv on every host, as the ranks of one group: what rank 0 printed. variables: of the environment, beside those that make it a group. RuntimeError: with the
-        statuses, if one failed, and what ranks said of it."""
+        """argv on every host, as the ranks of one group: what rank 0 printed. variables: of the environment, beside those that
+        make it a group. RuntimeError: with the statuses, if one failed, and the error output of the ranks."""
         argv = list(map(str, argv))
-        with tempfile.TemporaryDirectory() as place:
-            out, ranks = [pathlib.Path(place) / f"{rank}.out" for rank in range(self.n)], []
-            said = [path.with_suffix(".err") for path in out]
+        with tempfile.TemporaryDirectory() as folder:
+            out, ranks = [pathlib.Path(folder) / f"{rank}.out" for rank in range(self.n)], []
+            errors = [path.with_suffix(".err") for path in out]
             try:
                 for rank in range(self.n):
-                    environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(self.n), "UNISONO_TRANSPORT": "tcp", "UNISONO_INTERFACE": "eth0",
-                                   "UNISONO_RENDEZVOUS": f"file://{place}/meet", **(variables or {})}
-                    with out[rank].open("w") as stdout, said[rank].open("w") as stderr:
+                    environment = {
+                        **os.environ,
+                        "RANK": str(rank),
+                        "WORLD_SIZE": str(self.n),
+                        "UNISONO_TRANSPORT": "tcp",
+                        "UNISONO_INTERFACE": "eth0",
+                        "UNISONO_RENDEZVOUS": f"file://{folder}/meet",
+                        **(variables or {}),
+                    }
+                    with out[rank].open("w") as stdout, errors[rank].open("w") as stderr:
                         ranks.append(subprocess.Popen(self.inside(rank, argv), env=environment, stdout=stdout, stderr=stderr))
                 statuses = [rank.wait() for rank in ranks]
             finally:
@@ -164,7 +179,9 @@ class Network:
                         rank.kill()
                         rank.wait()
             if any(statuses):
-                raise RuntimeError(f"{pathlib.Path(argv[0]).name}: statuses {statuses}\n" + "".join(path.read_text() for path in said))
+                raise RuntimeError(
+                    f"{pathlib.Path(argv[0]).name}: statuses {statuses}\n" + "".join(path.read_text() for path in errors)
+                )
             return out[0].read_text()
 
     def agent(self):

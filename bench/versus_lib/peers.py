@@ -1,4 +1,4 @@
-"""How each library is started, and which of its settings are worth trying: the best of them is what counts."""
+"""How to start each library, and which of its settings to try; the best setting counts."""
 
 import os
 import stat
@@ -55,7 +55,7 @@ def openmpi_variants(case, collectives):
 
 def mpich_variants(case, collectives):
     if case.transport == "tcp":
-        # Ranks on one host would use shared memory; this makes every rank look remote.
+        # Without these settings, ranks on one host would use shared memory.
         base = (("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo"))
     else:
         base = ()
@@ -76,14 +76,18 @@ def gloo_variants(case, collectives):
     if case.transport == "shm":
         return  # Gloo has no shared memory
     if "all_reduce" not in collectives:
-        # Only reduce-scatter exists without the event thread; a variant has results where it has the collective.
+        # Only reduce-scatter exists without Gloo's event thread. Variants have no results for collectives that do not exist.
         for mode in ("async", "sync", "busy"):
             yield Variant(mode, (), ("--mode", mode), quick=mode != "busy")
         return
     for mode in ("async",) if case.network else ("async", "sync", "busy"):
         for algorithm in ("ring_chunked", "halving_doubling", "bcube"):
             # Between hosts only rings are quick: they fill every link.
-            quick = algorithm == "ring_chunked" if case.network else mode == "async" or (mode == "sync" and algorithm != "ring_chunked")
+            quick = (
+                algorithm == "ring_chunked"
+                if case.network
+                else mode == "async" or (mode == "sync" and algorithm != "ring_chunked")
+            )
             yield Variant(f"{algorithm} {mode}", (), ("--mode", mode), algorithm, quick)
     for algorithm in ("new_ring", "new_bcube"):
         yield Variant(f"{algorithm} async", (), ("--mode", "async"), algorithm, algorithm == "new_ring")
@@ -112,7 +116,7 @@ def openmpi_command(program, case, variant, arguments, folder, network):
     start = ["mpirun.openmpi", "-n", str(case.n), *crowded, *mca(oob_tcp_if_include="eth0" if network else "lo")]
     if network is None:
         return Command([*start, *variant.arguments, *program, *arguments], env)
-    # mpirun runs on host 0 and reaches the others through what it takes for a remote shell.
+    # mpirun runs on host 0 and starts ranks on the other hosts by this script, which it takes for a remote shell.
     agent = os.path.join(folder, "agent")
     with open(agent, "w") as file:
         file.write(network.agent())
@@ -141,8 +145,8 @@ def rank_commands(contender, program, case, variant, arguments, folder, network)
 
 
 def commands(contender, program, case, variant, arguments, folder, network=None):
-    """The command lines to start for one run: program is the start of its command line, arguments the rest. With a network, rank r runs on
-    its host r."""
+    """The command lines to start for one run: program is the start of its command line, arguments the rest. With a network,
+    rank r runs on its host r."""
     if contender.implementation == "openmpi":
         return [openmpi_command(program, case, variant, arguments, folder, network)]
     if contender.implementation == "mpich":

@@ -53,24 +53,24 @@ def curves(rows, names, x0, y0):
     y_high = math.ceil(math.log10(max(p[3] or p[1] for p in points)))
     x_span, y_span = max(x_high - x_low, 1), max(y_high - y_low, 1)
 
-    def place(size, us):
+    def position(size, us):
         return (x0 + 20 + (math.log2(size) - x_low) / x_span * (PANEL_WIDTH - 40),
                 y0 + PANEL_HEIGHT - (math.log10(us) - y_low) / y_span * PANEL_HEIGHT)
     for decade in range(y_low, y_high + 1):
-        y = place(2 ** x_low, 10.0 ** decade)[1]
+        y = position(2 ** x_low, 10.0 ** decade)[1]
         out.append(f'<line x1="{x0}" y1="{y:.1f}" x2="{x0 + PANEL_WIDTH}" y2="{y:.1f}" stroke="#ddd"/>')
         out.append(text(x0 - 5, y + 4, decade_text(decade), "end"))
     for size in sorted({p[0] for p in points}):
-        out.append(text(place(size, 10.0 ** y_low)[0], y0 + PANEL_HEIGHT + 16, bytes_text(size)))
+        out.append(text(position(size, 10.0 ** y_low)[0], y0 + PANEL_HEIGHT + 16, bytes_text(size)))
     for _, colour, dash, line in lines:
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(p[0], p[1]) for p in line))
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (position(p[0], p[1]) for p in line))
         out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8" stroke-dasharray="{dash}"/>')
         for size, us, low, high in line:
-            x, y = place(size, us)
+            x, y = position(size, us)
             if low is None:
                 continue
             out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{colour}"/>')
-            out.append(f'<line x1="{x:.1f}" y1="{place(size, low)[1]:.1f}" x2="{x:.1f}" y2="{place(size, high)[1]:.1f}" '
+            out.append(f'<line x1="{x:.1f}" y1="{position(size, low)[1]:.1f}" x2="{x:.1f}" y2="{position(size, high)[1]:.1f}" '
                        f'stroke="{colour}"/>')
     return out
 

@@ -1,4 +1,4 @@
-"""Where the time of our own collectives goes: one case under `perf record`, and its most expensive symbols."""
+"""Profiles Unisono's collectives: runs one case under `perf record` and lists its most expensive symbols."""
 
 import os
 import shlex
@@ -21,7 +21,7 @@ def run(program, case, work, contender, seconds, out):
         arguments = ["--plan", work.entry(contender, contender.algorithm), "--board", os.path.join(folder, "board"),
                      "--seconds", str(seconds), "--calls", "1000000", "--limit", str(int(seconds) + 30)]
         started = peers.commands(contender, program, case, variant, arguments, folder)
-        # One shell starts all ranks under one perf, which follows its children.
+        # One shell starts all ranks under one perf, which also records child processes.
         lines = [" ".join([*(f"{name}={shlex.quote(value)}" for name, value in command.env.items()), shlex.join(command.argv)])
                  for command in started]
         script = " & ".join(lines) + " & wait"

@@ -4,7 +4,7 @@ import json
 import os
 
 from .model import Contender, bytes_text, time_text
-from .suites import BOUND, BY_NAME, EVERY, RING
+from .suites import LINK_BOUND, BY_NAME, EVERY, RING_BOUND
 
 METHOD = ("Every first and last result is checked on every rank, bit for bit; a barrier before each timed call; per call "
           "the mean over the ranks, of them the median, of these the median over the rounds (± half the range over the "
@@ -67,12 +67,12 @@ def table(rows, names):
         line = [row["case"], *([row["collective"]] if several else []), bytes_text(row["bytes"])]
         line += [cell_text(row["cells"][name]) for name in names]
         line += [mark_text(comparison) for comparison in row["comparisons"]]
-        first = next((one for one in row["comparisons"] if one["against"] not in (BOUND, RING)), None)
+        first = next((one for one in row["comparisons"] if one["against"] not in (LINK_BOUND, RING_BOUND)), None)
         line += [p99_text(row, first["ours"]) if first else "-", p99_text(row, first["against"]) if first else "-",
                  limit_text(row)]
         if bounded:
             bound = row["bound"]
-            line.append(f"{time_text(bound[RING])} {bound['ring_mbs'] * 8 / 1000:.2f} Gbit/s" if bound else "-")
+            line.append(f"{time_text(bound[RING_BOUND])} {bound['ring_mbs'] * 8 / 1000:.2f} Gbit/s" if bound else "-")
         lines.append(line)
     return lines
 
@@ -127,9 +127,12 @@ def settings_lines(rows):
 def probe_lines(data):
     off = [probe for probe in data["probes"] if probe["off"]]
     apart = [record for record in data["records"] if record.get("off")]
-    lines = ["", f"Probes: {len(data['probes'])} rounds, {len(off)} marked as disturbed; {len(apart)} of {len(data['records'])} runs "
-             "while the cores were apart (a hand-over between them took longer than at other times). These are left out where good "
-             "ones exist."]
+    lines = [
+        "",
+        f"Probes: {len(data['probes'])} rounds, {len(off)} marked as disturbed; {len(apart)} of {len(data['records'])} runs "
+        "while the cores were apart (a hand-over between them took longer than at other times). These are left out where good "
+        "ones exist.",
+    ]
     if len(off) == len(data["probes"]):
         lines += ["", "**The machine was never quiet: these numbers are noise.**"]
     return lines + [f"- {probe['case']} round {probe['round'] + 1}: {probe['off']}" for probe in off]
@@ -137,7 +140,14 @@ def probe_lines(data):
 
 def markdown(data):
     suite = BY_NAME[data["suite"]]
-    out = [f"# {suite.title}", "", machine_text(data["machine"]), "", suite.about if suite.idle else suite.about + " " + METHOD, ""]
+    out = [
+        f"# {suite.title}",
+        "",
+        machine_text(data["machine"]),
+        "",
+        suite.about if suite.idle else suite.about + " " + METHOD,
+        "",
+    ]
     out += markdown_table(lines_of(data))
     if not suite.idle:
         out += settings_lines(data["summary"])
@@ -164,7 +174,7 @@ def marks_of(data):
             ours = row["cells"].get(comparison["ours"], {}).get("median_us")
             limit = f"{time_text(ours)}, limit {limit_text(row)}"
             if row["bound"]:
-                limit += f", machine's own {time_text(row['bound'][RING])}"
+                limit += f", machine's own {time_text(row['bound'][RING_BOUND])}"
             found.append((what, comparison["title"], ratio, f"{comparison['mark']:.2f}", comparison["met"], limit))
     return found
 
@@ -195,8 +205,8 @@ def earlier_sections(folder):
 
 
 def summary_page(folder):
-    """marks.md: the marks of all suites, met or missed. Raw results are not kept in the tree: a suite without a JSON file in the
-    folder keeps its section of the marks.md that is there."""
+    """marks.md: the marks of all suites, met or missed. Raw results are not kept in the tree: a suite without a JSON file in
+    the folder keeps its section of the marks.md that is there."""
     earlier, parts = earlier_sections(folder), []
     for suite in EVERY:
         path = os.path.join(folder, suite.name + ".json")
@@ -207,9 +217,13 @@ def summary_page(folder):
         parts += ["", f"## {suite.title}", "", *lines]
     verdicts = [line.split(" | ")[4] for line in parts if line.startswith("| ")]
     counts = {met: verdicts.count(word) for met, word in VERDICTS.items()}
-    head = ["# Measured beside the peers", "",
-            f"Marks met: {counts[True]}, missed: {counts[False]}, open (no result of a peer): {counts[None]}. Each section is one "
-            "run of `bench/versus --suite NAME`, which writes this page too. Ratios hold for one machine and one run; times of two "
-            "runs say nothing together.", "",
-            METHOD]
+    head = [
+        "# Measured beside the peers",
+        "",
+        f"Marks met: {counts[True]}, missed: {counts[False]}, open (no result of a peer): {counts[None]}. Each section is one "
+        "run of `bench/versus --suite NAME`, which writes this page too. Ratios hold for one machine and one run; times of two "
+        "runs say nothing together.",
+        "",
+        METHOD,
+    ]
     return "\n".join(head + parts) + "\n"

@@ -1,11 +1,12 @@
-"""The files that long comparisons write as they go, and go on from."""
+"""The files that long comparisons write while they run, and from which they continue."""
 
 import json
 import sys
 
 
 def kept(path, settings):
-    """The results that an earlier run with these settings wrote; empty if there is no file. SystemExit: the file has other settings."""
+    """The results that an earlier run with these settings wrote; empty if there is no file. SystemExit: the file has other
+    settings."""
     if not path.exists():
         return {}
     result = json.loads(path.read_text())

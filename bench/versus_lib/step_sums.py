@@ -1,9 +1,10 @@
-"""Whether the results of an elastic run's averaging steps are right, from the lines of all its processes, those that were killed too (see bench/moshpit_bench.cc for what tensors are made of)."""
+"""Checks the results of the averaging steps of an elastic run from the output of all its processes, also of killed ones
+(bench/moshpit_bench.cc describes the tensors)."""
 
 import bisect
 import math
 
-TOLERANCE = 1e-5  # of means of fp32 over several rounds
+TOLERANCE = 1e-5  # allowed rounding error of fp32 means over several rounds
 
 
 def brief(line):
@@ -23,7 +24,7 @@ class Step:
 
     def __init__(self, number):
         self.number, self.lines = number, {}
-        self.numbers = {}  # slot -> the numbers that may have gone into it
+        self.numbers = {}  # slot -> the numbers that may be part of the average
 
     def begin(self):
         return min(line["begin"] for line in self.lines.values())
@@ -33,7 +34,8 @@ class Step:
 
 
 def steps_of(peers):
-    """The averaging steps, ascending. The values of a process that was killed inside an averaging step may be in any step that was under way from then until the kill and that it had not finished."""
+    """The averaging steps, ascending. The values of a process that was killed inside an averaging step may be in any step that
+    was under way from then until the kill and that it had not finished."""
     found = {}
     for peer in peers:
         for line in peer.of_kind("step"):
@@ -47,10 +49,10 @@ def steps_of(peers):
         if not moments or moments[-1]["kind"] != "enter":
             continue
         last = max((line["step"] for line in moments if line["kind"] == "step"), default=-1)
-        for place in range(bisect.bisect_right(numbers, last), len(numbers)):
-            begin, end = spans[place]
+        for index in range(bisect.bisect_right(numbers, last), len(numbers)):
+            begin, end = spans[index]
             if end >= moments[-1]["time"] and begin < getattr(peer, "killed_at", math.inf):
-                found[numbers[place]].numbers.setdefault(peer.slot, set()).add(moments[-1]["number"])
+                found[numbers[index]].numbers.setdefault(peer.slot, set()).add(moments[-1]["number"])
     return [found[number] for number in numbers]
 
 
@@ -78,7 +80,8 @@ def check_kinds(step, peer, line):
 
 
 def check_exact(step):
-    """Checks exact results: equal bits, equal shares, and every peer with an exact result has a share, except one that has just joined: it takes the mean and gives nothing."""
+    """Checks exact results: equal bits, equal shares, and every peer with an exact result has a share, except one that has just
+    joined: it takes the mean and gives nothing."""
     exact = {peer: line for peer, line in step.lines.items() if line["exact"]}
     wrong = []
     if len({line["digest"] for line in exact.values()}) > 1:

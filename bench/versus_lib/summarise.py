@@ -1,9 +1,9 @@
-"""From records to one row per case and work: each contender's best, the comparisons with their marks, the machine's limit."""
+"""Turns records into one row per case and work: each contender's best, comparisons with their marks, the machine's limit."""
 
 import statistics
 
 from .model import Contender
-from .suites import BEST_PEER, BOUND, RING
+from .suites import BEST_PEER, LINK_BOUND, RING_BOUND
 
 
 def limit_us(limits, case, work, n_bytes):
@@ -17,7 +17,7 @@ def limit_us(limits, case, work, n_bytes):
     row = limits["sizes"][str(n_bytes)]
     busy = min(case.n, case.cores)
     if case.transport == "shm":
-        # Tensors of n_bytes read and written per rank, as copies.
+        # Bytes that each rank must read and write, in copies of a tensor of n_bytes.
         copies = {"all_reduce": 1, "all_to_all": 1, "reduce_scatter": (1 + 1 / case.n) / 2, "all_gather": (1 + 1 / case.n) / 2,
                   "broadcast": 1 / 2}[work.collective]
         rate = row["copy_workers_gbs"] if busy > 1 else row["copy_gbs"]
@@ -69,7 +69,7 @@ def cell(comparison, contender, case, work):
                  "p99_us": statistics.median(result["p99_us"] for result in results),
                  "min_us": min(result["min_us"] for result in results), "rounds": len(results), "variant": variant,
                  "calls": sum(result["calls"] for result in results), "disturbed": disturbed}
-        # A setting with an undisturbed result counts before one without.
+        # An undisturbed result is preferred to a disturbed one.
         if best is None or (entry["disturbed"], entry["median_us"]) < (best["disturbed"], best["median_us"]):
             best = entry
     return best or why_missing([record for record in records if work.key in record["works"]], work)
@@ -95,7 +95,7 @@ def bounds(comparison, case, work):
     entries, _ = good(pairs, rounds_off(comparison, case))
     one, ring = (statistics.median(entry[name] for entry in entries) for name in ("one_mbs", "ring_mbs"))
     must_move = 2 * (case.n - 1) / case.n * work.bytes
-    return {BOUND: must_move / one, RING: must_move / ring, "one_mbs": one, "ring_mbs": ring}
+    return {LINK_BOUND: must_move / one, RING_BOUND: must_move / ring, "one_mbs": one, "ring_mbs": ring}
 
 
 def compare(wanted, case, work, cells, bound):
@@ -103,7 +103,7 @@ def compare(wanted, case, work, cells, bound):
     result = {"title": wanted.title, "ours": wanted.ours, "against": wanted.against, "ratio": None, "more_than": False,
               "mark": wanted.marks(case, work) if wanted.marks else None, "met": None}
     ours = cells.get(wanted.ours, {}).get("median_us")
-    if wanted.against in (BOUND, RING):
+    if wanted.against in (LINK_BOUND, RING_BOUND):
         reference = bound[wanted.against] if bound else None
     elif wanted.against == BEST_PEER:
         others = {name: entry for name, entry in cells.items() if not name.startswith("unisono")}
@@ -120,7 +120,7 @@ def compare(wanted, case, work, cells, bound):
         if result["mark"] is not None and (result["ratio"] >= result["mark"] or not result["more_than"]):
             result["met"] = result["ratio"] >= result["mark"]
         if result["met"] is False and case.network in wanted.own_limit:
-            result["of_own_limit"] = bound[RING] / ours
+            result["of_own_limit"] = bound[RING_BOUND] / ours
             result["met"] = result["of_own_limit"] >= result["mark"]
     return result
 
@@ -134,7 +134,7 @@ def summarise(comparison, limits):
             wanted = [one for one in comparison.suite.comparisons if one.ours in cells]
             comparisons = [compare(one, case, work, cells, bound) for one in wanted]
             first = Contender.parse(wanted[0].ours if wanted else comparison.contenders[0].name)
-            floor, why = (bound[BOUND], f"{bound['one_mbs'] * 8 / 1000:.2f} Gbit/s") if bound else \
+            floor, why = (bound[LINK_BOUND], f"{bound['one_mbs'] * 8 / 1000:.2f} Gbit/s") if bound else \
                 limit_us(limits, case, work, work.bytes_of(first))
             rows.append({"case": str(case), "transport": case.transport, "n": case.n, "network": case.network,
                          "collective": work.collective, "bytes": work.bytes, "cells": cells, "comparisons": comparisons,

@@ -1,17 +1,17 @@
-// The smallest program: every rank brings values, every rank ends with their sum.
+// This is the smallest program: every rank contributes values, and every rank gets the sum.
 #include <unisono/unisono.h>
 
 #include <cstdio>
 #include <vector>
 
 int main() {
-  auto group = unisono::Group::join();  // RANK, WORLD_SIZE, … from the environment
+  auto group = unisono::Group::join();  // reads RANK, WORLD_SIZE, … from the environment
   if (!group) {
     std::fprintf(stderr, "%s\n", group.status().to_string().c_str());
     return 1;
   }
   std::vector<float> values(1000, static_cast<float>(group->rank() + 1));
-  auto report = group->all_reduce(std::span<float>(values));  // the sum, in place
+  auto report = group->all_reduce(std::span<float>(values));  // values becomes the sum
   if (!report) {
     std::fprintf(stderr, "%s\n", report.status().to_string().c_str());
     return 1;

@@ -1,4 +1,4 @@
-/* The smallest program in C99: every rank brings values, every rank ends with their sum. */
+/* The smallest program in C99: every rank contributes values, and every rank gets their sum. */
 #include <stdio.h>
 #include <unisono/unisono_c.h>
 
@@ -6,7 +6,7 @@ int main(void) {
   unisono_group* group = NULL;
   unisono_work* work = NULL;
   float values[1000];
-  int code = unisono_join(NULL, &group); /* NULL: everything from the environment */
+  int code = unisono_join(NULL, &group); /* NULL: reads all options from the environment */
   if (code != UNISONO_OK) {
     fprintf(stderr, "code %d: %s\n", code, unisono_last_error());
     return 1;

@@ -1,4 +1,4 @@
-/* Several operations in flight, a time-out of its own for one of them, and what it cost. */
+/* Several operations in flight, with a timeout for these calls, and the report of an operation. */
 #include <stdio.h>
 #include <string.h>
 #include <unisono/unisono_c.h>
@@ -22,7 +22,7 @@ int main(void) {
     code = unisono_all_reduce(group, values[part], values[part], count, UNISONO_F64, UNISONO_AVG, &call, &works[part]);
   }
   for (int part = 0; part < parts && code == UNISONO_OK; ++part) {
-    code = unisono_wait_for(works[part], 0, &report); /* UNISONO_LATE if it still runs, which is no failure */
+    code = unisono_wait_for(works[part], 0, &report); /* UNISONO_LATE: the operation still runs, which is no failure */
     if (code == UNISONO_LATE) code = unisono_wait(works[part], &report);
   }
   /* --8<-- [end:body] */
@@ -30,7 +30,7 @@ int main(void) {
   else if (unisono_rank(group) == 0)
     printf("averages %g %g %g %g, %u contributors\n", values[0][0], values[1][0], values[2][0], values[3][0],
            report.contributors);
-  for (int part = 0; part < parts; ++part) unisono_work_free(works[part]); /* waits if it still runs */
+  for (int part = 0; part < parts; ++part) unisono_work_free(works[part]); /* waits if the operation still runs */
   unisono_leave(group);
   return code != UNISONO_OK;
 }

@@ -1,4 +1,4 @@
-// Sums whose elements travel as codes of a few bits, and what that loses.
+// The elements of a sum are sent as codes of a few bits. The program prints the error that this causes.
 #include <unisono/unisono.h>
 
 #include <cmath>
@@ -14,8 +14,8 @@ int main() {
     gradient[i] = static_cast<float>(group->rank() + 1) * std::sin(static_cast<float>(i));
 
   for (const char* name : {"plain", "bf16", "int8", "int4", "int8/int4:group=32"}) {
-    // A schedule by name: the codec is used even where it does not pay, as here inside one host. To measure the error costs a
-    // second, exact sum.
+    // If the schedule is given, the codec is used even though it does not pay inside one host. Because of measure_error, the
+    // library computes a second, exact sum.
     auto report = group->all_reduce(
         unisono::ConstTensor(std::span<const float>(gradient)), std::span<float>(sum),
         {.schedule = unisono::ScheduleKind::two_step, .codec = unisono::Codec::parse(name).value(), .measure_error = true});
@@ -24,7 +24,8 @@ int main() {
       std::printf("%-18s %5.2f bits per element, encoded %u times, signal to noise %.1f dB\n", name, report->bits_per_element(),
                   report->passes, report->snr_db());
   }
-  // Left to itself, the library leaves out what does not pay, and says so.
+  // Here the library chooses the schedule. If a codec does not pay, the library does not use it, and the report gives the
+  // reason.
   auto report = group->all_reduce(std::span<float>(sum), {.codec = unisono::Codec::quantized(8)});
   if (report && group->rank() == 0) std::printf("%s: %s\n", report->codec.to_string().c_str(), report->codec_note.data());
   // --8<-- [end:body]

@@ -1,4 +1,5 @@
-// Each collective once, three ranks, two elements per rank. Rank r brings 10 r + its position; rank 1 shows what it ends with.
+// Calls each collective once, on three ranks, with two elements per rank. Rank r contributes 10 r plus the index of the
+// element. Rank 1 prints the results.
 #include <unisono/unisono.h>
 
 #include <cstdio>
@@ -33,7 +34,7 @@ int main() {
 
   // --8<-- [start:body]
   const Values mine = {10 * rank, 10 * rank + 1};  // one block
-  Values blocks(2 * world);                        // a block per rank, in rank order
+  Values blocks(2 * world);                        // one block per rank, in rank order
   std::iota(blocks.begin(), blocks.end(), 100 * rank);
   Values one(2), all(2 * world);
 
@@ -49,7 +50,8 @@ int main() {
   show(group, "broadcast from 2", group.broadcast(out(copied), 2), copied);
   show(group, "barrier", group.barrier(), {});
 
-  const std::vector<size_t> counts = {3, 0, 1};  // uneven blocks: elements per rank, 0 allowed
+  // blocks may have different sizes, even 0; this is the number of elements of each rank
+  const std::vector<size_t> counts = {3, 0, 1};
   const Values uneven(counts[group.rank()], rank);
   Values gathered(4);
   show(group, "all_gather, uneven", group.all_gather(in(uneven), out(gathered), counts), gathered);

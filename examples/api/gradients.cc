@@ -1,5 +1,5 @@
-// A training loop whose gradients travel compressed: a tenth of the rows in each step, and the rest of them later. A rank dies
-// in between.
+// A training loop with compressed gradients. Each step sends a tenth of the rows, and keeps the other rows for later steps. One
+// rank dies during the training.
 #include <unisono/unisono.h>
 
 #include <cmath>
@@ -9,8 +9,8 @@
 
 namespace {
 
-// This rank's part of the task: all weights should become their number's sine, and each rank sees that with an error of its
-// own.
+// Simulates the gradient of this rank, which pulls weight i towards f * sin(i). The factor f is 1.2 on rank 0 and 0.9 on the
+// other ranks.
 void backward(const std::vector<float>& weights, std::vector<float>& gradient, uint32_t rank) {
   for (size_t i = 0; i < weights.size(); ++i)
     gradient[i] = weights[i] - std::sin(static_cast<float>(i)) * (rank == 0 ? 1.2f : 0.9f);
@@ -36,10 +36,10 @@ int main() {
 
   std::vector<float> weight(51'200), bias(512), weight_gradient(weight.size()), bias_gradient(bias.size());
   while (reducer->step() < 100) {
-    if (reducer->step() == 50 && group->rank() == 2) std::raise(SIGKILL);  // stands for a lost machine
+    if (reducer->step() == 50 && group->rank() == 2) std::raise(SIGKILL);  // simulates that a machine is lost
     backward(bias, bias_gradient, group->rank());
-    auto given = reducer->reduce(
-        std::vector<unisono::Gradient>{{"layer.bias", bias_gradient.data()}});  // on its way, while the next one is computed
+    // this gradient is sent while the next one is computed
+    auto given = reducer->reduce(std::vector<unisono::Gradient>{{"layer.bias", bias_gradient.data()}});
     if (!given.ok()) return fail(given);
     backward(weight, weight_gradient, group->rank());
     given = reducer->reduce(std::vector<unisono::Gradient>{{"layer.weight", weight_gradient.data()}});
@@ -51,7 +51,9 @@ int main() {
         std::printf("step %2d: %.3f of all values sent, %.2f of what was to be sent in them; left over on a rank %.1f\n",
                     static_cast<int>(report->step), report->payload_ratio(), report->captured, report->residual_norm_mean);
       }
-    } else if (!report) {  // peer_lost or late: who is left goes on, and what they have left over stays
+    } else if (!report) {
+      // The error is peer_lost or late. Training continues without the lost rank. The residuals, which were not sent yet, are
+      // kept.
       if (auto reformed = group->reform(); !reformed) return fail(reformed.status());
       auto resumed = reducer->resume(*group);
       if (!resumed) return fail(resumed.status());

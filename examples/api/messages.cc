@@ -1,4 +1,4 @@
-// Messages between two ranks: around a ring, every rank sends to the right and receives from the left.
+// Sends messages around a ring: every rank sends to the rank on its right, and receives from the rank on its left.
 #include <unisono/unisono.h>
 
 #include <cstdio>
@@ -9,7 +9,7 @@ int main() {
   const uint32_t rank = group->rank(), world = group->world_size();
 
   // --8<-- [start:body]
-  const uint32_t tag = 7;  // messages match by tag, and in order for one tag
+  const uint32_t tag = 7;  // messages are matched by tag; messages with the same tag arrive in order
   const double mine[] = {rank * 1.5};
   double left[] = {0};
   auto sending = group->send_async(std::span<const double>(mine), (rank + 1) % world, tag);

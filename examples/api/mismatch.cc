@@ -1,4 +1,5 @@
-// Calls that differ: both sides name both calls, nobody waits for ever, and the group goes on.
+// The calls of the ranks differ. Each rank gets an error that describes both calls. So no rank waits for ever, and the group
+// continues.
 #include <unisono/unisono.h>
 
 #include <cstdio>

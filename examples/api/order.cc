@@ -1,4 +1,4 @@
-// The order of sums: floating-point addition is not associative, so the order decides the last bits.
+// Floating-point addition is not associative, so the order in which a sum is computed decides its last bits.
 #include <unisono/unisono.h>
 
 #include <cstdio>

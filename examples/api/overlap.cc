@@ -1,10 +1,10 @@
-// Several operations in flight: communication of one part while the next one is computed.
+// Several operations run at the same time: the gradients of one layer are sent while those of the next layer are computed.
 #include <unisono/unisono.h>
 
 #include <cstdio>
 #include <vector>
 
-// Stands for the backward pass of one layer.
+// Simulates the backward pass of one layer.
 static void compute(std::vector<float>& gradient, uint32_t rank, size_t layer) {
   for (auto& value : gradient) value = static_cast<float>(rank + layer);
 }
@@ -21,10 +21,11 @@ int main() {
   for (size_t layer = gradients.size(); layer-- > 0;) {
     compute(gradients[layer], group->rank(), layer);
     works.push_back(group->all_reduce_async(std::span<float>(gradients[layer]), {.op = unisono::ReduceOp::avg}));
-  }  // gradients must stay where they are, and must not be touched, until their operation is done
+  }  // until its operation is done, a gradient must not be moved, read or written
   unisono::Status failure;
   for (auto& work : works) {
-    auto report = work.wait();  // returns by the operation's deadline in any case; the others go on whatever became of it
+    // This waits until the operation's deadline at most. Later operations do not depend on how this one ends.
+    auto report = work.wait();
     if (!report && failure.ok()) failure = report.status();
   }
   if (!failure.ok()) return std::fprintf(stderr, "%s\n", failure.to_string().c_str()), 1;

@@ -1,9 +1,9 @@
-/* A rank dies; the living go on without it. */
+/* A rank dies, and the living ranks continue without it. */
 #include <signal.h>
 #include <stdio.h>
 #include <unisono/unisono_c.h>
 
-/* Blocking, as the C++ API has it. */
+/* A blocking sum, like all_reduce() in C++. */
 static int sum(unisono_group* group, float* values, size_t count) {
   unisono_work* work = NULL;
   int code = unisono_all_reduce(group, values, values, count, UNISONO_F32, UNISONO_SUM, NULL, &work);
@@ -17,7 +17,7 @@ int main(void) {
   unisono_options options = {0};
   float ones[3] = {1, 1, 1};
   int code;
-  options.min_world = 2; /* fewer survivors end the group: UNISONO_UNAVAILABLE */
+  options.min_world = 2; /* with fewer survivors, unisono_reform() fails: UNISONO_UNAVAILABLE */
   if (unisono_join(&options, &group) != UNISONO_OK) return fprintf(stderr, "%s\n", unisono_last_error()), 1;
 
   /* --8<-- [start:body] */
@@ -26,7 +26,7 @@ int main(void) {
   if (code == UNISONO_PEER_LOST || code == UNISONO_LATE) {
     printf("code %d: %s\n", code, unisono_last_error());
     if (unisono_reform(group) != UNISONO_OK) return fprintf(stderr, "%s\n", unisono_last_error()), 1;
-    ones[0] = ones[1] = ones[2] = 1; /* what the failed operation left there is unspecified */
+    ones[0] = ones[1] = ones[2] = 1; /* after a failed operation, the values are unspecified */
     code = sum(group, ones, 3);
   }
   if (code == UNISONO_OK) printf("rank %u of %u: %g\n", unisono_rank(group), unisono_world_size(group), ones[0]);

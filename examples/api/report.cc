@@ -1,4 +1,4 @@
-// Prints the cost of an operation, and the rank that it waited for.
+// Prints what an operation has cost, and for which rank it waited.
 #include <unisono/unisono.h>
 
 #include <cstdio>
@@ -8,7 +8,7 @@ int main() {
   auto group = unisono::Group::join();
   if (!group) return std::fprintf(stderr, "%s\n", group.status().to_string().c_str()), 1;
   // --8<-- [start:body]
-  if (group->rank() == 0) {  // before the sum: whoever has its result may leave, and has no link then
+  if (group->rank() == 0) {  // This is printed before the sum. After the sum, other ranks may leave, and then their links end.
     for (const auto& member : group->members()) std::printf("rank %u: %s\n", member.rank, member.link.c_str());
   }
   std::vector<unisono::bfloat16> values(4 << 20);

@@ -6,7 +6,7 @@
 
 namespace {
 
-// Views of plain arrays as matrices whose rows lie one after the other.
+// These types show plain arrays as matrices in row-major order.
 using Matrix = Eigen::Map<Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
 using Row = Eigen::Map<Eigen::Matrix<float, 1, Eigen::Dynamic>>;
 
@@ -56,7 +56,7 @@ float Model::forward(std::string_view text, Positions positions) {
   auto out = matrix(probabilities_.data(), examples, vocabulary);
   out.noalias() = hidden * matrix(&parameters_[output_weights_], shape_.hidden, vocabulary);
   out.rowwise() += row(&parameters_[output_bias_], vocabulary);
-  // Softmax. The largest value is subtracted first, so that no exponential overflows.
+  // Computes the softmax. The largest value is subtracted first, so that no exponential overflows.
   out.colwise() -= out.rowwise().maxCoeff().eval();
   out = out.array().exp();
   out.array().colwise() /= out.rowwise().sum().array().eval();
@@ -78,7 +78,7 @@ std::vector<float> Model::next_byte(std::string_view text) {
 float Model::loss_and_gradients(std::string_view text, Positions positions, std::span<float> gradients, const Ready& ready) {
   const float loss = forward(text, positions);
   const size_t examples = positions.size();
-  // Softmax and cross-entropy together: the gradient of the outputs is (probabilities - 1 at the target) / examples.
+  // The gradient of softmax and cross-entropy together is (probability - (1 if the byte is the target, else 0)) / examples.
   auto out_gradient = matrix(probabilities_.data(), examples, vocabulary);
   for (size_t i = 0; i < examples; ++i) probabilities_[i * vocabulary + token(text, positions[i])] -= 1;
   out_gradient /= static_cast<float>(examples);
@@ -95,7 +95,7 @@ float Model::loss_and_gradients(std::string_view text, Positions positions, std:
   row(&gradients[hidden_bias_], shape_.hidden) = hidden_gradient.colwise().sum();
   ready(hidden_weights_, output_weights_ - hidden_weights_);
 
-  // The inputs are not needed any more: their gradient takes their memory.
+  // The values of the input are no longer needed. So their memory is used again for the gradient.
   input.noalias() = hidden_gradient * matrix(&parameters_[hidden_weights_], inputs_, shape_.hidden).transpose();
   row(gradients.data(), hidden_weights_).setZero();
   for (size_t i = 0; i < examples; ++i) {

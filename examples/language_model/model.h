@@ -1,10 +1,11 @@
-// A small language model: it predicts a byte of text from the bytes before it (Bengio et al., "A Neural Probabilistic Language
-// Model", 2003). Forward and backward pass are written out by hand; Eigen multiplies the matrices.
+// A small language model. It predicts a byte of text from the bytes before it (Bengio et al., "A Neural Probabilistic Language
+// Model", 2003). The forward and the backward pass are written out by hand; Eigen multiplies the matrices.
 //
 //   embedding of each of the last `context` bytes  ->  one hidden layer, tanh  ->  softmax over the 256 bytes
 //
-// All parameters lie in one array, and the gradients in another of the same layout. The backward pass completes the gradients
-// from the end of that array to its start, and says so piece by piece: a complete piece can travel while the rest is computed.
+// All parameters are in one array. The gradients are in a second array with the same layout. The backward pass computes the
+// gradients piece by piece, from the end of the array to its start. When a piece is complete, it calls `ready`. So the caller
+// can send this piece while the next one is computed.
 #pragma once
 
 #include <cstddef>
@@ -14,30 +15,30 @@
 #include <string_view>
 #include <vector>
 
-inline constexpr size_t vocabulary = 256;  // a token is a byte
+inline constexpr size_t vocabulary = 256;  // a token is one byte
 
 struct Shape {
-  size_t context = 16;    // bytes that the model sees
-  size_t embedding = 24;  // values per byte
+  size_t context = 16;    // how many bytes before the target the model sees
+  size_t embedding = 24;  // how many numbers describe one byte
   size_t hidden = 256;    // width of the hidden layer
 };
 
 class Model {
  public:
-  // Random parameters: the same seed gives the same ones.
+  // Starts with random parameters. Equal seeds give equal parameters.
   Model(const Shape& shape, uint64_t seed);
 
-  // Where each example's target stands in the text: the model sees the `context` bytes before it. Every position must be at
-  // least `context`.
+  // Where the target byte of each example is in the text. The model sees the `context` bytes before the target, so every
+  // position must be at least `context`.
   using Positions = std::span<const size_t>;
-  // Called when the gradients [first, first + count) are final.
+  // Is called when the gradients [first, first + count) are final.
   using Ready = std::function<void(size_t first, size_t count)>;
 
-  // The mean loss of the examples in nats per byte.
+  // Returns the mean loss over the examples, in nats per byte.
   float loss(std::string_view text, Positions positions);
-  // The same, and the gradient of that loss.
+  // Returns the mean loss, and computes the gradients of this loss.
   float loss_and_gradients(std::string_view text, Positions positions, std::span<float> gradients, const Ready& ready);
-  // The probabilities of the byte that follows the text, whose length must be at least `context`.
+  // Returns, for each byte value, the probability that it follows the text. The text must have at least `context` bytes.
   std::vector<float> next_byte(std::string_view text);
 
   std::span<float> parameters() { return parameters_; }
@@ -48,14 +49,15 @@ class Model {
 
   Shape shape_;
   size_t inputs_;                        // context * embedding
-  size_t hidden_weights_, hidden_bias_;  // offsets into the parameters; the embedding stands first
+  size_t hidden_weights_, hidden_bias_;  // offsets into the parameters; the embedding is at offset 0
   size_t output_weights_, output_bias_;
   std::vector<float> parameters_;
-  // Values that the forward pass keeps for the backward pass, a row for each example.
+  // The forward pass keeps these values for the backward pass. They have one row per example.
   std::vector<float> input_, hidden_, probabilities_;
 };
 
-// Adam (Kingma and Ba, 2015). Every rank applies the same averaged gradients to the same parameters, so they stay the same.
+// The optimizer Adam (Kingma and Ba, 2015). Every rank has equal parameters and applies equal averaged gradients to them, so
+// the parameters stay equal.
 class Adam {
  public:
   explicit Adam(size_t count) : mean_(count), square_(count) {}
@@ -63,5 +65,5 @@ class Adam {
 
  private:
   std::vector<float> mean_, square_;
-  float mean_decay_ = 1, square_decay_ = 1;  // powers of the two decays: means start at zero, and are corrected for that
+  float mean_decay_ = 1, square_decay_ = 1;  // decay rate ^ number of steps; they correct the means, which start at zero
 };

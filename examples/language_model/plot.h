@@ -1,4 +1,4 @@
-// A line plot as SVG text, with nothing but the standard library.
+// Draws a line plot as SVG text. It uses only the standard library.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ struct Curve {
   std::vector<std::pair<double, double>> points;
 };
 
-// The horizontal axis starts at 0 and ends at x_max; the vertical one spans the curves, and is labelled at multiples of y_step.
+// The horizontal axis reaches from 0 to x_max. The vertical axis covers the curves, and has labels at multiples of y_step.
 inline std::string svg_plot(const std::vector<Curve>& curves, const std::string& x_title, const std::string& y_title,
                             double x_max, double y_step) {
   constexpr double width = 640, height = 400, left = 60, right = 620, top = 20, bottom = 350;

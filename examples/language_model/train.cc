@@ -2,10 +2,10 @@
 //
 //   unisono launch -n 4 -- language_model --text text.txt --out out
 //
-// This is data-parallel training. Every rank (process) has the same parameters. In each step it computes the gradients of its
-// own examples; an all-reduce replaces them by their average over all ranks; and every rank takes the same step. Prints a
-// table, and draws OUT/loss.svg. Exit status: 0; 1 if ranks ended with different parameters; 2 if the training could not be
-// done.
+// This is data-parallel training. Every rank (process) has the same parameters. In each step, every rank computes the gradients
+// of its own examples, an all-reduce replaces them by their average over all ranks, and every rank takes the same optimizer
+// step. The program prints a table and draws OUT/loss.svg. Exit status: 0; 1 if ranks ended with different parameters; 2 if the
+// training could not be done.
 #include <unisono/unisono.h>
 
 #include <bit>
@@ -33,10 +33,10 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 struct Settings {
   std::string text, out = "out";
   size_t steps = 2500;
-  size_t batch = 512;  // examples per step, over all ranks
+  size_t batch = 512;  // number of examples per step, on all ranks together
 };
 
-// One row of the table, and one point of each curve: averages over all ranks.
+// One row of the table, which is also one point of each curve. The losses are averages over all ranks.
 struct Row {
   size_t step = 0;
   float training_loss = 0, held_out_loss = 0;
@@ -53,24 +53,24 @@ class Training {
         adam_(gradients_.size()),
         random_(1000 + group.rank()) {}
 
-  // One step; the loss of this rank's examples before it.
+  // Trains one step. Returns the loss of this rank's examples, as it was before the step.
   unisono::Result<float> step(size_t index) {
-    // Each rank draws other examples: its random numbers begin with another seed.
+    // Each rank draws different examples, because its random generator has a different seed.
     std::uniform_int_distribution<size_t> anywhere(model_.shape().context, training_end_ - 1);
     std::vector<size_t> positions(settings_.batch / group_.world_size());
     for (auto& position : positions) position = anywhere(random_);
 
-    // all_reduce_async() starts the average over the ranks and returns at once, so that one layer's gradients travel while
-    // those of the next layer are computed. They may not be touched before wait(). All ranks start the same operations in the
-    // same order.
+    // all_reduce_async() starts to average over the ranks, and returns at once. So the gradients of one layer are sent while
+    // those of the next layer are computed. The gradients must not be touched before wait() has returned. All ranks start the
+    // same operations in the same order.
     std::vector<unisono::Work> works;
     const auto average = [&](size_t first, size_t count) {
       works.push_back(group_.all_reduce_async(std::span(gradients_).subspan(first, count), {.op = unisono::ReduceOp::avg}));
     };
     const float loss = model_.loss_and_gradients(text_, positions, gradients_, average);
 
-    // wait() returns when the average is complete, on every rank with the same bits. If a rank is lost, or an operation takes
-    // longer than its timeout, it returns a Status that says which rank it was. The report says what was sent.
+    // wait() returns when the average is complete. Its bits are equal on all ranks. If a rank is lost or late, wait() returns a
+    // Status that names this rank. The report says how much was sent.
     const auto start = Clock::now();
     unisono::Status failure;
     for (auto& work : works) {
@@ -84,7 +84,8 @@ class Training {
     return loss;
   }
 
-  // The losses of one row of the table: each rank computes a part of the held-out text's, and one all-reduce averages both.
+  // Computes one row of the table. Each rank computes the loss of its part of the held-out text. Then one all-reduce averages
+  // both losses.
   unisono::Result<Row> row(size_t step, float training_loss) {
     std::vector<size_t> positions;
     const size_t examples = 2048, first = training_end_ + model_.shape().context;
@@ -95,9 +96,9 @@ class Training {
     return Row{.step = step, .training_loss = losses[0], .held_out_loss = losses[1]};
   }
 
-  // Whether all ranks have the same parameters, to the bit: each rank's hash of them is gathered on all ranks.
+  // Returns whether all ranks have bitwise equal parameters. For this, the ranks compare hashes of their parameters.
   unisono::Result<bool> same_on_all_ranks() {
-    uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
+    uint64_t hash = 0xCBF29CE484222325;  // the hash is FNV-1a
     for (const float value : model_.parameters()) hash = (hash ^ std::bit_cast<uint32_t>(value)) * 0x100000001B3;
     const std::vector<uint64_t> mine{hash};
     std::vector<uint64_t> all(group_.world_size());
@@ -105,7 +106,8 @@ class Training {
     return std::count(all.begin(), all.end(), hash) == static_cast<std::ptrdiff_t>(all.size());
   }
 
-  // Text written by the model: one byte after the other, drawn by the model's probabilities at temperature 0.8.
+  // Lets the model write text, byte by byte, and returns it. Each byte is drawn from the model's probabilities at temperature
+  // 0.8.
   std::string sample(size_t bytes) {
     std::string text = text_.substr(training_end_, model_.shape().context);
     while (text.size() < bytes) {
@@ -122,7 +124,7 @@ class Training {
   double waited_s() const { return waited_s_; }
 
  private:
-  // Rises for the first twentieth of the steps, then falls to zero along a cosine.
+  // The learning rate rises during the first twentieth of the steps. Then it falls to zero along a cosine.
   float learning_rate(size_t index) const {
     const double done = static_cast<double>(index + 1) / static_cast<double>(settings_.steps);
     return static_cast<float>(0.004 * std::min(done / 0.05, 0.5 + 0.5 * std::cos(std::numbers::pi * done)));
@@ -132,7 +134,7 @@ class Training {
   const std::string& text_;
   const Settings& settings_;
   size_t training_end_;      // the last twentieth of the text is held out
-  Model model_{Shape{}, 1};  // the same seed, so the same first parameters on every rank
+  Model model_{Shape{}, 1};  // equal seeds give all ranks the same initial parameters
   std::vector<float> gradients_;
   Adam adam_;
   std::mt19937_64 random_;
@@ -140,7 +142,7 @@ class Training {
   double waited_s_ = 0;
 };
 
-// Draws the curves; false if the file cannot be written.
+// Draws the curves into a file. Returns false if the file cannot be written.
 bool draw(const std::string& folder, const std::vector<Row>& rows) {
   Curve training{"training", "#1f77b4", {}}, held_out{"held-out text", "#d62728", {}};
   for (const Row& row : rows) {
@@ -153,10 +155,10 @@ bool draw(const std::string& folder, const std::vector<Row>& rows) {
   return file.flush().good();
 }
 
-// Trains, and returns the exit status. Rank 0 speaks for all.
+// Trains, and returns the exit status. Only rank 0 prints.
 unisono::Result<int> run(const Settings& settings, const std::string& text) {
-  // join() reads RANK, WORLD_SIZE and the address to meet at from the environment, as unisono launch, torchrun, Slurm and Open
-  // MPI set them; it connects to the other ranks, or says which one is missing.
+  // join() reads the rank, the world size and the rendezvous address from the environment. `unisono launch`, torchrun, Slurm or
+  // Open MPI put them there. If a rank is missing, join() returns an error that names it.
   auto group = unisono::Group::join();
   if (!group) return group.status();
   if (settings.batch < group->world_size())
@@ -169,9 +171,9 @@ unisono::Result<int> run(const Settings& settings, const std::string& text) {
     std::printf("%6s %14s %14s %9s\n", "step", "training loss", "held-out loss", "seconds");
   }
   const auto start = Clock::now();
-  const size_t interval = std::max<size_t>(10, settings.steps / 60);  // steps between two points of the curves
+  const size_t interval = std::max<size_t>(10, settings.steps / 60);  // number of steps between two points of a curve
   std::vector<Row> rows;
-  float sum = 0;  // of the losses since the last point
+  float sum = 0;  // sum of the losses of all steps since the last point
   size_t count = 0;
   for (size_t step = 1; step <= settings.steps; ++step) {
     const auto loss = training.step(step - 1);

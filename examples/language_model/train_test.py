@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The example language model on two ranks: a short training lowers the loss, and ranks end with the same parameters. UNISONO_BUILD names the
-folder of the build."""
+"""Tests the example language model on two ranks: a short training lowers the loss, and ranks end with equal parameters.
+UNISONO_BUILD is the build folder."""
 
 import os
 import pathlib
@@ -25,14 +25,22 @@ class LanguageModel(unittest.TestCase):
         return subprocess.run(words, capture_output=True, text=True, timeout=50, check=False)
 
     def test_a_short_training_lowers_the_loss_and_ends_with_the_same_parameters_on_all_ranks(self):
-        done = self.train("".join(f"{number} times {number % 7} is {number * (number % 7)}\n" for number in range(3000)), "--steps", "120", "--batch", "64")
+        done = self.train(
+            "".join(f"{number} times {number % 7} is {number * (number % 7)}\n" for number in range(3000)),
+            "--steps",
+            "120",
+            "--batch",
+            "64",
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         rows = [line.split() for line in done.stdout.splitlines() if line.strip()[:1].isdigit() and len(line.split()) == 4]
         held_out = [float(row[2]) for row in rows]
         self.assertGreaterEqual(len(held_out), 3, done.stdout)
         self.assertLess(held_out[-1], held_out[0] - 0.5)
         self.assertIn("Parameters are the same on all ranks.", done.stdout)
-        curves = xml.etree.ElementTree.parse(self.folder / "out/loss.svg").getroot().findall("{http://www.w3.org/2000/svg}polyline")
+        curves = (
+            xml.etree.ElementTree.parse(self.folder / "out/loss.svg").getroot().findall("{http://www.w3.org/2000/svg}polyline")
+        )
         self.assertEqual(len(curves), 2)
 
     def test_what_cannot_be_trained_is_refused(self):

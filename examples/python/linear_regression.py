@@ -1,4 +1,4 @@
-"""Data-parallel linear regression with NumPy: every process has its own samples, and all find the same weights.
+"""Data-parallel linear regression with NumPy: every process has its own samples, and all processes find equal weights.
 
   unisono launch -n 4 -- python3 examples/python/linear_regression.py
 
@@ -13,7 +13,7 @@ import unisono
 
 
 def samples_of(rank, count, weights):
-    """This rank's part of the data: y = x · weights, and a little noise."""
+    """Returns this rank's part of the data: y = x · weights plus a little noise."""
     chance = np.random.default_rng(rank)
     inputs = chance.standard_normal((count, weights.size)).astype(np.float32)
     return inputs, inputs @ weights + 0.1 * chance.standard_normal(count).astype(np.float32)
@@ -35,7 +35,7 @@ def main():
         np.matmul(errors, inputs, out=gradient)
         gradient /= np.float32(errors.size)
         loss = np.array([np.mean(errors**2)], np.float32)
-        averaging = group.all_reduce_async(gradient, op="avg", codec=options.codec)  # two on their way at once
+        averaging = group.all_reduce_async(gradient, op="avg", codec=options.codec)  # two operations in flight at once
         group.all_reduce(loss, op="avg")
         report = averaging.wait()
         weights -= np.float32(0.2) * gradient
@@ -45,7 +45,9 @@ def main():
     everybodys = group.all_gather(weights).output
     if group.rank == 0:
         print(f"last all-reduce: {report}")
-        print(f"largest error of a weight {np.abs(weights - true_weights).max():.3f}; ranks agree to the bit: {bool((everybodys == weights).all())}")
+        print(
+            f"largest error of a weight {np.abs(weights - true_weights).max():.3f}; ranks agree to the bit: {bool((everybodys == weights).all())}"
+        )
 
 
 if __name__ == "__main__":

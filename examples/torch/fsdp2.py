@@ -1,6 +1,7 @@
-"""Parameters, gradients and the optimizer's state sharded over all ranks (FSDP2's fully_shard), with the backend unisono; then the same training by one process, to compare.
+"""Parameters, gradients and the optimizer's state sharded over all ranks (FSDP2's fully_shard), with the backend unisono. Then
+one process trains the same model for comparison.
 
-  torchrun --nproc-per-node 4 examples/torch/fsdp2.py
+torchrun --nproc-per-node 4 examples/torch/fsdp2.py
 """
 
 import copy
@@ -12,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-import unisono.torch  # noqa: F401  # makes the backend known
+import unisono.torch  # noqa: F401  # registers the backend
 
 STEPS, BATCH, WIDTH = 20, 8, 64
 
@@ -21,7 +22,11 @@ def make_model() -> torch.nn.Sequential:
     torch.manual_seed(0)
     layers: list[torch.nn.Module] = [torch.nn.Linear(16, WIDTH)]
     for _ in range(3):
-        layers.append(torch.nn.Sequential(torch.nn.LayerNorm(WIDTH), torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.GELU(), torch.nn.Linear(4 * WIDTH, WIDTH)))
+        layers.append(
+            torch.nn.Sequential(
+                torch.nn.LayerNorm(WIDTH), torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.GELU(), torch.nn.Linear(4 * WIDTH, WIDTH)
+            )
+        )
     return torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, 1))
 
 
@@ -31,7 +36,7 @@ def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(model: torch.nn.Module, ranks: list[int]) -> list[float]:
-    """Each step on the batches of these ranks, as one."""
+    """Trains the model. Each step uses the batches of all given ranks as one batch."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
     for step in range(STEPS):
@@ -60,8 +65,10 @@ def main() -> int:
     difference = max(float((whole[name] - value).detach().abs().max()) for name, value in alone.state_dict().items())
     right = torch.allclose(losses / world, expected, rtol=1e-3) and difference < 1e-2
     if rank == 0:
-        print(f"{world} ranks with {mine:,} of {sum(value.numel() for value in whole.values()):,} parameters here: loss {expected[0]:.4f} -> {losses[-1] / world:.4f}; one process {expected[-1]:.4f}; "
-              f"largest difference of a parameter {difference:.1e}: {'the same up to rounding' if right else 'NOT THE SAME'}")
+        print(
+            f"{world} ranks with {mine:,} of {sum(value.numel() for value in whole.values()):,} parameters here: loss {expected[0]:.4f} -> {losses[-1] / world:.4f}; one process {expected[-1]:.4f}; "
+            f"largest difference of a parameter {difference:.1e}: {'the same up to rounding' if right else 'NOT THE SAME'}"
+        )
     dist.destroy_process_group()
     return 0 if right else 1
 

@@ -1,4 +1,4 @@
-"""A small GPT over bytes, and the text that it learns."""
+"""A small GPT over bytes, and the text from which it learns."""
 
 import math
 import pathlib
@@ -18,14 +18,17 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
-        query, key, value = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.attention(self.before_attention(x)).chunk(3, dim=2))
+        query, key, value = (
+            part.view(batch, length, self.heads, -1).transpose(1, 2)
+            for part in self.attention(self.before_attention(x)).chunk(3, dim=2)
+        )
         attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.joined(attended.transpose(1, 2).reshape(batch, length, width))
         return x + self.narrower(functional.gelu(self.wider(self.before_mixing(x))))
 
 
 class GPT(nn.Module):
-    """Maps (batch, length) bytes to the (batch, length, 256) logits of the next ones. By default 10.9 million parameters."""
+    """Maps (batch, length) bytes to (batch, length, 256) logits of the next bytes. Has 10.9 million parameters by default."""
 
     def __init__(self, layers: int = 6, width: int = 384, heads: int = 6, context: int = 256) -> None:
         super().__init__()
@@ -34,7 +37,7 @@ class GPT(nn.Module):
         self.last, self.logits = nn.LayerNorm(width), nn.Linear(width, 256, bias=False)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
-                # Layers that add to the residual stream begin smaller, the more of them there are (GPT-2).
+                # Weights of layers that add to the residual stream are smaller, the more layers there are, as in GPT-2.
                 adds = name.endswith(("joined.weight", "narrower.weight"))
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers) if adds else 0.02)
 
@@ -44,12 +47,12 @@ class GPT(nn.Module):
 
 
 def loss_of(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Nats per byte."""
+    """Returns the mean loss in nats per byte."""
     return functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 
 
 class Text:
-    """The bytes of a file: the first nine tenths to learn from, the rest held out."""
+    """The bytes of a file: the first nine tenths for training, the rest held out."""
 
     def __init__(self, path: pathlib.Path, context: int) -> None:
         everything = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
@@ -64,7 +67,7 @@ class Text:
         return chosen[:, :-1], chosen[:, 1:]
 
     def batch(self, seed: int, step: int, rank: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same for the same numbers, whatever else was asked for before."""
+        """Returns a random batch. It depends on the arguments only, not on earlier calls."""
         return self.sequences(self.training, count, torch.Generator().manual_seed(seed * 1_000_003 + step * 1009 + rank))
 
     def held_out_batch(self, number: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:

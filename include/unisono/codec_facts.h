@@ -1,8 +1,6 @@
-// The one table of codecs, by the numbers of StepCodec::Kind: names, and what each does to elements. All other lists are made
-// of it.
+// The table of codecs: their names and properties. Row k describes the codec whose number (StepCodec::Kind) is k.
 //
-// Parsers, the command line, Python, checks of calls, error bounds and predictions of time read this table;
-// tools/check_source refuses a second one. A row stands at the place of its number.
+// All other lists of codecs are derived from this table. tools/check_source refuses a second one.
 #pragma once
 
 #include <array>
@@ -16,13 +14,12 @@ namespace unisono {
 struct CodecFacts {
   StepCodec::Kind kind = StepCodec::Kind::plain;
   const char* name = "";
-  const char* other_name = "";  // also read by parsers; "": none
-  double bits = 0;              // of an element on its way, with its part of a scale; 0: as the step's options say
-  bool only_f32 = false;        // elements of 16 bits travel as they are
-  bool is_grouped = false;      // elements in groups that share a scale; messages begin with a header
-  bool has_options = false;     // bits, group, metadata and spikes count
-  // How far an element can be from what it was, in parts of the largest magnitude that it shares a scale with; 0: as the step's
-  // options say.
+  const char* other_name = "";  // second name that parsers accept; "": none
+  double bits = 0;              // bits per element on the wire, with its part of a scale; 0: StepCodec's options decide
+  bool only_f32 = false;        // applies to f32 tensors; 16-bit elements are sent plain
+  bool is_grouped = false;      // elements form groups that share a scale; messages begin with a header
+  bool has_options = false;     // StepCodec's bits, group, metadata and spikes apply
+  // Largest error of an element, divided by the largest magnitude in its group. 0: StepCodec's options decide.
   double error = 0;
 };
 
@@ -47,10 +44,10 @@ static_assert(
       }
       return true;
     }(),
-    "a row stands at the place of its number");
+    "rows must be ordered by number");
 
 constexpr bool is_codec(size_t number) { return number < codec_count; }
-// The number must be a codec's.
+// kind must be a valid codec number.
 constexpr const CodecFacts& facts_of(StepCodec::Kind kind) { return codec_table[static_cast<size_t>(kind)]; }
 
 inline constexpr auto codec_names = [] {
@@ -59,7 +56,7 @@ inline constexpr auto codec_names = [] {
   return names;
 }();
 
-// Null for any other name.
+// Finds a codec by either of its names. Returns null for an unknown name.
 constexpr const CodecFacts* find_codec(std::string_view name) {
   for (const auto& facts : codec_table) {
     if (name == facts.name || (!name.empty() && name == facts.other_name)) return &facts;

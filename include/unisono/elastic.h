@@ -1,24 +1,25 @@
-// Averaging among peers that come and go, without a master: Moshpit All-Reduce over an elastic run.
+// Averaging among peers that join and leave at any time, without a master. An elastic run is the set of these peers. It uses
+// Moshpit All-Reduce.
 //
-//   // One peer begins the run: .found = true. All others name a seed.
+// One peer begins the run: .found = true. All others pass a seed (the address of a peer).
 //   auto run = unisono::Elastic::join({.run_id = "demo", .seeds = {"10.0.0.1:4040"}, .tensor_elements = {model.size()}});
-//   if (run->state().loaded) model = run->state().values;  // the other peers' state
+//   if (run->state().loaded) model = run->state().values;   // the other peers' state
 //   for (;;) {
 //     for (int step = 0; step < 8; ++step) train(model);
-//     auto report = run->average(model, samples);  // the weighted mean over all peers that took part
-//     if (!report.ok()) break;                     // shutting down; the report tells of all other faults
+//     auto report = run->average(model, samples);           // the weighted mean over all peers that took part
+//     if (!report.ok()) break;                              // shutting down; other faults are in the report, not an error
 //   }
-//   auto left = run->leave();  // optional: without it the other peers notice the silence
+//   auto left = run->leave();                               // optional: without it, peers detect the loss by a timeout
 //
-// Peers average in small groups, one round along each axis of a grid. A peer that vanishes disturbs one group's round and
-// nothing else. Without absences an averaging step is exact for every number of peers, with equal bits on all of them. With
-// absences no value is lost or counted twice, and later averaging steps even the difference out. No peer is special: a process
-// can join through any live peer.
+// Peers are arranged in a grid. In each round of an averaging step, they average in small groups along one axis of the grid. A
+// lost peer therefore disturbs the round of one group only. Without losses, an averaging step is exact for every number of
+// peers, and all peers get the same bits. With losses, the values of the other peers are neither dropped nor counted twice.
+// Later averaging steps remove the remaining difference. No peer is special: a process can join through any live peer.
 //
-// Only crash faults are tolerated: a peer that lies can do harm. A run key keeps unauthenticated peers out.
+// Only crashes of peers are tolerated; a malicious peer can corrupt results. A run key keeps unauthenticated peers out.
 //
-// Source: M. Ryabinin et al., Moshpit SGD, arXiv:2103.03239. The grid that fits any number of peers, conserved mass,
-// coordinators and verdicts are Unisono's. See docs/guides/elastic.md.
+// Source: M. Ryabinin et al., Moshpit SGD, arXiv:2103.03239. Unisono adds grids for any number of peers, conserved sums,
+// coordinators and verdicts. See docs/guides/elastic.md.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +31,8 @@
 #include <vector>
 
 #include "unisono/codec.h"
+#include "unisono/elastic_report.h"
+#include "unisono/event.h"
 #include "unisono/export.h"
 #include "unisono/group.h"
 #include "unisono/options.h"
@@ -44,128 +47,67 @@ struct ElasticCall;
 
 struct ElasticOptions {
   enum class Profile : uint8_t { lan = 0, wan = 1 };
-  // peer: takes part fully. client: cannot be reached from outside; it opens all its connections itself and adds up no chunks
-  // for others. reducer: has no values of its own and adds up chunks for others.
+  // - peer: takes part fully.
+  // - client: opens connections, but accepts none. It reduces no chunks for other peers.
+  // - reducer: has no values of its own, but reduces chunks for other peers.
   enum class Role : uint8_t { peer = 0, client = 1, reducer = 2 };
-  // fitted: exact for every number of peers. The other two exist for comparison; they are exact only for max_group^d peers or
-  // for one group of all. published: the fixed grid of the authors' simulation. chunk_keys: the published rule, by which a
-  // peer's next group follows from its position in the last one; there a group of fewer than max_group peers waits for
-  // gather_timeout.
+  // - fitted: exact for every number of peers.
+  // - published: the fixed grid that the authors of Moshpit SGD simulated.
+  // - chunk_keys: the published rule. A peer's position in its last group determines its next group. If a group has fewer than
+  //   max_group peers, it waits for gather_timeout.
+  // published and chunk_keys are for comparison. They are exact only if all peers form one group, or if there are max_group^d
+  // peers.
   enum class Grid : uint8_t { fitted = 0, published = 1, chunk_keys = 2 };
-  // agreed: the members of a group apply a chunk all or none, by a majority's verdict. per_result: each member applies a result
-  // on receipt, three message delays earlier; if the chunk's owner dies meanwhile, only some members may have applied it.
+  // - agreed: a majority of the group decides about each chunk. Either all members apply the result, or none does.
+  // - per_result: each member applies a result as soon as it arrives, which is three message delays earlier. If the peer that
+  //   reduces the chunk dies before all members have the result, only some have applied it.
   enum class Commit : uint8_t { agreed = 0, per_result = 1 };
 
-  std::string run_id;  // identifies the run; must not be empty
-  // Begins the run at once. If the seeds turn out to be in a run of the same name, the two unite. A process never begins a run
-  // unasked.
+  std::string run_id;  // name of the run; must not be empty
+  // true: begins a new run at once; if a seed is already in a run with the same run_id, the two runs merge. false: only joins a
+  // run.
   bool found = false;
-  // Addresses of peers of the run; one that answers is enough. "host:port", "tcp://10.0.0.1:4040" or "[::1]:4040"; a name with
-  // several addresses stands for all of them. "file:PATH": one seed per line, read again at each attempt. "dht:host:port": a
-  // node of an OpenDHT network, where processes of the run find each other (unsupported where the library was built without
-  // OpenDHT).
+  // Addresses of peers of the run. It is enough if one of these peers can be reached.
+  // - "host:port", "tcp://10.0.0.1:4040" or "[::1]:4040". All addresses of a host name are tried.
+  // - "file:PATH": a file with one seed per line. It is read again at each attempt.
+  // - "dht:host:port": a node of an OpenDHT network, where processes of the run find each other (unsupported in builds without
+  //   OpenDHT).
   std::vector<std::string> seeds{};
-  std::vector<uint64_t> tensor_elements{};  // fp32 elements of each tensor given to average(), in order; equal on all peers
-  std::string name{};                       // shown to people; empty: host name and process number
-  std::string interface {};                 // interface name or address to listen on; empty: all
+  std::vector<uint64_t> tensor_elements{};  // number of fp32 elements of each tensor of average(), in order; equal on all peers
+  std::string name{};                       // name in logs and reports; empty: host name and process number
+  std::string interface {};                 // interface name or address to listen on; empty: all interfaces
   uint16_t port = 0;                        // 0: the kernel chooses
   Role role = Role::peer;
-  std::string run_key{};           // a secret that all peers share; peers that do not know it are refused. Empty: none
-  Profile profile = Profile::lan;  // lan: a silent peer is noticed within seconds. wan: within tens of seconds
-  uint32_t max_group = 32;         // largest group; 4 … 128
-  uint32_t rounds = 0;             // rounds per averaging step; 0: one along each axis
-  uint32_t min_peers = 1;          // the first averaging step waits until this many peers are there
-  uint32_t min_chunks = 0;         // a member whose share would be smaller than this owns no chunks
+  std::string run_key{};           // a secret that all peers share; peers without it are refused. Empty: there is no key.
+  Profile profile = Profile::lan;  // lan: a silent peer is noticed within seconds. wan: it is noticed within tens of seconds.
+  uint32_t max_group = 32;         // a group has at most this many peers; 4 … 128
+  uint32_t rounds = 0;             // number of rounds per averaging step; 0: one round for each axis of the grid
+  uint32_t min_peers = 1;          // the first averaging step waits until this many peers have joined
+  uint32_t min_chunks = 0;         // a member gets no chunks to reduce if its share would be less than this
   uint32_t max_peers = 4096;
   Grid grid = Grid::fitted;
   Commit commit = Commit::agreed;
-  StepCodec contribute{}, result{};  // plain by default. Results are encoded once per axis, so give them at least 8 bits
+  // Codecs of contributions and of results. Use at least 8 bits for results, because they are encoded again for each axis.
+  StepCodec contribute{}, result{};
   Milliseconds join_timeout{60'000};
-  Milliseconds gather_timeout{0};  // How long a group waits for members that do not come. 0: the profile's
-  Milliseconds stall_timeout{0};   // How long a round waits for a member that says nothing. 0: the profile's
+  Milliseconds gather_timeout{0};  // how long a group waits for absent members; 0: as long as the profile says
+  Milliseconds stall_timeout{0};   // how long a round waits for a silent member; 0: as long as the profile says
+  EventHandler on_event{};         // gets what no call returns: see event.h
 };
 
-// One round of an averaging step, as this peer saw it.
-struct RoundSummary {
-  uint32_t round = 0;
-  std::string outcome{};  // "averaged", "alone", "no coordinator", "closed", "full", "undecided", "void"
-  uint32_t group = 0;     // number of members
-  uint32_t contributors_min = 0, contributors_max = 0;  // per chunk
-  double contributors_mean = 0;
-  // Counts of chunks. committed: applied. kept_local: applied, but without this peer's values. voided: no member takes a step.
-  // undecided: no verdict. lost: committed, but no result could be fetched.
-  uint64_t committed = 0, kept_local = 0, voided = 0, undecided = 0, lost = 0;
-  std::vector<std::string> absent{};                                   // for example "worker 3 (said nothing for 2.0 s)"
-  double gather_s = 0, contribute_s = 0, result_s = 0, verdict_s = 0;  // seconds spent waiting in each phase
-  // model_bytes: the least that a round with this many members must send.
-  uint64_t sent_bytes = 0, received_bytes = 0, model_bytes = 0;
-  double variance = 0;  // variance within the group before averaging, mean over the elements: an estimate of the spread
-  double total_weight = 0;
-};
-
-// One averaging step, as this peer saw it. After any failure, each chunk of the tensors holds either its old values or an
-// average.
-struct AveragingReport {
-  uint64_t step = 0;
-  bool exact = false;   // the result lacks no peer's values
-  uint64_t layout = 0;  // its version
-  std::vector<uint32_t> dims;
-  uint32_t peers = 0;  // alive, as far as this peer knows
-  std::vector<RoundSummary> rounds;
-  double seconds = 0;
-  std::string note;  // unusual events; empty: none
-  UNISONO_EXPORT std::string to_string() const;
-};
-
-struct ElasticPeer {
-  std::string name;
-  std::string status;  // "joining", "alive", "suspect", "left", "dead"
-  std::string address;
-  std::string role;
-  double bytes_per_second = 0;  // measured; 0: not measured yet
-  int64_t finished_step = -1;
-  bool self = false;
-};
-
-struct ElasticStatus {
-  std::string phase;  // "joining", "loading", "idle", "averaging", "leaving", "ended"
-  std::vector<ElasticPeer> peers;
-  uint64_t layout = 0;
-  std::vector<uint32_t> dims;
-  uint64_t averaging_steps = 0, exact_averaging_steps = 0;  // averaging steps that this process has finished
-  uint64_t sent_bytes = 0, received_bytes = 0;
-  uint64_t refused = 0;  // refused connections and messages: of unauthenticated peers, or damaged
-  std::string last_refusal;
-  uint32_t links = 0;
-  uint32_t serving = 0;                // joiners that load the state from this peer now
-  std::vector<std::string> endpoints;  // addresses where this process listens
-};
-
-// The state that a process received when it joined.
-struct ElasticState {
-  bool loaded = false;          // false: this process founded the run, or no peer had a state to give
-  int64_t step = -1;            // the donors' last averaging step
-  std::vector<float> values{};  // all tensors, one after the other
-  std::vector<std::pair<std::string, std::vector<std::byte>>> blobs{};
-  bool mixed = false;  // donors had different states; the values come from more than one of them
-  uint32_t donors = 0;
-  double seconds = 0;
-  uint64_t bytes = 0;
-  std::string note{};  // why nothing was loaded
-};
-
-// An averaging step that runs while the caller computes. Destroying the last copy of this handle does not end the averaging
-// step.
+// A handle of an averaging step that runs while the caller computes. The step continues even if all its handles are destroyed.
 class UNISONO_EXPORT ElasticWork {
  public:
   ElasticWork() = default;
   bool done() const;
-  // Waits for the end, then brings the result into the tensors that were given to average_async. Each element gets (mean -
-  // contributed value) added, so local steps taken meanwhile are kept. An element that did not change meanwhile, or had weight
-  // 0, becomes the mean itself, bit for bit. Call it once. timeout 0: no limit (the averaging step ends by its own timeouts).
-  // Error late: not done yet; call again.
+  // Waits for the end of the step, then applies the result to the tensors of average_async(). Call it once. To each element it
+  // adds (mean - contributed value), so that local steps taken meanwhile are kept. If an element did not change meanwhile or
+  // had weight 0, it becomes exactly the mean, bit for bit.
+  //
+  // timeout 0: there is no limit (the averaging step ends by its own timeouts). Error late: the step still runs; call wait()
+  // again.
   Result<AveragingReport> wait(Milliseconds timeout = Milliseconds{0});
-  // Ends this peer's part in the averaging step early. wait() still brings in the averages of finished rounds.
+  // Ends this peer's part in the averaging step early. wait() still applies the averages of the rounds that have finished.
   void cancel();
 
  private:
@@ -176,42 +118,49 @@ class UNISONO_EXPORT ElasticWork {
 
 class UNISONO_EXPORT Elastic {
  public:
-  // Blocks until this process knows the run's peers (at most join_timeout) and has loaded their state. Loading goes on as long
-  // as some donor gives a sign of life within 30 s; reducers and founders load nothing. Errors. invalid: bad options, or
-  // RUN_ID_MISMATCH or SCHEMA_MISMATCH: a seed answered for another run or for other tensors. unavailable: NO_SEED (no seed
-  // answered; the message names each), ROSTER_FULL, or the port is taken.
+  // Blocks until this process knows the run's peers (at most join_timeout) and has loaded their state. Loading may take longer
+  // than join_timeout, as long as a donor sends something at least every 30 s. Reducers and founders load nothing. Errors:
+  // - invalid: bad options.
+  // - invalid (RUN_ID_MISMATCH, SCHEMA_MISMATCH): a seed belongs to another run, or has other tensors.
+  // - unavailable: NO_SEED (no seed was in the run; the message lists all, and says which are themselves still looking for it),
+  //   ROSTER_FULL, or the port is taken.
   static Result<Elastic> join(const ElasticOptions& options);
   Elastic(Elastic&&) noexcept;
   Elastic& operator=(Elastic&&) noexcept;
-  ~Elastic();  // calls leave() if the caller has not
+  ~Elastic();  // calls leave() if the caller did not
 
   const ElasticState& state() const;
-  // True once min_peers are there and have a layout. Waits for at most `timeout`.
+  // Waits at most `timeout`. Returns true as soon as min_peers peers have joined and have got a layout.
   bool ready(Milliseconds timeout);
 
-  // One averaging step over the tensors (sizes as in tensor_elements), in place. weight: how much this peer's values count, for
-  // example the number of samples behind them; 0: this peer takes the mean and gives nothing. Errors. invalid: wrong sizes, a
-  // weight that is neither 0 nor from 1e-96 to 1e96, or another averaging step is running. unavailable (SHUTTING_DOWN): leave()
-  // was called.
+  // Runs one averaging step over the tensors, in place. Their sizes must match tensor_elements. weight: the weight of this peer
+  // in the mean, for example its number of samples. With weight 0, it receives the mean and contributes nothing. If a chunk of
+  // the tensors has a NaN or an infinite value, this peer keeps the chunk, and the others average it without this peer; the
+  // reports of all say so. Errors:
+  // - invalid: the sizes are wrong, or another averaging step is running.
+  // - invalid: the weight is neither 0 nor within 1e-96 … 1e96.
+  // - unavailable (SHUTTING_DOWN): leave() was called.
   Result<AveragingReport> average(std::span<const std::span<float>> tensors, double weight = 1);
   Result<AveragingReport> average(std::span<float> tensor, double weight = 1);
-  // The same, over a copy of the tensors, while the caller computes on.
+  // Like average(), but it works on a copy of the tensors while the caller continues to compute.
   Result<ElasticWork> average_async(std::vector<std::span<float>> tensors, double weight = 1);
 
-  // Named bytes that joiners receive together with the values of the next averaging step (or of offer_values): optimizer state,
-  // step numbers and the like. Replaces the earlier ones. At most 1 GiB in all and 64 blobs.
+  // Sets named blobs for joiners, such as the optimizer's state and step numbers. Joiners receive them together with the values
+  // that the next averaging step or offer_values() gives. New blobs replace all earlier ones. Limits: 64 blobs, 1 GiB in all.
   Status set_state(std::vector<std::pair<std::string, std::vector<std::byte>>> blobs);
-  // Gives joiners these values until the first averaging step. A founder calls it, since it has nothing else to give yet.
+  // Offers these values to joiners until the first averaging step has ended. Founders need this because they have no averages
+  // yet.
   Status offer_values(std::span<const std::span<float>> tensors);
 
   ElasticStatus status() const;
-  // An ordinary group of the peers that the newest layout names, in its order, for exact collectives between averaging steps.
-  // Like every group it re-forms when a peer is lost. All of these peers must call it after the same averaging step. options:
-  // those of the group; rank, world size, rendezvous and job are filled in. Errors. unavailable: there is no layout, or it does
-  // not name this process yet (try again after the next averaging step). late: some peers did not come; the message names them.
+  // Makes an ordinary group of the peers in the newest layout, in the layout's order. It serves for exact collectives between
+  // averaging steps. All of these peers must call it after the same averaging step. Like every group, it can be re-formed when
+  // a peer is lost. The library sets rank, world size, rendezvous and job of `options`. Errors:
+  // - unavailable: there is no layout yet, or it does not include this process (try again after the next averaging step).
+  // - late: some peers did not join; the message lists them.
   Result<Group> group(Milliseconds timeout = Milliseconds{10'000}, const Options& options = {});
-  // Says goodbye and ends. It first finishes the work that other peers wait for, within the profile's grace (5 or 15 s). Safe
-  // to call twice.
+  // Leaves the run, and tells the other peers. Before that, it finishes the work for which other peers wait, but takes no
+  // longer than the profile's grace period (5 or 15 s). A second call is harmless.
   Status leave();
 
  private:

@@ -5,13 +5,17 @@
 //   auto work = group->all_reduce_async(tensor, {.op = ReduceOp::avg});
 //   auto done = work.wait();                                   // Result<Report>
 //
-// All ranks of a group call the same collectives with matching arguments, in the same order or with the same CallOptions::id.
-// The library detects a mismatch and names it. Every rank that gets ok holds the same bits. Every operation ends by its
-// deadline: with ok, or with a Status that names the peer, the phase and the missing bytes. After peer_lost or late, call
-// reform().
+// All ranks of a group call the same collectives with matching arguments. They call them in the same order, or give each call
+// the same CallOptions::id. The library detects a mismatch and names it. Every rank that gets ok holds the same bits. Every
+// operation ends by its deadline. It ends with ok, or with a Status that names the peer, the phase and the missing bytes. After
+// peer_lost or late, call reform().
 //
-// Thread-safe: any thread may start operations and wait for them. Until an operation is done, its buffers must stay valid and
-// must not be touched. Group and Work are cheap handles; dropping the last handle of the joined group closes its links.
+// Any thread may start operations and wait for them. Until an operation is done, the caller must keep its buffers alive and
+// must not touch them. Group and Work are cheap handles. A Work may be dropped before its operation is done.
+//
+// The destructor of the last handle of the joined group first waits for those operations that other ranks may need: all but
+// receives. Each of them ends by its deadline. So what was sent arrives. Then the destructor closes the links. Buffers of
+// operations whose Work was dropped must live until then.
 #pragma once
 
 #include <cstdint>
@@ -35,20 +39,21 @@ struct WorkState;
 struct GroupState;
 }  // namespace internal
 
-// One operation in flight.
+// A handle of one operation.
 class UNISONO_EXPORT Work {
  public:
   Work() = default;
-  // Blocks until the operation is done, at most until its deadline. Returns its report, or the Status of its failure.
+  // Blocks until the operation is done, which takes at most until its deadline. Returns the operation's report, or the Status
+  // of its failure.
   Result<Report> wait();
-  // As wait(), but returns late ("still running") after `time`; the operation continues.
+  // Like wait(), but if the operation is not done after `time`, returns late ("still running"). The operation then continues.
   Result<Report> wait_for(Milliseconds time);
   bool done() const;
-  // Calls `notice` once when the operation is done, or immediately if it already is. The caller is the thread that notices the
-  // end: one of the library's own, or one that waits for another operation. `notice` must be short. It may start operations,
-  // but must not wait for any.
+  // Calls `notice` once, when the operation is done. If it is done already, notify() calls `notice` at once. `notice` runs on
+  // the thread that detects the end. This is a thread of the library, or a thread that waits for another operation. `notice`
+  // must be short. It may start operations, but must not wait for any.
   void notify(std::function<void()> notice) const;
-  // The report so far. It is complete after done(), also for a failed operation.
+  // Returns the report as it is now. It is complete once done() returns true, even if the operation failed.
   Report report() const;
   explicit operator bool() const { return state_ != nullptr; }
 
@@ -62,43 +67,44 @@ struct Member {
   uint32_t rank = 0;
   std::string host;
   int32_t pid = 0;
-  std::string link;  // "shm", "tcp 10.0.0.2:4711 (eth0)", "self"
+  std::string link;  // "shm", "tcp 10.0.0.2:4711 (eth0)" or "self"
 };
 
-// Speed of the links between members, as schedules use it. It is measured when the group forms, and again when processes join.
-// Equal on all ranks.
+// The speeds of the links between members. The library uses them to choose schedules. Rank 0 measures them when the group
+// forms, and again when processes join. They are equal on all ranks.
 struct LinkSpeeds {
   struct Kind {
-    bool measured = false;    // false: a starting value, as rank 0 has no such link or got no answer in time
-    double latency_us = 0;    // one way, for a message of a few bytes
+    bool measured = false;  // false: the speeds are defaults, because rank 0 has no link of this kind or got no answer in time
+    double latency_us = 0;  // time that a message of a few bytes takes in one direction
     double bytes_per_us = 0;  // 1000 = 1 GB/s
   };
   struct HostPair {
     std::string host_a, host_b;
     Kind speed;
   };
-  Kind inside_hosts, between_hosts;    // between hosts: the median of all pairs
-  std::vector<HostPair> host_pairs{};  // the measured pairs; up to 64 hosts
-  // "inside hosts 0.4 us, 9.1 GB/s; between hosts 25 us, 1.1 GB/s (not measured)". If pairs differ much, it ends with the
-  // slowest: "slowest a-b 26 us, 0.1 GB/s".
+  Kind inside_hosts, between_hosts;    // between_hosts: the median over all pairs of hosts
+  std::vector<HostPair> host_pairs{};  // the pairs of hosts that were measured; for up to 64 hosts
+  // Returns, for example, "inside hosts 0.4 us, 9.1 GB/s; between hosts 25 us, 1.1 GB/s (not measured)". If the pairs of hosts
+  // differ much, the text also has the slowest pair: "slowest a-b 26 us, 0.1 GB/s".
   UNISONO_EXPORT std::string to_string() const;
 };
 
-// The outcome of re-forming a group.
+// The result of reform().
 struct Reformed {
   uint32_t epoch = 0;
-  uint32_t rank = 0;        // new rank of this process
-  uint32_t world_size = 0;  // new size
+  uint32_t rank = 0;        // the new rank of this process
+  uint32_t world_size = 0;  // the new number of ranks
   std::vector<Member> lost;
   std::vector<Member> joined;
   int64_t total_us = 0;
 };
 
-using Counts = std::span<const size_t>;  // elements per rank; empty = equal blocks
+using Counts = std::span<const size_t>;  // number of elements of each rank; empty: all blocks have equal size
 
 class UNISONO_EXPORT Group {
  public:
-  // Meets the other ranks. Returns when all links are up; otherwise the error names the missing ranks and the attempts made.
+  // Connects to the other ranks, and returns when all links are up. The message of an error names the missing ranks and the
+  // attempts to reach them.
   static Result<Group> join(const Options& options = {});
 
   uint32_t rank() const;
@@ -106,44 +112,48 @@ class UNISONO_EXPORT Group {
   uint32_t epoch() const;
   std::vector<Member> members() const;
   LinkSpeeds link_speeds() const;
-  // Statistics of this group since it was joined, split or re-formed. Empty if it keeps no record: after the group has ended,
-  // with UNISONO_RECORD=0, and for sub-groups beyond the 63rd.
+  // Returns statistics of this group since it was joined, split or re-formed. They are empty if the group keeps no record. A
+  // group keeps none after its end, with UNISONO_RECORD=0, and if it is a sub-group beyond the 63rd.
   Counters counters() const;
-  // Writes the group's record (docs/guides/troubleshooting.md) to a file for `unisono explain` and `unisono trace`, replacing
-  // the file. unavailable: there is no record, or the file cannot be written.
+  // Writes the group's record to a file, for `unisono explain` and `unisono trace`. An existing file is replaced. See
+  // docs/guides/troubleshooting.md. Error unavailable: there is no record, or the file cannot be written.
   Status dump_record(const std::string& path) const;
 
-  // Every rank ends with the reduction of all ranks' tensors. One tensor: in place.
+  // Every rank gets the reduction of all ranks' tensors. The overload with one tensor works in place.
   Work all_reduce_async(Tensor inout, const CallOptions& options = {});
   Work all_reduce_async(ConstTensor input, Tensor output, const CallOptions& options = {});
-  // Rank r ends with block r of the reduction. input holds the blocks of all ranks in rank order.
+  // Rank r gets block r of the reduction. Each rank's input holds the blocks for all ranks, in rank order.
   Work reduce_scatter_async(ConstTensor input, Tensor output, Counts counts = {}, const CallOptions& options = {});
-  // In place: the result replaces this rank's block of inout; the other blocks are unspecified afterwards.
+  // Works in place: the result replaces this rank's block of inout. The other blocks are unspecified afterwards.
   Work reduce_scatter_async(Tensor inout, Counts counts = {}, const CallOptions& options = {});
-  // Every rank ends with all ranks' blocks in rank order.
+  // Every rank gets the blocks of all ranks, in rank order.
   Work all_gather_async(ConstTensor input, Tensor output, Counts counts = {}, const CallOptions& options = {});
-  // In place: inout already holds this rank's block at its position.
+  // Works in place: inout must hold this rank's block at its position.
   Work all_gather_async(Tensor inout, Counts counts = {}, const CallOptions& options = {});
   Work broadcast_async(Tensor inout, uint32_t root, const CallOptions& options = {});
-  // Only root's output is written, and it may be the input's memory. The other ranks' outputs are ignored.
+  // The root gets the reduction of all ranks' inputs. Its output may be the same memory as its input. The outputs of other
+  // ranks are ignored.
   Work reduce_async(ConstTensor input, Tensor output, uint32_t root, const CallOptions& options = {});
-  // root ends with all ranks' blocks; counts are needed on root only.
+  // The root gets the blocks of all ranks, in rank order. Only the root needs counts.
   Work gather_async(ConstTensor input, Tensor output, uint32_t root, Counts counts = {}, const CallOptions& options = {});
-  // Rank r ends with block r of root's input; counts are needed on root only.
+  // Rank r gets block r of the root's input. Only the root needs counts.
   Work scatter_async(ConstTensor input, Tensor output, uint32_t root, Counts counts = {}, const CallOptions& options = {});
-  // Block d of input goes to rank d; block s of output comes from rank s. Equal blocks may be exchanged in place.
+  // Block d of a rank's input goes to rank d; block s of its output comes from rank s. Blocks of equal size may be exchanged in
+  // place.
   Work all_to_all_async(ConstTensor input, Tensor output, Counts send_counts = {}, Counts recv_counts = {},
                         const CallOptions& options = {});
   Work barrier_async(const CallOptions& options = {});
-  // Messages between two ranks match by tag, in order of the calls for one tag. tag < 2^15.
+  // Send and receive messages between two ranks. The n-th send with a tag matches the n-th receive with the same tag. Every
+  // number is a tag. Both ranks keep about 64 bytes for each tag that they have used.
   Work send_async(ConstTensor input, uint32_t to, uint32_t tag = 0, const CallOptions& options = {});
   Work recv_async(Tensor output, uint32_t from, uint32_t tag = 0, const CallOptions& options = {});
 
-  // Receives the first message with this tag from any rank, if no other receive has claimed it. Report::last_rank is its
-  // sender. peer_lost: no other member is left. A late error names the members that were lost before.
+  // Receives a message with this tag from any rank: the first message that no other receive has claimed. Report::last_rank is
+  // the sender. Error peer_lost: no other member is left. Error late: the message of the error names lost members, if there are
+  // any.
   Work recv_any_async(Tensor output, uint32_t tag = 0, const CallOptions& options = {});
 
-  // The same, blocking.
+  // The calls above in blocking form.
   Result<Report> all_reduce(Tensor inout, const CallOptions& options = {});
   Result<Report> all_reduce(ConstTensor input, Tensor output, const CallOptions& options = {});
   Result<Report> reduce_scatter(ConstTensor input, Tensor output, Counts counts = {}, const CallOptions& options = {});
@@ -161,40 +171,51 @@ class UNISONO_EXPORT Group {
   Result<Report> recv(Tensor output, uint32_t from, uint32_t tag = 0, const CallOptions& options = {});
   Result<Report> recv_any(Tensor output, uint32_t tag = 0, const CallOptions& options = {});
 
-  // The two halves of an all-reduce for ranks that each keep a shard of the tensor (ShardedStep, docs/guides/packet_loss.md).
-  // reduce_shards: rank r gets shard r of the reduction. gather_shards: every rank gets all shards. shard_layout() gives the
-  // sizes.
+  // The two halves of an all-reduce, for ranks that each keep one shard of the tensor (ShardedStep,
+  // docs/guides/packet_loss.md).
+  // - reduce_shards(): rank r gets shard r of the reduction. It uses codec.reduce and shard_unit of `options`.
+  // - gather_shards(): every rank gets all shards. It uses codec.gather and shard_unit of `options`. In the output, this rank's
+  //   own shard also has the values that the other ranks decode.
+  // - shard_layout(): returns the sizes. It uses only the size and the type of `tensor`.
   //
-  // With Delivery::lossy, a range (the content of one datagram) may lack contributions. A range that is missing leaves output's
-  // old values in place. Report::delivery names those ranges and the silent ranks. Every rank needs a shard that is not empty.
-  // gather_shards sets output's own shard to the values that the other ranks decode. `tensor` gives only its size and type.
-  // From `options`, both use shard_unit and the codec: reduce_shards its first half, gather_shards its second.
+  // With Delivery::lossy, every rank needs a shard that is not empty, and some contributions to a range (the content of one
+  // datagram) may be missing. If a whole range is missing, the output keeps its old values there. Report::delivery lists these
+  // ranges, and the ranks that were silent.
   Result<ShardLayout> shard_layout(ConstTensor tensor, const StepCodec& codec = {}, uint32_t shard_unit = 0) const;
   Work reduce_shards_async(ConstTensor input, Tensor shard, const CallOptions& options = {});
   Result<Report> reduce_shards(ConstTensor input, Tensor shard, const CallOptions& options = {});
   Work gather_shards_async(ConstTensor shard, Tensor output, const CallOptions& options = {});
   Result<Report> gather_shards(ConstTensor shard, Tensor output, const CallOptions& options = {});
-  // Bytes of a full datagram between all members, header included. 0: some links carry no datagrams, so no call can be lossy.
+  // Returns the size, in bytes and with its header, of the largest datagram that every link of the group can carry. 0: some
+  // link carries no datagrams, so calls cannot be lossy.
   uint32_t datagram_bytes() const;
 
-  // Makes a group of some of this group's ranks, numbered in the given order. Every member of the new group calls it with the
-  // same list, and makes its sub-groups in the same order; it sends nothing. The new group ends when its parent re-forms.
+  // Returns a handle of this group for callers that wait for each operation in pieces of time, to handle signals in between,
+  // for example. Its asynchronous calls cost as little as blocking ones: each polls for up to about 1 ms before it returns. An
+  // operation that has not ended by then makes progress only after somebody has begun to wait for it.
+  Group polling() const;
+
+  // Makes a sub-group of the given ranks, numbered in the given order. All its members must call split() with the same list. If
+  // they make several sub-groups, they must make them in the same order. split() sends nothing. The sub-group ends when this
+  // group re-forms.
   Result<Group> split(std::span<const uint32_t> ranks);
 
-  // Ends this rank's operations in this group, and the other members' operations that need this rank, including later calls.
-  // They end with unavailable ("aborted", with the reason). This rank's later calls are refused. The process's other groups,
-  // and groups split from this one, continue.
+  // Ends this rank's operations in this group, and refuses its later calls. At the other members, it ends the running and later
+  // operations that need this rank. All these operations end with unavailable ("aborted", with the reason). The other groups of
+  // this process continue, even if they were split from this group.
   void abort(const std::string& reason = "");
 
-  // After peer_lost or late: the living ranks agree on the survivors, keep their links and admit processes that wait to join.
-  // The group continues under a new epoch with new ranks; the order stays, and joiners come last. All living ranks must call
-  // it. A rank that does not answer within Options::reform_timeout is removed, and learns that when it comes back. Operations
-  // in flight end with peer_lost.
+  // Call it on all living ranks after peer_lost or late. They agree on the survivors, keep their links, and admit processes
+  // that wait to join. Operations in flight end with peer_lost. The group continues with a new epoch and new ranks: first the
+  // survivors in their old order, then the joiners.
+  //
+  // If a rank does not answer within Options::reform_timeout, it is removed. When it answers again, it is told so.
   Result<Reformed> reform();
 
  private:
   explicit Group(std::shared_ptr<internal::GroupState> state) : state_(std::move(state)) {}
   std::shared_ptr<internal::GroupState> state_;
+  bool polls_ = false;
 };
 
 }  // namespace unisono

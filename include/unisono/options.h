@@ -1,4 +1,4 @@
-// Options for joining a group (Options), and options of a single call (CallOptions).
+// Options are for joining a group; CallOptions are for a single call.
 #pragma once
 
 #include <chrono>
@@ -10,6 +10,7 @@
 
 #include "unisono/codec.h"
 #include "unisono/delivery.h"
+#include "unisono/event.h"
 #include "unisono/schedules.h"
 #include "unisono/store.h"
 #include "unisono/tensor.h"
@@ -18,77 +19,95 @@ namespace unisono {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// Empty strings and negative numbers mean "from the environment, else the default": see docs/guides/operations.md.
+// If a field is an empty string or a negative number, the value comes from an environment variable. If that is not set, the
+// default holds. The comments name the variables. See docs/guides/operations.md.
 struct Options {
   int32_t rank = -1;        // RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK
   int32_t world_size = -1;  // WORLD_SIZE, SLURM_NTASKS, OMPI_COMM_WORLD_SIZE
-  // "tcp://host:port", "tcp://[host,address]:port" or "file:///path". UNISONO_RENDEZVOUS; MASTER_ADDR and MASTER_PORT.
+  // "tcp://host:port", "tcp://[host,address]:port" or "file:///path". Variables: UNISONO_RENDEZVOUS; MASTER_ADDR and
+  // MASTER_PORT.
   std::string rendezvous{};
-  // Replaces `rendezvous`: rank 0 stores its address here, and the other ranks read it.
+  // If this is set, it replaces `rendezvous`. Rank 0 stores its address in it, and the other ranks read it.
   std::shared_ptr<KeyValueStore> store{};
-  std::string job{};                  // distinguishes jobs that use one address. UNISONO_JOB, SLURM_JOB_ID, …
-  std::string interface {};           // network interface or address to listen on. UNISONO_INTERFACE; else by reachability
-  std::string transport{};            // a name of transport_table. UNISONO_TRANSPORT
-  bool join_running = false;          // wait until a running group re-forms, and join it then
-  Milliseconds join_timeout{60'000};  // time for all ranks to meet
+  std::string job{};  // distinguishes jobs that use the same address. UNISONO_JOB, SLURM_JOB_ID, …
+  // The network interface or the address to listen on. UNISONO_INTERFACE. Default: all interfaces that peers can reach.
+  std::string interface {};
+  std::string transport{};            // one of the names in transport_table. UNISONO_TRANSPORT
+  bool join_running = false;          // true: join() waits until a running group re-forms, and then joins it
+  Milliseconds join_timeout{60'000};  // all ranks must have connected within this time
   Milliseconds timeout{300'000};      // default deadline of an operation
-  Milliseconds reform_timeout{200};   // during re-forming, a peer that stays silent for this long is removed
-  uint32_t min_world = 1;             // re-forming with fewer survivors ends the group (unavailable). Equal on all ranks
-  // Re-forming also ends the group when fewer than half the old members survive, or exactly half without rank 0.
+  Milliseconds reform_timeout{200};   // if a peer is silent for this long, re-forming removes it
+  // With fewer survivors than this, reform() ends the group (unavailable). It must be equal on all ranks.
+  uint32_t min_world = 1;
+  // true: reform() also ends the group if fewer than half of the old members survive, or if exactly half survive without rank
+  // 0.
   bool require_majority = false;
-  // udp: limit on everything that this process sends, in Mbit/s. 0: the measured capacity. UNISONO_RATE_LIMIT_MBPS.
+  // For udp: this process sends at most this many Mbit/s in total. 0: the measured capacity is the limit.
+  // UNISONO_RATE_LIMIT_MBPS.
   uint32_t rate_limit_mbps = 0;
-  // udp: protects datagrams by CRC-32C instead of SipHash-2-4. It is faster, but anyone who can send to a port may forge
-  // datagrams. A link uses it if both ends ask for it; lossy operations use it if all ranks ask. UNISONO_DATAGRAM_CHECKSUM.
+  // For udp. true: CRC-32C protects datagrams. false: SipHash-2-4 protects them. CRC-32C is faster, but anyone who can send to
+  // a port can forge datagrams. A link uses CRC-32C if both its ends set this option. Lossy operations use it if all ranks set
+  // it. UNISONO_DATAGRAM_CHECKSUM.
   bool datagram_checksum = false;
-  uint32_t streams_per_link = 0;  // TCP connections per pair of hosts; 0: automatic
-  // File that `unisono tune` wrote. Rank 0's file counts; for streams_per_link each process uses its own. UNISONO_TUNING.
+  uint32_t streams_per_link = 0;  // number of TCP connections between each pair of hosts; 0: automatic
+  // Path of a file that `unisono tune` wrote. The file of rank 0 applies to all ranks, except for streams_per_link: each
+  // process takes it from its own file. UNISONO_TUNING.
   std::string tuning{};
-  // Codec of calls that name none, as Codec::parse() reads it; "": plain. Equal on all ranks. UNISONO_CODEC.
+  // The codec for calls that name none, in the form that Codec::parse() reads. "": plain. It must be equal on all ranks.
+  // UNISONO_CODEC.
   std::string codec{};
-  // Threads that encode and decode large tensors, including the calling one; 0: automatic. UNISONO_COMPUTE_THREADS.
+  // The number of threads that encode and decode large tensors. The calling thread counts. 0: automatic.
+  // UNISONO_COMPUTE_THREADS.
   uint32_t compute_threads = 0;
-  bool payload_checksum = false;  // CRC-32C over payloads too; headers always have one
+  bool payload_checksum = false;  // true: CRC-32C protects payloads, too; headers are always protected
+  // Gets what no call returns: see event.h. The log that UNISONO_LOG chooses gets it, too.
+  EventHandler on_event{};
 };
 
-// The order of additions. in_rank_order gives the same bits for every schedule, message size, timing, slice size and transport.
-// any lets the library choose schedules that add partial sums; all ranks still get the same bits.
+// The order in which values are added.
+// - in_rank_order: the bits of the result do not depend on schedule, message size, timing, slice size or transport.
+// - any: schedules may also add partial sums to each other. All ranks still get the same bits.
 enum class Order : uint8_t { automatic = 0, in_rank_order = 1, any = 2 };
 
 struct CallOptions {
   ReduceOp op = ReduceOp::sum;
   Order order = Order::automatic;
   ScheduleKind schedule = ScheduleKind::automatic;
-  Milliseconds timeout{0};   // 0 = the group's default; at most 30 days
-  uint64_t id = 0;           // not 0: ranks match operations by this number instead of by call order; below 2^56
+  Milliseconds timeout{0};  // 0: the default of the group; at most 30 days
+  // If this is not 0, ranks match operations by this number, and not by the order of calls. It must be below 2^56.
+  uint64_t id = 0;
   uint64_t slice_bytes = 0;  // 0 = automatic
-  // Not 0: a number that must be equal on all ranks, such as a hash of the call's purpose. If one rank's number differs, the
-  // call ends with invalid on all ranks. Ranks compare a 40-bit hash of it. For all_reduce, reduce_scatter, all_gather,
-  // broadcast and reduce.
+  // If this is not 0, it must be equal on all ranks. It can be a hash of the call's purpose, for example. If any rank passes
+  // another number, the call ends with invalid on all ranks. Ranks compare 40-bit hashes of the number. It works with
+  // all_reduce, reduce_scatter, all_gather, broadcast and reduce.
   uint64_t agreement = 0;
-  std::optional<Codec> codec{};  // none = the group's
-  // Null, or a buffer of as many elements as the input, which receives this rank's encoding error. The error is the input minus
-  // the values that the other ranks decoded. Where this rank adds contributions, the error of the encoded sum is added to it
-  // (times the world size for avg). So the sum of all inputs equals the result plus the sum of all encode_error, which error
-  // feedback adds to the next input. Elements that were not encoded get zero. For f32 tensors; all_reduce and reduce_scatter.
+  std::optional<Codec> codec{};  // none: the codec of the group
+  // For error feedback: null, or a buffer with as many elements as the input. It receives the error of this rank's encoding. It
+  // works with all_reduce and reduce_scatter of f32 tensors.
+  //
+  // The error is the input minus the values that the other ranks decoded. For elements that were not encoded, it is 0. Where
+  // this rank adds contributions, the error of the encoded sum is added (times the world size for avg). Therefore, summed over
+  // all ranks, sum(inputs) = result + sum(encode_error).
   float* encode_error = nullptr;
-  // Error feedback (EF14: Seide et al., 2014): adds encode_error to the input first, in the same pass. Use one encode_error
-  // buffer for all steps, zeros before the first. Excludes measure_error. After a failed call the buffer is unspecified, like
-  // the result.
+  // true: encode_error is first added to the input, in the same pass over memory (EF14: Seide et al., 2014). Pass the same
+  // encode_error buffer in all steps, with zeros before the first step. After a failed call its content is unspecified, like
+  // that of the result. It cannot be combined with measure_error.
   bool error_feedback = false;
-  // Fills Report::measured_error. It costs a second, exact sum, and memory for the input in fp32. For blocking all_reduce (sum,
-  // avg) of f32, f16 and bf16 tensors, without id; equal on all ranks.
+  // true: fills Report::measured_error. This costs a second, exact sum, and memory for the input in fp32. It is only for
+  // blocking all_reduce (sum, avg) of f32, f16 and bf16 tensors, without id. It must be equal on all ranks.
   bool measure_error = false;
-  // lossy: an estimate replaces data that does not arrive in time (docs/guides/packet_loss.md). For all_reduce, reduce_shards
-  // and gather_shards of f32, f16 and bf16, sum and avg, over links of the transport "udp"; without id, encode_error,
-  // measure_error and agreement. automatic: lossy where that pays, else reliable; all_reduce only. Equal on all ranks.
+  // lossy: if data does not arrive in time, an estimate replaces it (docs/guides/packet_loss.md). automatic: the library uses
+  // lossy delivery where that is faster, and reliable delivery elsewhere; for all_reduce only. It must be equal on all ranks.
+  //
+  // lossy works with all_reduce, reduce_shards and gather_shards, for sum and avg of f32, f16 and bf16, over links of the
+  // transport "udp". It cannot be combined with id, encode_error, measure_error or agreement.
   Delivery delivery = Delivery::reliable;
   DeliveryOptions lossy{};
-  // reduce_shards and gather_shards: shard sizes are multiples of this many elements; 0: of the codec's block. Give both calls
-  // the same value if their codecs differ.
+  // For reduce_shards and gather_shards: the sizes of shards are multiples of this many elements. 0: multiples of the codec's
+  // block size. If the two calls have different codecs, pass the same value to both calls.
   uint32_t shard_unit = 0;
-  // Lossy gather_shards: null, or for each rank the ranges of its shard that must arrive, in ascending order. The call requests
-  // them again until they arrive or their rank falls silent.
+  // For lossy gather_shards: null, or one list for each owner of a shard. The list names the ranges of this shard that must
+  // arrive, in ascending order. The call requests them again until they arrive or until their owner falls silent.
   const std::vector<std::vector<uint32_t>>* needed_ranges = nullptr;
 };
 

@@ -1,7 +1,7 @@
-// The collectives, and the one table of schedules: number, name, and what each can do. All other lists are made of it.
+// The collectives, and the table of schedules with their numbers, names and properties. Row k describes the schedule with
+// number k.
 //
-// Parsers, the command line, completion, Python, records, the cost model and `unisono tune` read this table;
-// tools/check_source refuses a second one. A row stands at the place of its number.
+// All other lists of schedules are derived from this table. tools/check_source refuses a second list.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ enum class Collective : uint8_t {
 };
 inline constexpr size_t collective_count = 11;
 
-// The numbers travel between ranks and stand in records: a number is never reused.
+// The numbers are part of messages and records, so a number is never used again for another schedule.
 enum class ScheduleKind : uint8_t {
   automatic = 0,
   ring = 1,
@@ -42,13 +42,16 @@ enum class ScheduleKind : uint8_t {
 struct ScheduleFacts {
   ScheduleKind kind = ScheduleKind::automatic;
   const char* name = "";
-  uint16_t collectives = 0;       // bit c: it serves the collective of number c
-  uint8_t preference = 0;         // of two schedules that are equally fast, the one with the smaller number is taken
-  uint32_t direct_world_max = 0;  // up to so many ranks each message holds one rank's own values: sums in rank order can be had
-  bool inside = false;            // can be the part of a hierarchical schedule inside host groups
-  bool between = false;           // can be its part between host groups
-  bool needs_host_groups = false;  // useful only with several host groups, and several ranks in one of them
-  bool is_pipelined = false;       // every round passes the same chunks on, so smaller slices fill its pipeline sooner
+  uint16_t collectives = 0;  // if bit c is set, the schedule supports the collective with number c
+  uint8_t preference = 0;    // if schedules are equally fast, the one with the smallest value is chosen
+  // With at most this many ranks, each message of the schedule holds the values of one rank only. The schedule can then add
+  // values in rank order.
+  uint32_t direct_world_max = 0;
+  bool inside = false;   // true: a hierarchical schedule can use it inside host groups
+  bool between = false;  // true: a hierarchical schedule can use it between host groups
+  // true: it is useful only if there are several host groups, and one of them has several ranks
+  bool needs_host_groups = false;
+  bool is_pipelined = false;  // true: every round forwards the same chunks, so smaller slices fill the pipeline sooner
 
   constexpr bool serves(Collective collective) const { return (collectives >> static_cast<unsigned>(collective) & 1) != 0; }
   constexpr bool is_direct(uint32_t world) const { return world <= direct_world_max; }
@@ -125,13 +128,14 @@ static_assert(
       }
       return true;
     }(),
-    "a row stands at the place of its number");
+    "rows must be ordered by number");
 
 constexpr bool is_schedule(size_t number) { return number < schedule_count; }
-// The number must be a schedule's.
+// kind must be a valid schedule number.
 constexpr const ScheduleFacts& facts_of(ScheduleKind kind) { return schedule_table[static_cast<size_t>(kind)]; }
 
-// By number, as C++ and Python name them ("automatic"), and as people type them ("auto").
+// The names, indexed by schedule number. schedule_names are for C++ and Python ("automatic"), schedule_words for the command
+// line ("auto").
 inline constexpr auto schedule_names = [] {
   std::array<const char*, schedule_count> names{};
   for (size_t i = 0; i < schedule_count; ++i) names[i] = schedule_table[i].name;
@@ -143,7 +147,7 @@ inline constexpr auto schedule_words = [] {
   return words;
 }();
 
-// By either name; null for any other.
+// Finds a schedule by its name or its word. Returns null if no schedule is called that.
 constexpr const ScheduleFacts* find_schedule(std::string_view name) {
   for (size_t i = 0; i < schedule_count; ++i) {
     if (name == schedule_names[i] || name == schedule_words[i]) return &schedule_table[i];

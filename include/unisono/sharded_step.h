@@ -1,20 +1,22 @@
-// Training with a sharded optimizer over links that lose packets: every rank owns a shard of the parameters, updates it, and
-// sends its values to all ranks.
+// Training with a sharded optimizer over links that lose packets. Every rank owns a shard of the parameters. It updates its
+// shard, and sends the new values to all ranks.
 //
 //   auto options = *unisono::ShardedOptions::parse("loss_budget=0.2,clip=1");
 //   auto step = unisono::ShardedStep::make(*group, initial, unisono::make_adamw({.rate = 3e-4}), options);
 //   while (step->step() < steps) {
 //     backward(step->parameters(), gradient);  // the model computes with these parameters
 //     auto report = step->run(gradient);       // averages all ranks' gradients, updates the own shard, and sends it
-//   }                                          // peer_lost: group->reform(), then step->resume(*group)
+//   }                                          // on peer_lost: group->reform(), then step->resume(*group)
 //
-// Loss up to loss_budget is not repaired. Gradients become an unbiased average of the data that arrived; parameters that do not
-// arrive keep their old values. One rank writes each value, and ranks send values, never differences. So replicas lag behind by
-// a bounded amount on average, and always agree on which value is newest. After a step without loss all replicas are equal to
+// If at most the share loss_budget of the data is lost, it is not sent again. The gradient is then an unbiased average of the
+// data that arrived. Parameters that do not arrive keep their old values. After a step without loss, all replicas are equal to
 // the bit.
 //
-// Source: "Distributed Training under Packet Loss", arXiv 2507.07114. docs/guides/packet_loss.md derives the rest, and the
-// expected drift.
+// Only one rank writes each value, and ranks send values, never differences. Replicas therefore agree on which value is newest.
+// The mean number of steps by which a replica lags is bounded.
+//
+// Source: "Distributed Training under Packet Loss", arXiv 2507.07114. docs/guides/packet_loss.md derives the expected
+// difference between replicas.
 #pragma once
 
 #include <cstddef>
@@ -40,121 +42,137 @@ class ShardedStepper;
 }
 
 struct ShardedOptions {
-  // reliable: everything arrives, over any transport; bit-identical to lossy delivery without loss. lossy needs the transport
-  // "udp". It falls back to reliable if so few parameters exist that some rank has no shard (at most 16 (N-1) N in fp32).
+  // reliable: all data arrives, over any transport. The result has the same bits as lossy delivery without loss. lossy: this
+  // needs the transport "udp". If some rank would have no shard, reliable delivery is used instead. With N ranks, this happens
+  // only if there are at most 16 (N-1) N fp32 parameters.
   Delivery delivery = Delivery::lossy;
-  DeliveryOptions lossy{};  // for both halves; on_empty: automatic means hold
-  StepCodec gradients{};    // codec of gradients; plain: fp32
-  StepCodec values{};       // codec of parameters. The owner keeps fp32 values, but computes with the decoded ones
-  double clip_norm = 0;     // upper limit of the average gradient's norm, by scaling; 0: none
-  // A step whose average contains a value that is not finite changes nothing on any rank. clip_norm implies it.
+  DeliveryOptions lossy{};  // for reduce_shards and gather_shards; OnEmpty::automatic means hold
+  StepCodec gradients{};    // codec of the gradients; plain: they are sent as fp32
+  StepCodec values{};       // Codec of the parameters. Their owner keeps them in fp32, but computes with the decoded values.
+  double clip_norm = 0;     // if the norm of the average gradient is larger, it is scaled down to this; 0: no limit
+  // true: if the average contains a value that is not finite, the step changes nothing on any rank. clip_norm implies this.
   bool check_finite = false;
-  uint32_t stale_max = 16;    // steps; a value about to become this old is requested until it arrives; 0: never
-  uint32_t resync_every = 0;  // steps between reliable transfers of all values; 0: never
-  // Steps between backups: each shard's optimizer state goes reliably to the next rank, for the loss of its owner; 0: never.
+  uint32_t stale_max = 16;    // Values that would become this many steps old are requested until they arrive; 0: never.
+  uint32_t resync_every = 0;  // after this many steps, all values are transferred reliably; 0: never
+  // The number of steps between backups; 0: there are none. In a backup, each rank sends its optimizer state reliably to the
+  // next rank. The backup is used if the owner of the state is lost.
   uint32_t backup_every = 100;
-  uint32_t drift_every = 100;  // steps between measurements of the difference between replicas; 0: never
-  Milliseconds timeout{0};     // of reliable operations; 0: the group's
+  uint32_t drift_every = 100;  // number of steps between measurements of the difference between replicas; 0: never
+  Milliseconds timeout{0};     // timeout of reliable operations; 0: the timeout of the group
 
-  // "delivery=lossy,gradients=plain,values=bf16,clip=1,finite=on,stale_max=16,resync=0,backup=100,drift=100", and whatever
-  // DeliveryOptions::parse() reads. Codecs take no options here, and there is no timeout. invalid (bad_option): names the wrong
-  // part.
+  // Accepts "delivery=lossy,gradients=plain,values=bf16,clip=1,finite=on,stale_max=16,resync=0,backup=100,drift=100", and all
+  // options of DeliveryOptions::parse(). Codecs take no options here, and `timeout` cannot be set. Returns invalid (bad_option)
+  // for any other text. The message names the wrong part.
   UNISONO_EXPORT static Result<ShardedOptions> parse(std::string_view text);
-  // The text that parse() reads; defaults and options of codecs are left out.
+  // Returns text that parse() reads. Options of codecs and options that have default values are left out.
   UNISONO_EXPORT std::string to_string() const;
-  // invalid (bad_option): names the field.
+  // Returns ok, or invalid (bad_option). The message of the error names the field that is out of range.
   UNISONO_EXPORT Status check() const;
   friend bool operator==(const ShardedOptions&, const ShardedOptions&) = default;
 };
 
-// Mean squared differences per element: measured, and expected from the observed loss and updates (docs/guides/packet_loss.md).
+// How far replicas differ: mean squared differences per element. The values named …_expected are computed from the observed
+// loss and the observed updates (docs/guides/packet_loss.md).
 struct ShardedDrift {
-  double owner = 0, owner_expected = 0;  // between a replica and the owner's values
-  double pair = 0, pair_expected = 0;    // between two replicas; NaN for two ranks
-  // 2p/(1+p) times the second moment of an update: attributed to the paper, unconfirmed, and too small.
+  double owner = 0, owner_expected = 0;  // between a replica and the values of the owner
+  double pair = 0, pair_expected = 0;    // between two replicas; NaN if there are only two ranks
+  // 2p/(1+p) * (second moment of an update), where p is the loss. This formula is attributed to the paper. Its values are too
+  // small.
   double paper_form = 0;
-  // Like pair, but only where exactly one of the two replicas received the last step's values; pair is 2p/(1+p) times this. NaN
-  // if there was no such range.
+  // Like `pair`, but it covers only those ranges that one of the two replicas received in the last step and the other did not:
+  // pair = 2p/(1+p) * gap. NaN if there are no such ranges.
   double gap = 0;
-  double second_moment = 0, rho = 0;  // of one step's update; correlation of successive updates
-  double loss = 0, recovery = 0;      // share of missing ranges; chance that a missing range arrives in the next step
+  double second_moment = 0, rho = 0;  // second moment of the update in a step; correlation of successive updates
+  // The share of the ranges that is missing, and the probability that a missing range arrives in the next step.
+  double loss = 0, recovery = 0;
 };
 
-// Report of one step at this rank.
+// Describes one step at this rank.
 struct ShardedReport {
-  uint32_t step = 0;                      // number of the step, from 1
-  uint32_t behind = 0;                    // steps that this rank missed
-  bool applied = true;                    // false: the average was not finite; nothing has changed
-  double gradient_norm = -1;              // of the average over all shards, before clipping; -1: not computed
-  double clipped = 1;                     // factor by which gradients were multiplied
-  uint32_t scalars_missing = 0;           // ranks whose old norm was used
-  uint64_t ranges = 0, stale_ranges = 0;  // of the other ranks' shards; stale: older than this step
-  uint32_t age_max = 0;                   // age of the stalest range, in steps
-  uint64_t held_ranges = 0;               // of the own shard: no contribution arrived, so they were not updated
-  uint64_t fetched_ranges = 0;            // would have become stale_max steps old, and were requested
-  std::shared_ptr<const DeliveryReport> gradients, values;  // null: reliable, or this rank missed the step
-  // Ranks whose links are gone, or that were silent for three steps and a second. The next run() returns peer_lost.
+  uint32_t step = 0;             // number of the step, from 1
+  uint32_t behind = 0;           // number of steps that this rank has missed
+  bool applied = true;           // false: the average was not finite, so nothing has changed
+  double gradient_norm = -1;     // norm of the average gradient over all shards, before clipping; -1: not computed
+  double clipped = 1;            // clipping multiplied the gradients by this factor
+  uint32_t scalars_missing = 0;  // number of ranks whose norm did not arrive, so that their previous norm was used
+  // Numbers of ranges in the shards of other ranks: all ranges, and those whose values are older than this step.
+  uint64_t ranges = 0, stale_ranges = 0;
+  uint32_t age_max = 0;         // age of the range with the oldest values, in steps
+  uint64_t held_ranges = 0;     // number of ranges in this rank's shard that were not updated, because no contribution arrived
+  uint64_t fetched_ranges = 0;  // number of ranges that were requested again, just before they were stale_max steps old
+  std::shared_ptr<const DeliveryReport> gradients, values;  // null: delivery was reliable, or this rank missed the step
+  // Ranks whose link is closed, and ranks that were silent for at least three steps and one second. If there are any, the next
+  // run() returns peer_lost.
   std::vector<uint32_t> lost;
   std::optional<ShardedDrift> drift;
   uint64_t sent_bytes = 0;
   int64_t reduce_us = 0, update_us = 0, gather_us = 0, total_us = 0;
-  std::vector<std::string> warnings{};  // new in this step
+  std::vector<std::string> warnings{};  // the warnings that are new in this step
 
-  // One line for logs.
+  // Returns one line of text for logs.
   UNISONO_EXPORT std::string to_string() const;
 };
 
-// How ranks continue after their group was re-formed.
+// Says how ranks continue after their group was re-formed.
 struct ShardedResumed {
   struct Lost {
-    uint32_t rank = 0;                      // of the former group
-    uint64_t ranges = 0, stale_ranges = 0;  // of its shard; stale: the newest values are lost
-    uint32_t age_max = 0;                   // age of the values used instead, in steps
-    // Steps since the backup of its optimizer state that is used now; -1: there is none, and the state starts at zero.
+    uint32_t rank = 0;  // its rank in the former group
+    // Numbers of ranges in its shard: all ranges, and those whose newest values are lost.
+    uint64_t ranges = 0, stale_ranges = 0;
+    uint32_t age_max = 0;  // age of the oldest values that replaced lost ones, in steps
+    // Age, in steps, of the backup from which the lost rank's optimizer state was restored. -1: there was no backup, so the
+    // state is zero.
     int64_t state_age = -1;
   };
-  uint32_t step = 0;  // the last completed step
+  uint32_t step = 0;  // number of the last completed step
   std::vector<Lost> lost{};
 };
 
 class UNISONO_EXPORT ShardedStep {
  public:
-  // All ranks of the group call it with equal arguments; all take rank 0's parameters. It works in a sub-group of its own. A
-  // process that joined a re-formed group calls it while the others call resume(), and gets their parameters. optimizer:
-  // updates this rank's shard; equal on all ranks. invalid (bad_option, config_mismatch): options make no sense, or differ
-  // between ranks. unsupported: lossy delivery over links without datagrams.
+  // All ranks of the group call make() with equal arguments. They all begin with the parameters of rank 0. ShardedStep works in
+  // a new sub-group. If a process joined a re-formed group, it calls make() while the other ranks call resume(), and takes
+  // their parameters. optimizer: updates this rank's shard. It must be equal on all ranks. Errors:
+  // - invalid (bad_option): the options make no sense.
+  // - invalid (config_mismatch): the options differ between ranks.
+  // - unsupported: delivery is lossy, but some link carries no datagrams.
   static Result<ShardedStep> make(const Group& group, std::span<const float> parameters,
                                   std::unique_ptr<ShardOptimizer> optimizer, const ShardedOptions& options = {});
   ShardedStep(ShardedStep&&) noexcept;
   ShardedStep& operator=(ShardedStep&&) noexcept;
   ~ShardedStep();
 
-  // The values that the model computes with. run(), resync(), load() and resume() change them; their memory stays the same.
+  // Returns the values with which the model computes. run(), resync(), load() and resume() change the values, but not their
+  // address.
   std::span<const float> parameters() const;
-  // Runs one step. gradient: this rank's, of all parameters. A rank that missed steps continues with the current step of the
-  // others, so use step(), not the number of calls. peer_lost, late: re-form the group, and call resume(). invalid: wrong size,
-  // or ranks run different steps.
+  // Runs one step. gradient: this rank's gradient of all parameters. If a rank missed steps, it continues with the current step
+  // of the other ranks. Therefore use step() to count steps, not the number of calls. Errors:
+  // - peer_lost, late: re-form the group, and call resume().
+  // - invalid: the size is wrong, or ranks run different steps.
   Result<ShardedReport> run(std::span<const float> gradient);
-  // Sends all values reliably, after which all replicas are equal to the bit. All ranks call it, as before they evaluate or
-  // save one replica.
+  // Sends all values reliably, so that all replicas are equal to the bit. All ranks must call it. It is needed, for example,
+  // before one replica is evaluated or saved.
   Status resync();
-  // Collects the owners' exact fp32 values of all parameters, for evaluation and saving. Replicas do not change. All ranks call
-  // it.
+  // Collects the exact fp32 values of all parameters from their owners, to evaluate or save them. The replicas do not change.
+  // All ranks must call it.
   Status owners_values(std::span<float> values);
-  // Sets the optimizer's learning rate; equal on all ranks.
+  // Sets the learning rate of the optimizer. It must be equal on all ranks.
   void set_rate(double rate);
-  uint32_t step() const;  // the last completed step
+  uint32_t step() const;  // returns the number of the last completed step
 
-  // This rank's replica, shard and optimizer state, for a bit-exact continuation in a group of equal size. Call it between
-  // steps, on all ranks after the same step.
+  // Saves the replica, the shard and the optimizer state of this rank. A group of the same size can later continue from them
+  // with the same bits. All ranks must call it between two steps, after the same step.
   std::vector<std::byte> save() const;
-  // All ranks load. corrupt: truncated or changed bytes. invalid: bytes of another rank, number of ranks, or optimizer. An
-  // error changes nothing.
+  // Restores what save() returned. All ranks must call it. After an error, nothing has changed on any rank. Errors:
+  // - corrupt: the bytes are truncated or changed.
+  // - invalid: another rank saved the bytes, or the number of ranks, the number of parameters, the optimizer, the codec or the
+  //   datagram size differs.
+  // - invalid: another rank failed to load its bytes, or loaded bytes that were saved after another step.
   Status load(std::span<const std::byte> bytes);
-  // Call after Group::reform() on all ranks; processes that joined call make() instead. Shards are cut anew. Values of a lost
-  // rank's shard come from the newest replicas, and its optimizer state from its backup.
+  // Call it on all ranks after Group::reform(). Processes that joined call make() instead. The parameters are divided into new
+  // shards. A lost rank's shard is restored from the newest values in the replicas, and its optimizer state from a backup.
   Result<ShardedResumed> resume(const Group& group);
-  // How this object began, or the result of the last resume().
+  // Returns the result of the last resume(). If resume() was not called, it returns the result of make().
   const ShardedResumed& resumed() const;
 
  private:

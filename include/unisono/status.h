@@ -1,7 +1,8 @@
-// The outcome of an operation: a Status (code and message), or a Result<T> (a value or a Status).
+// The outcome of an operation. A Status has a code and a message. A Result<T> has either a value or a Status.
 //
 // The code says what the caller should do. The message names the peer, the operation and the numbers. The library throws
-// nothing, prints nothing and never exits the process. Result<T> has the shape of std::expected, which can replace it later.
+// nothing, prints nothing and never exits the process. Result<T> has the same shape as std::expected, which can replace it
+// later.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ enum class Code : uint8_t {
   ok = 0,
   invalid = 1,      // fix the call: arguments are wrong, or differ between ranks
   unavailable = 2,  // try later: nobody answers, an address is taken, a resource is gone
-  peer_lost = 3,    // regroup: a peer is dead, unreachable, or this rank was removed
-  late = 4,         // the deadline passed; output is unspecified unless the report says otherwise
+  peer_lost = 3,    // regroup: a peer is dead or unreachable, or this rank was removed
+  late = 4,         // the deadline has passed; the output is unspecified unless the report says otherwise
   corrupt = 5,      // bytes were damaged, or belong to something else
   unsupported = 6,  // a correct request that this build or host cannot serve
   internal = 7,     // a bug in Unisono
@@ -45,7 +46,7 @@ class [[nodiscard]] Status {
   bool ok() const { return code_ == Code::ok; }
   Code code() const { return code_; }
   const std::string& message() const { return message_; }
-  // "late: all_reduce 7: rank 2 (host b) ...", or "ok".
+  // Returns, for example, "late: all_reduce 7: rank 2 (host b) ..."; or "ok".
   std::string to_string() const {
     return message_.empty() ? std::string(name(code_)) : std::string(name(code_)) + ": " + message_;
   }
@@ -56,7 +57,8 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// A value, or the Status that explains its absence. value() on an error aborts the process: check ok() first.
+// Holds a value, or the Status that says why there is none. Call ok() before value(): if there is no value, value() aborts the
+// process.
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -1,4 +1,5 @@
-// A tensor as Unisono sees it: contiguous elements of one type. It owns no memory, and has no shape and no alignment.
+// Views of tensors, each with contiguous elements of one type. They do not own the memory, have no shape, and need no
+// alignment.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,7 @@
 
 namespace unisono {
 
-// 16-bit floating-point values, stored as bits. Arithmetic is done in fp32 and rounded once.
+// Floating-point values of 16 bits, which are stored as bits. Arithmetic is done in fp32, and the result is rounded once.
 struct bfloat16 {
   uint16_t bits = 0;
 };
@@ -16,7 +17,7 @@ struct float16 {
   uint16_t bits = 0;
 };
 
-// The numbers are part of the wire format.
+// The numbers are part of the wire format, so they must not change.
 enum class DType : uint8_t {
   f32 = 0,
   f64 = 1,
@@ -33,8 +34,9 @@ enum class DType : uint8_t {
 };
 inline constexpr int dtype_count = 12;
 
-// The numbers are part of the wire format. avg is the sum divided by the world size; integers wrap in the sum and then divide
-// towards zero. Bit operations take integers only. min and max return NaN if any input is NaN.
+// avg is the sum divided by the world size. For integers, the sum wraps around, and the division rounds towards zero. Bit
+// operations (band, bor, bxor) need integers. min and max return NaN if any input is NaN. The numbers are part of the wire
+// format.
 enum class ReduceOp : uint8_t { sum = 0, avg = 1, min = 2, max = 3, prod = 4, band = 5, bor = 6, bxor = 7 };
 inline constexpr int reduce_op_count = 8;
 
@@ -82,10 +84,10 @@ constexpr DType dtype_of() {
   }
 }
 
-// Elements that an operation only reads. data may have any alignment; it may be null when count is 0.
+// The elements that an operation only reads. data needs no alignment. It may be null if count is 0.
 struct ConstTensor {
   const void* data = nullptr;
-  size_t count = 0;  // elements
+  size_t count = 0;  // number of elements
   DType dtype = DType::f32;
 
   ConstTensor() = default;
@@ -95,10 +97,10 @@ struct ConstTensor {
   size_t bytes() const { return count * element_bytes(dtype); }
 };
 
-// Elements that an operation writes, or reads and writes.
+// The elements that an operation writes, or that it both reads and writes.
 struct Tensor {
   void* data = nullptr;
-  size_t count = 0;  // elements
+  size_t count = 0;  // number of elements
   DType dtype = DType::f32;
 
   Tensor() = default;

@@ -1,4 +1,4 @@
-// The one table of transports: their names, and what each can do. All other lists are made of it.
+// The table of transports, with their names and properties. All other lists of transports are derived from it.
 #pragma once
 
 #include <array>
@@ -11,11 +11,11 @@ namespace unisono {
 struct TransportFacts {
   const char* name = "";
   const char* meaning = "";
-  bool between_hosts = false;  // else its links join processes of one host only
-  bool is_lossy = false;       // a message may be given up, for Delivery::lossy
+  bool between_hosts = false;  // false: it connects only processes of the same host
+  bool is_lossy = false;       // true: it may drop messages, for Delivery::lossy
 };
 
-// The first one leaves the choice to the library.
+// The first entry, "auto", lets the library choose the transport.
 inline constexpr auto transport_table = std::to_array<TransportFacts>({
     {.name = "auto", .meaning = "shared memory within a host, TCP between hosts", .between_hosts = true},
     {.name = "shm", .meaning = "shared memory"},
@@ -36,7 +36,7 @@ constexpr const TransportFacts* find_transport(std::string_view name) {
   return nullptr;
 }
 
-// "auto, shm, tcp or udp": for messages that say what is possible.
+// Returns "auto, shm, tcp or udp", the possible values, for error messages.
 inline std::string transport_list() {
   std::string list;
   for (size_t i = 0; i < transport_names.size(); ++i) {

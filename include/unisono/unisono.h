@@ -1,4 +1,4 @@
-// Unisono: all-reduce and other collectives for clusters with stragglers, packet loss, thin links and changing members.
+// Unisono provides all-reduce and other collectives for clusters with stragglers, packet loss, slow links and changing members.
 // Include only this header.
 #pragma once
 

@@ -1,8 +1,8 @@
-/* The C99 API of Unisono, also for other languages. It has the same core as the C++ API, unisono.h.
+/* The C99 API of Unisono, which other languages can use, too. It has the same core as the C++ API, unisono.h.
  *
- * Functions that can fail return a code: 0 = ok; the meanings are those of unisono::Code. After a failure,
- * unisono_last_error() returns the message to the same thread, until its next call. The comment of each function that makes a
- * handle names the function that frees it. Buffers must stay valid until the operation is done. Thread-safe, like unisono.h. */
+ * If a function can fail, it returns an unisono_code with the meaning of unisono::Code. unisono_last_error() then returns the
+ * message of the error, in the same thread, until that thread makes its next call. Buffers must stay valid until the operation
+ * is done. The API is thread-safe, like unisono.h. */
 #ifndef UNISONO_C_H
 #define UNISONO_C_H
 
@@ -57,8 +57,8 @@ typedef enum unisono_op {
 typedef struct unisono_group unisono_group;
 typedef struct unisono_work unisono_work;
 
-/* Fields as in unisono::Options. Zero-initialised: everything comes from the environment. Strings may be null. rank and
- * world_size are used only if world_size > 0. */
+/* The fields are those of unisono::Options. If a field is 0 or null, its value comes from the environment, or else is the
+ * default. `rank` and `world_size` are used only if world_size > 0. */
 typedef struct unisono_options {
   int32_t rank;
   int32_t world_size;
@@ -74,7 +74,8 @@ typedef struct unisono_options {
   int32_t require_majority;
 } unisono_options;
 
-/* Zero-initialised: the group's defaults. order: 0 automatic, 1 in rank order, 2 any. schedule: as unisono::ScheduleKind. */
+/* A field of 0 stands for the default of the group. order: 0 is automatic, 1 is in rank order, 2 is any order. schedule: a
+ * number of unisono::ScheduleKind. */
 typedef struct unisono_call {
   int32_t order;
   int32_t schedule;
@@ -97,7 +98,7 @@ typedef struct unisono_report {
   int32_t last_rank;
 } unisono_report;
 
-/* Encoding in one operation; fields as in unisono::Report. encoded: 0 if no element was encoded. */
+/* Describes the encoding in one operation. The fields are those of unisono::Report. encoded: 0 if no element was encoded. */
 typedef struct unisono_codec_use {
   int32_t encoded;
   uint32_t passes;
@@ -105,20 +106,20 @@ typedef struct unisono_codec_use {
   uint64_t sent_elements;
   uint64_t saturated;
   uint64_t nonfinite_groups;
-  int64_t encode_us; /* shares of compute_us; 0 if too short to be timed */
+  int64_t encode_us; /* This field and the next two are parts of compute_us. They are 0 if they are too short to be timed. */
   int64_t sum_us;
   int64_t decode_us;
 } unisono_codec_use;
 
-/* Counters of a group. They start when the group is joined, split or re-formed. */
+/* The counters of a group. They start when the group is joined, split or re-formed. */
 typedef struct unisono_counters {
-  uint64_t begun; /* operations */
+  uint64_t begun; /* numbers of operations that began, and that ended */
   uint64_t ended;
   uint64_t late;
-  uint64_t failed; /* late ones included */
+  uint64_t failed; /* this includes the late operations */
 } unisono_counters;
 
-/* Traffic with one rank; fields as in unisono::LinkCounters. */
+/* Counts the traffic with one rank. The fields are those of unisono::LinkCounters. */
 typedef struct unisono_link_counters {
   uint64_t sent_bytes;
   uint64_t sent_messages;
@@ -130,32 +131,50 @@ typedef struct unisono_link_counters {
   int32_t lost;
 } unisono_link_counters;
 
+/* The fields are those of unisono::Event. */
+typedef struct unisono_event {
+  const char* kind;
+  const char* text;
+  const char* source;
+  int32_t is_warning; /* 0: info */
+  int32_t rank;       /* the rank that the event is about; -1: it is about no single rank */
+  int64_t time_us;    /* microseconds since 1970 */
+} unisono_event;
+typedef void (*unisono_event_handler)(const unisono_event* event, void* data);
+
 UNISONO_EXPORT const char* unisono_version(void);
 UNISONO_EXPORT const char* unisono_last_error(void);
 
-/* options may be null. The group is freed by unisono_leave. */
+/* `options` may be null. Free the group with unisono_leave. It first waits for operations that other ranks may need, as the
+ * destructor of unisono::Group does. */
 UNISONO_EXPORT int unisono_join(const unisono_options* options, unisono_group** group);
+/* Like unisono_join. `handler` gets what no call returns: see unisono/event.h, which also says which threads call it. It also
+ * gets `data`. The event and its texts are valid during the call only. */
+UNISONO_EXPORT int unisono_join_with_events(const unisono_options* options, unisono_event_handler handler, void* data,
+                                            unisono_group** group);
 UNISONO_EXPORT void unisono_leave(unisono_group* group);
 UNISONO_EXPORT uint32_t unisono_rank(const unisono_group* group);
 UNISONO_EXPORT uint32_t unisono_world_size(const unisono_group* group);
 UNISONO_EXPORT uint32_t unisono_epoch(const unisono_group* group);
 UNISONO_EXPORT int unisono_split(unisono_group* group, const uint32_t* ranks, size_t count, unisono_group** subgroup);
-/* Afterwards rank, world size and epoch of the group have changed. */
+/* Changes the group's rank, world size and epoch. */
 UNISONO_EXPORT int unisono_reform(unisono_group* group);
 
-/* Sets the codec of later all_reduce, reduce_scatter, all_gather and all_to_all calls with this handle: "plain", "int8",
- * "quantize:bits=4,group=64", as unisono::Codec::parse reads it. Equal on all ranks. The default is the group's codec. */
+/* Sets the codec of this handle's later calls of all_reduce, reduce_scatter, all_gather and all_to_all. codec: for example
+ * "plain", "int8" or "quantize:bits=4,group=64"; see unisono::Codec::parse. It must be equal on all ranks. Default: the codec
+ * of the group. */
 UNISONO_EXPORT int unisono_set_codec(unisono_group* group, const char* codec);
 
-/* All zero if the group keeps no record; then unisono_get_link_counters returns UNISONO_UNAVAILABLE. It returns UNISONO_INVALID
- * for a rank outside the group. */
+/* If the group keeps no record, unisono_get_counters sets all counters to 0, and unisono_get_link_counters returns
+ * UNISONO_UNAVAILABLE. For a rank outside the group the latter returns UNISONO_INVALID. */
 UNISONO_EXPORT void unisono_get_counters(const unisono_group* group, unisono_counters* counters);
 UNISONO_EXPORT int unisono_get_link_counters(const unisono_group* group, uint32_t rank, unisono_link_counters* counters);
 /* Writes the group's record to a file for `unisono explain` and `unisono trace`. */
 UNISONO_EXPORT int unisono_dump_record(const unisono_group* group, const char* path);
 
-/* Asynchronous calls. `call` may be null. Success sets *work. Free it with unisono_work_free, which waits for an operation that
- * still runs. Input may equal output where the C++ API allows it. counts: one entry per rank, or null for equal blocks. */
+/* Asynchronous calls. `call` may be null. A call that succeeds sets *work. Free it with unisono_work_free, which waits if the
+ * operation still runs. `input` may equal `output` where the C++ API works in place. counts: one entry per rank; null: all
+ * blocks have equal size. */
 UNISONO_EXPORT int unisono_all_reduce(unisono_group* group, const void* input, void* output, size_t count, unisono_dtype dtype,
                                       unisono_op op, const unisono_call* call, unisono_work** work);
 UNISONO_EXPORT int unisono_reduce_scatter(unisono_group* group, const void* input, void* output, size_t count,
@@ -182,9 +201,9 @@ UNISONO_EXPORT int unisono_recv(unisono_group* group, void* data, size_t count, 
 
 /* report may be null. */
 UNISONO_EXPORT int unisono_wait(unisono_work* work, unisono_report* report);
-/* As unisono_wait, but returns UNISONO_LATE if the operation is not done after timeout_ms; the operation continues. */
+/* Like unisono_wait, but if the operation is not done after timeout_ms, returns UNISONO_LATE. The operation then continues. */
 UNISONO_EXPORT int unisono_wait_for(unisono_work* work, int64_t timeout_ms, unisono_report* report);
-/* Complete after the operation is done. */
+/* The values are complete once the operation is done. */
 UNISONO_EXPORT void unisono_get_codec_use(const unisono_work* work, unisono_codec_use* use);
 UNISONO_EXPORT int unisono_done(const unisono_work* work);
 UNISONO_EXPORT void unisono_work_free(unisono_work* work);

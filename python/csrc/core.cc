@@ -1,4 +1,4 @@
-// The module unisono._core (the C++ API over NumPy arrays), and its errors.
+// The module unisono._core, which offers the C++ API over NumPy arrays. This file also raises the library's errors in Python.
 #include "core.h"
 
 #include <array>
@@ -10,7 +10,8 @@ namespace unisono_python {
 
 namespace {
 
-// By Code: unisono.Error and its subclasses. Never freed, because errors may be raised while the interpreter ends.
+// The Python classes of errors: unisono.Error and its subclasses. The index is a Code. They are never freed, because errors may
+// be raised while the interpreter ends.
 std::array<PyObject*, 8>& error_classes() {
   static std::array<PyObject*, 8> classes{};
   return classes;
@@ -22,7 +23,7 @@ void import_errors() {
   for (size_t i = 0; i < std::size(names); ++i) error_classes()[i] = py::object(errors.attr(names[i])).release().ptr();
 }
 
-// The existing objects of this kind. Never freed, because some of them end late, at exit.
+// All EndsEarly objects that exist. The list is never freed, because some of these objects are destroyed only at exit.
 std::vector<EndsEarly*>& early_ones() {
   static auto& ones = *new std::vector<EndsEarly*>;
   return ones;
@@ -31,8 +32,8 @@ std::vector<EndsEarly*>& early_ones() {
 }  // namespace
 
 bool is_main_thread() {
-  // No guarded static: Python code may switch to another thread here, which would then wait for the guard while it holds the
-  // GIL.
+  // `main` has no initializer that calls Python, because during such a call Python could switch to another thread. This thread
+  // could then hold the GIL and wait for the guard of the static variable, and neither thread could continue.
   static std::atomic<unsigned long> main{0};
   if (main == 0) main = py::cast<unsigned long>(py::module_::import("threading").attr("main_thread")().attr("ident"));
   return PyThread_get_thread_ident() == main;
@@ -110,7 +111,13 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The C++ API of Unisono over NumPy arrays; the package unisono has all of it.";
   m.attr("__version__") = UNISONO_VERSION;
   import_errors();
-  py::module_::import("atexit").attr("register")(py::cpp_function(EndsEarly::end_all));
+  const auto at_exit = py::module_::import("atexit").attr("register");
+  at_exit(py::cpp_function(end_events));  // what is registered first runs last
+  at_exit(py::cpp_function([] {
+    EndsEarly::end_all();
+    wait_for_needed_flights();
+  }));
+  add_events(m);
   add_option_classes(m);
   add_reports(m);
   add_work(m);

@@ -1,13 +1,14 @@
-// Shared declarations of unisono._core, the C++ API over NumPy arrays.
+// Shared declarations of unisono._core, which offers the C++ API over NumPy arrays.
 //
-// The GIL is released around library calls that may block or compute. A Python object exports its memory (Buffer) until the
-// operation that uses it is done. If nobody waits for the operation, keep_until_done() keeps its Flight. Functions throw Python
-// errors.
+// The GIL is released around library calls that may block or compute. An operation holds the memory of its arrays (Buffer)
+// until it is done. If no thread waits for the operation, keep_until_done() keeps its Flight, which owns this memory. Functions
+// report errors by throwing Python errors.
 #pragma once
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <atomic>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -27,9 +28,8 @@ namespace py = pybind11;
 using namespace unisono;
 
 // --- errors
-// ---------------------------------------------------------------------------------------------------------------------
 
-// Throws the subclass of unisono.Error for this code.
+// Throws the subclass of unisono.Error that belongs to the code of this status.
 [[noreturn]] void raise(const Status& status);
 inline void check(const Status& status) {
   if (!status.ok()) raise(status);
@@ -39,7 +39,7 @@ T check(Result<T>&& result) {
   if (!result.ok()) raise(result.status());
   return std::move(result).value();
 }
-// Calls the function without the GIL, and throws the returned Status if it is an error.
+// Calls the function without holding the GIL. If the Status that it returns is an error, throws this error.
 template <typename F>
 auto without_gil(F function) {
   auto result = [&] {
@@ -48,11 +48,11 @@ auto without_gil(F function) {
   }();
   return check(std::move(result));
 }
-// The thread in which Python handles signals.
+// Returns true if the calling thread is the one in which Python handles signals.
 bool is_main_thread();
-// From the main thread: runs the function in another thread, and checks for signals meanwhile. From other threads: runs it
-// directly. After KeyboardInterrupt the other thread continues, so it must own copies of its data. For calls that cannot be
-// waited for in slices.
+// Runs a blocking function that cannot be called with a timeout. If this is called in the main thread, the function runs in
+// another thread, and the main thread checks for signals meanwhile. Other threads call the function directly. After a
+// KeyboardInterrupt, the function continues to run, so it must own copies of its data.
 void run_interruptibly(std::function<void()> function);
 template <typename F>
 auto interruptibly(F function) {
@@ -62,16 +62,16 @@ auto interruptibly(F function) {
 }
 
 // --- memory
-// ---------------------------------------------------------------------------------------------------------------------
 
 enum class Access { read, write };
 
-// The exported memory of an array. Made and destroyed under the GIL.
+// The memory of an array, as the array exports it. A Buffer must be created and destroyed under the GIL.
 class Buffer {
  public:
   Buffer() = default;
-  // what: "all_reduce: input". dtype: the meaning of uint16 elements ("bf16"), else none. TypeError: not a buffer, or
-  // unsupported elements. ValueError: not C-contiguous, or read-only.
+  // `what` names the argument in error messages: "all_reduce: input". If `dtype` is bf16, uint16 elements are taken as
+  // bfloat16. Throws TypeError if the object is no buffer, or if its elements are not supported. Throws ValueError if it is not
+  // C-contiguous, or if `access` is write and it is read-only.
   Buffer(py::handle object, const std::string& what, Access access, std::optional<DType> dtype = {});
   Tensor tensor() const { return {view_->buf, count_, dtype_}; }
   ConstTensor const_tensor() const { return tensor(); }
@@ -90,21 +90,22 @@ class Buffer {
   DType dtype_ = DType::f32;
 };
 
-// A Buffer of fp32 elements.
+// Returns a Buffer. Its elements must be fp32.
 Buffer float_buffer(py::handle object, const std::string& what, Access access);
-// One array or several; an array does not count as a sequence here.
+// Accepts either one array or a sequence of arrays. A single array is not taken as a sequence of its rows.
 std::vector<Buffer> float_buffers(py::handle arrays, const std::string& what, Access access);
-// A new array of the same type as `like`.
+// Returns a new array whose Python type is that of `like`.
 py::object empty_like(py::handle like, DType dtype, const std::vector<py::ssize_t>& shape);
-// A view of memory owned by `base`.
+// Returns an array that is a view of memory. `base` owns this memory.
 py::object float_view(const float* data, size_t count, py::handle base, Access access);
-// An array that a function may use during one call.
+// An array that a Python function may use only during one call.
 class CallArray {
  public:
   CallArray(const float* data, size_t count, Access access) : array_(float_view(data, count, py::none(), access)) {}
   CallArray(std::span<const float> values, Access access) : CallArray(values.data(), values.size(), access) {}
   const py::object& array() const { return array_; }
-  // RuntimeError: the function kept the array or a part of it, but its memory will not last.
+  // Call this after the function has returned. Throws RuntimeError if the function has kept the array or a view of it, because
+  // the memory will be freed.
   void end(const char* what) const;
 
  private:
@@ -114,20 +115,19 @@ py::bytes bytes_of(const std::vector<std::byte>& bytes);
 std::span<const std::byte> span_of(const py::bytes& bytes);
 
 // --- times and texts
-// ---------------------------------------------------------------------------------------------------------------------
 
-// Converts seconds to whole milliseconds, rounded up. ValueError: negative or not finite.
+// Converts seconds to whole milliseconds and rounds up. Throws ValueError if the number is negative or not finite.
 Milliseconds milliseconds(double seconds, const char* what);
-// Index of the word in `words`. ValueError: lists the valid words.
-size_t word_place(py::handle word, const char* what, std::span<const char* const> words);
-// "<unisono.DropStep: step=1 planned=12 …>": all attributes.
+// Returns the index of the word in `words`. If the word is not there, throws ValueError; the message lists the words.
+size_t word_index(py::handle word, const char* what, std::span<const char* const> words);
+// Returns a text that shows all attributes: "<unisono.DropStep: step=1 planned=12 …>".
 std::string fields_text(const py::object& self);
 
 // --- calls
-// ---------------------------------------------------------------------------------------------------------------------
 
-// The keyword arguments of a collective, and the objects that they refer to.
+// The keyword arguments of a collective, and the objects to which they refer.
 struct CallWords {
+  std::string collective;  // for error messages
   CallOptions options;
   std::optional<DType> dtype;
   Buffer encode_error;
@@ -136,7 +136,7 @@ struct CallWords {
 CallWords call_words(const py::kwargs& words, const char* collective);
 Options join_options(const py::kwargs& words);
 
-// Deletes without the GIL, for objects whose destructor may wait for threads.
+// A deleter that releases the GIL. It is for objects whose destructor may wait for threads.
 struct DeleteReleased {
   template <typename T>
   void operator()(T* object) const {
@@ -146,32 +146,40 @@ struct DeleteReleased {
 };
 using GroupClass = py::class_<Group, std::unique_ptr<Group, DeleteReleased>>;
 
-// An operation, and everything that must live as long as it runs.
+// An operation, and everything that must live until this operation is done. Use it under the GIL.
 struct Flight {
-  ~Flight() {
-    const py::gil_scoped_release
-        released;  // may hold the last handle of the group, whose destructor says goodbye to the other ranks
-    work = Work();
-  }
+  Flight();
+  ~Flight();
+  Flight(const Flight&) = delete;
   Work work;
+  // true: other ranks may need this operation, so the end of the program waits for it. A receive is not needed. After
+  // KeyboardInterrupt, the program ends without waiting.
+  bool needed = true;
+  // Set if the operation has no Work, because the library offers it as a blocking call only. true: it has ended.
+  std::shared_ptr<std::atomic<bool>> ended;
   std::vector<Buffer> buffers;
   CallWords words;
-  py::object output = py::none();  // allocated by the call
+  py::object output = py::none();  // the output array, if the call has allocated one
 };
-// The report of one operation, with the output that all_gather and similar calls allocate.
+// The report of one operation, and the output array if the call has allocated one, as all_gather and similar calls do.
 struct OutputReport : Report {
   py::object output = py::none();
 };
-// Waits in slices of time, and checks for signals between them. Throws Late ("still running") after `seconds`.
+// Waits for the operation in short pieces of time, and checks for signals between them. Throws Late ("still running") if it is
+// not done after `seconds`.
 Report wait_for(Work& work, std::optional<double> seconds);
-// Frees kept flights that are done, and makes a new one.
+// Makes a flight. Also frees those of the kept flights whose operations are done.
 std::unique_ptr<Flight> new_flight();
-// Keeps the flight unless it is done. The first new_flight() after its end frees it.
+// Keeps the flight alive until its operation is done. A later new_flight() frees it.
 void keep_until_done(std::unique_ptr<Flight> flight);
-// Makes a unisono.Work.
+// Waits until the operations that other ranks may need have ended. Call it before the interpreter ends. If the program ends
+// because of an exception, this does not wait.
+void wait_for_needed_flights();
+// Returns a unisono.Work that owns the flight.
 py::object work_object(std::unique_ptr<Flight> flight);
 
-// An object that one thread may use at a time. During a call, callbacks in the same thread may use its read-only functions.
+// Protects an object that only one thread may use at a time. During a call, callbacks in the same thread may use those
+// functions of the object that only read.
 class Exclusive {
  public:
   class Use {
@@ -183,9 +191,10 @@ class Exclusive {
    private:
     Exclusive& owner_;
   };
-  // Call under the GIL. RuntimeError: another thread is in a call, or this thread is and the call is not read-only.
+  // call() begins a call. query() begins a call that only reads. Use both under the GIL. Both throw RuntimeError if another
+  // thread is in a call. call() also throws it if this thread is already in a call.
   [[nodiscard]] Use call(const char* what) { return enter(what, false); }
-  [[nodiscard]] Use question(const char* what) { return enter(what, true); }
+  [[nodiscard]] Use query(const char* what) { return enter(what, true); }
 
  private:
   Use enter(const char* what, bool again);
@@ -193,11 +202,11 @@ class Exclusive {
   int depth_ = 0;
 };
 
-// Catches errors of callbacks that library code calls. They are thrown when the library's call has returned. Used under the
-// GIL.
+// Catches the errors of callbacks, because the library code that calls them must not see exceptions. After the library's call
+// has returned, rethrow() throws the first error. Use this under the GIL.
 class Caught {
  public:
-  // Calls the function. Keeps its first error, and returns it as a Status.
+  // Calls the function. If it throws, returns the error as a Status. The first error is also kept for rethrow().
   Status run(const std::function<void()>& function);
   bool any() const { return error_ != nullptr; }
   void rethrow();
@@ -206,8 +215,8 @@ class Caught {
   std::exception_ptr error_;
 };
 
-// Member of an object that must end before the interpreter: its threads may call back, or other ranks wait for its goodbye.
-// Used under the GIL.
+// Calls `end` before the interpreter ends. Some objects need this, and have an EndsEarly as a member: their threads may call
+// Python, or other ranks wait until these objects end. Use this under the GIL.
 class EndsEarly {
  public:
   explicit EndsEarly(std::function<void()> end);
@@ -220,8 +229,13 @@ class EndsEarly {
 };
 
 // --- the parts of the module
-// ---------------------------------------------------------------------------------------------------------------------
 
+// Returns a handler that passes events to a Python function, or, for None, to Python's logging. It may be empty: then the
+// library writes its log itself.
+EventHandler event_handler(py::handle function);
+// Call it before the interpreter ends. Hands the last events on. Later events are dropped.
+void end_events();
+void add_events(py::module_& m);
 void add_option_classes(py::module_& m);
 void add_reports(py::module_& m);
 void add_work(py::module_& m);

@@ -1,4 +1,4 @@
-// Arrays as memory of operations, and memory as arrays.
+// Turns arrays into memory for operations, and memory of the library into arrays.
 #include <pybind11/numpy.h>
 
 #include <cmath>
@@ -12,17 +12,19 @@ namespace {
 
 std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
 
-// Name of an array's element type: "float32", "bfloat16"; empty if it is not an array.
+// Returns the name of an array's element type, such as "float32" or "bfloat16". The text is empty if the object is not an
+// array.
 std::string dtype_name(py::handle object) {
   if (!py::hasattr(object, "dtype") || !py::hasattr(object.attr("dtype"), "name")) return {};
   return py::str(object.attr("dtype").attr("name"));
 }
 
-// By the buffer protocol's format letter and size. None: the library has no such element type.
+// Returns the element type for a format letter and an element size of the buffer protocol. Returns nullopt if the library has
+// no such type.
 std::optional<DType> dtype_of_format(const char* format, py::ssize_t itemsize) {
   if (format == nullptr) return itemsize == 1 ? std::optional(DType::u8) : std::nullopt;
   if (*format == '@' || *format == '=' || *format == '<') ++format;
-  if (*format == '\0' || format[1] != '\0') return {};  // also '>', the other byte order
+  if (*format == '\0' || format[1] != '\0') return {};  // this also refuses '>', which means big-endian elements
   const auto of_size = [&](DType one, DType two, DType four, DType eight) -> std::optional<DType> {
     switch (itemsize) {
       case 1: return one;
@@ -63,12 +65,13 @@ void Buffer::Release::operator()(Py_buffer* view) const {
 }
 
 Buffer::Buffer(py::handle object, const std::string& what, Access access, std::optional<DType> dtype) {
-  // NumPy does not export bfloat16 (of the package ml_dtypes), so this exports its bits.
+  // NumPy cannot export arrays of bfloat16 elements (from the package ml_dtypes). So a view of them as uint16 is exported
+  // instead.
   const bool is_bfloat16 = dtype_name(object) == "bfloat16";
   const auto exporter = is_bfloat16 ? py::object(object.attr("view")("uint16")) : py::reinterpret_borrow<py::object>(object);
   if (!PyObject_CheckBuffer(exporter.ptr()))
     throw py::type_error(what + ": " + type_name(object) +
-                         " is no array (wanted: a NumPy array, or what has the buffer protocol)");
+                         " is no array (wanted: a NumPy array, or an object with the buffer protocol)");
   auto view = std::make_unique<Py_buffer>();
   if (PyObject_GetBuffer(exporter.ptr(), view.get(), PyBUF_FULL_RO) != 0) {
     PyErr_Clear();
@@ -81,12 +84,12 @@ Buffer::Buffer(py::handle object, const std::string& what, Access access, std::o
   if (dtype && *dtype != dtype_) {
     if (*dtype != DType::bf16 || dtype_ != DType::u16)
       throw py::type_error(what + ": elements are " + name(dtype_) + ", and dtype says " + name(*dtype) +
-                           " (bf16 may be said of uint16)");
+                           " (dtype=bf16 is allowed for uint16 only)");
     dtype_ = DType::bf16;
   }
   if (PyBuffer_IsContiguous(view_.get(), 'C') == 0)
-    throw py::value_error(what + ": an array of shape " + shape_text(*view_) +
-                          " that is not C-contiguous (see numpy.ascontiguousarray)");
+    throw py::value_error(what + ": an array of shape " + shape_text(*view_) + " that is not C-contiguous" +
+                          (access == Access::read ? " (see numpy.ascontiguousarray)" : ", and so cannot hold a result"));
   if (access == Access::write && view_->readonly)
     throw py::value_error(what + ": an array of shape " + shape_text(*view_) + " that is read-only");
   count_ = static_cast<size_t>(view_->len / view_->itemsize);
@@ -129,7 +132,7 @@ py::object float_view(const float* data, size_t count, py::handle base, Access a
 
 void CallArray::end(const char* what) const {
   if (array_.ref_count() > 1)
-    throw std::runtime_error(std::string(what) + " has kept an array that it was lent for the call; it may keep a copy");
+    throw std::runtime_error(std::string(what) + " has kept an array that is valid during the call only; it may keep a copy");
 }
 
 py::bytes bytes_of(const std::vector<std::byte>& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }

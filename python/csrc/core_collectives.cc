@@ -1,4 +1,5 @@
-// The collectives of a Group. A blocking call is an asynchronous one plus waiting, so that Ctrl-C ends the waiting.
+// The collectives of a Group. A blocking call starts an asynchronous call and then waits for it in pieces of time, so that
+// Ctrl-C can end the waiting.
 #include <functional>
 #include <numeric>
 #include <type_traits>
@@ -13,11 +14,12 @@ using Shape = std::vector<py::ssize_t>;
 using Sizes = std::optional<std::vector<size_t>>;
 using Start = std::function<Work(Group&, const CallOptions&)>;
 
-// A call being prepared: its memory, then its operation.
+// Prepares a call: first its memory, then its operation.
 class Call {
  public:
   Call(const char* collective, const py::kwargs& words) : collective_(collective), flight_(new_flight()) {
-    flight_->buffers.reserve(2);  // add() returns references, which must stay valid
+    flight_->needed = std::string_view(collective) != "recv";
+    flight_->buffers.reserve(2);  // add() returns references to elements; this keeps them valid
     flight_->words = call_words(words, collective);
     auto& call = flight_->words;
     call.options.encode_error = call.encode_error ? call.encode_error.floats().data() : nullptr;
@@ -27,13 +29,13 @@ class Call {
     return flight_->buffers.emplace_back(array, std::string(collective_) + ": " + name, access, flight_->words.dtype),
            flight_->buffers.back();
   }
-  // Returns the given output, or a new array.
+  // Returns the output that the caller gave, or a new array if the caller gave none.
   const Buffer& output(py::handle given, py::handle like, DType dtype, const Shape& shape) {
     if (!given.is_none()) return add(given, "output", Access::write);
     flight_->output = empty_like(like, dtype, shape);
     return add(flight_->output, "output", Access::write);
   }
-  void needs_error_of(size_t elements) const {
+  void check_error_size(size_t elements) const {
     const auto& error = flight_->words.encode_error;
     if (error && error.count() != elements)
       throw py::value_error(std::string(collective_) + ": encode_error has " + std::to_string(error.count()) +
@@ -46,20 +48,30 @@ class Call {
     return work_object(std::move(flight_));
   }
   OutputReport run(Group& group, const Start& begin) {
-    if (blocking && (options().measure_error || !is_main_thread()))
-      return {without_gil([&] { return blocking(group, options()); }), py::none()};
-    launch(group, begin);
     try {
+      if (options().measure_error && blocking) return {run_in_thread(group), py::none()};
+      auto polling = group.polling();
+      launch(polling, begin);
       return {wait_for(flight_->work, {}), std::move(flight_->output)};
     } catch (...) {
+      flight_->needed = false;
       keep_until_done(std::move(flight_));  // after KeyboardInterrupt the operation continues
       throw;
     }
   }
-  // For calls that the library offers only as blocking ones; after Ctrl-C they end by their deadline.
+  // The blocking form of the call. The library offers measure_error only in this form.
   std::function<Result<Report>(Group&, const CallOptions&)> blocking;
 
  private:
+  // Runs the blocking form. The main thread lets another thread run it, so that Ctrl-C can end the waiting.
+  Report run_in_thread(Group group) {
+    flight_->ended = std::make_shared<std::atomic<bool>>(false);
+    return interruptibly([call = blocking, group, with = options(), ended = flight_->ended]() mutable {
+      auto outcome = call(group, with);
+      *ended = true;
+      return outcome;
+    });
+  }
   void launch(Group& group, const Start& begin) {
     const py::gil_scoped_release released;
     flight_->work = begin(group, flight_->words.options);
@@ -75,14 +87,15 @@ py::ssize_t total(const std::vector<size_t>& counts) {
   return static_cast<py::ssize_t>(std::accumulate(counts.begin(), counts.end(), size_t{0}));
 }
 
-// Shape of all ranks' blocks: (world, *block), or flat with the sum of counts.
+// Returns the shape of an array for the blocks of all ranks. It is (world, *block), or flat if `counts` are given.
 Shape blocks_shape(const Group& group, const Buffer& block, const Sizes& counts) {
   if (counts) return {total(*counts)};
   auto shape = block.shape();
   shape.insert(shape.begin(), group.world_size());
   return shape;
 }
-// Shape of one block: without the first dimension if that counts ranks; else flat.
+// Returns the shape of one block. If the first dimension of `blocks` is the number of ranks, the block has the remaining
+// dimensions. Otherwise, the block is flat.
 Shape block_shape(const Group& group, const Buffer& blocks, const Sizes& counts) {
   if (counts) return {group.rank() < counts->size() ? static_cast<py::ssize_t>((*counts)[group.rank()]) : 0};
   const auto shape = blocks.shape();
@@ -90,7 +103,8 @@ Shape block_shape(const Group& group, const Buffer& blocks, const Sizes& counts)
   return {static_cast<py::ssize_t>(blocks.count() / group.world_size())};
 }
 
-// Binds a collective twice: under its name, and with _async. prepare: (Group&, Call&, arguments…) -> Start.
+// Binds a collective twice: under its name, and under its name followed by _async. prepare(Group&, Call&, arguments…) must
+// return a Start.
 template <typename... Args, typename... Extra>
 void add_collective(GroupClass& group, const char* name,
                     std::type_identity_t<std::function<Start(Group&, Call&, Args...)>> prepare, const char* doc,
@@ -121,7 +135,7 @@ void add_reductions(GroupClass& group) {
         const auto in = const_tensor(call.add(input, "input", output.is(input) ? Access::write : Access::read));
         const auto out = output.is(input) ? Tensor(const_cast<void*>(in.data), in.count, in.dtype)
                                           : tensor(call.add(output, "output", Access::write));
-        call.needs_error_of(in.count);
+        call.check_error_size(in.count);
         call.blocking = [=](Group& g, const CallOptions& options) { return g.all_reduce(in, out, options); };
         return [=](Group& g, const CallOptions& options) { return g.all_reduce_async(in, out, options); };
       },
@@ -135,7 +149,7 @@ void add_reductions(GroupClass& group) {
         const auto& from = call.add(input, "input", Access::read);
         const auto in = const_tensor(from);
         const auto out = tensor(call.output(output, input, from.dtype(), block_shape(self, from, counts)));
-        call.needs_error_of(in.count);
+        call.check_error_size(in.count);
         return [=](Group& g, const CallOptions& options) { return g.reduce_scatter_async(in, out, span_of(counts), options); };
       },
       "Rank r ends with block r of the reduction.\n\ninput: the blocks of all ranks in rank order. output: this rank's block; "
@@ -146,7 +160,7 @@ void add_reductions(GroupClass& group) {
       group, "reduce_scatter_in_place",
       [](Group&, Call& call, Object inout, Sizes counts) -> Start {
         const auto both = tensor(call.add(inout, "inout", Access::write));
-        call.needs_error_of(both.count);
+        call.check_error_size(both.count);
         return [=](Group& g, const CallOptions& options) { return g.reduce_scatter_async(both, span_of(counts), options); };
       },
       "Like reduce_scatter(), but the result replaces this rank's block of inout; the other blocks are unspecified afterwards.",
@@ -250,7 +264,7 @@ void add_exchanges(GroupClass& group) {
         const auto in = const_tensor(call.add(input, "input", Access::read));
         return [=](Group& g, const CallOptions& options) { return g.send_async(in, to, tag, options); };
       },
-      "Sends a message to one rank. Messages between two ranks match by tag, in order of the calls for one tag; tag < 2**15.",
+      "Sends a message to one rank. Messages between two ranks match by tag, in order of the calls for one tag; tag < 2**32.",
       py::arg("input"), py::arg("to"), py::arg("tag") = 0);
   add_collective<Object, uint32_t, uint32_t>(
       group, "recv",

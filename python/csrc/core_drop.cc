@@ -1,5 +1,6 @@
-// DropCompute: options, reports and steps, with Python functions as callbacks.
+// DropCompute: its options, its reports and its steps. Its callbacks are Python functions.
 #include "core_options.h"
+#include "forking.h"
 
 namespace unisono_python {
 
@@ -12,7 +13,7 @@ constexpr const char* tails[] = {"defer", "discard"};
 constexpr const char* objectives[] = {"step_mean", "total"};
 constexpr const char* searches[] = {"exact", "grid"};
 
-// The functions given to run(). The library keeps `compute` beyond the call, and may free it in any thread.
+// The Python functions of one run(). The library keeps `compute` after the call has returned, and may free it in any thread.
 struct Functions {
   py::object compute, reduce, apply;
   Caught caught;
@@ -20,7 +21,8 @@ struct Functions {
 
 std::shared_ptr<Functions> make_functions(py::object compute, py::object reduce, py::object apply) {
   return {new Functions{std::move(compute), std::move(reduce), std::move(apply), {}}, [](Functions* functions) {
-            if (Py_IsInitialized() == 0) return;  // its memory ends with the process
+            if (Py_IsInitialized() == 0) return;  // the interpreter has ended, so the memory stays until the process ends
+            const PythonThread python;
             const py::gil_scoped_acquire gil;
             delete functions;
           }};
@@ -28,6 +30,7 @@ std::shared_ptr<Functions> make_functions(py::object compute, py::object reduce,
 
 Status call_with_array(Functions& functions, const char* what, std::span<const float> values, Access access,
                        const std::function<void(const py::object&)>& call) {
+  const PythonThread python;
   const py::gil_scoped_acquire gil;
   return functions.caught.run([&] {
     const CallArray lent(values, access);
@@ -68,7 +71,7 @@ class PythonDropCompute {
   PythonDropCompute(const PythonDropCompute&) = delete;
   ~PythonDropCompute() { end(); }
 
-  // Wraps calls that may change something or wait, and calls that only read.
+  // call() is for calls that change something or wait. query() is for calls that only read.
   template <typename F>
   auto call(const char* what, F function) {
     const auto use = busy_.call(what);
@@ -77,8 +80,8 @@ class PythonDropCompute {
     return function(drop);
   }
   template <typename F>
-  auto question(const char* what, F function) {
-    const auto use = busy_.question(what);
+  auto query(const char* what, F function) {
+    const auto use = busy_.query(what);
     return function(alive());
   }
   DropStep run(py::handle gradients, py::object compute, py::object apply, py::object reduce) {
@@ -102,14 +105,15 @@ class PythonDropCompute {
     if (!drop_) throw std::runtime_error("DropCompute has ended");
     return *drop_;
   }
-  // Also for a micro-batch of an earlier step that the rule `at` left running.
+  // Throws the errors of the callbacks of this call. With the rule `at`, a micro-batch may still be running when its step ends.
+  // So errors that the callbacks of the previous call have caused since then are thrown, too.
   void rethrow(const std::shared_ptr<Functions>& functions) {
     const auto earlier = std::exchange(functions_, functions);
     if (earlier != nullptr) earlier->caught.rethrow();
     functions->caught.rethrow();
   }
   void end() {
-    const py::gil_scoped_release released;  // may wait for the end of a micro-batch
+    const py::gil_scoped_release released;  // the destructor may wait for a running micro-batch
     drop_.reset();
   }
   std::optional<DropCompute> drop_;
@@ -199,17 +203,17 @@ void add_steps(py::class_<Drop>& drop) {
       "next", [](Drop& self) { return self.call("DropCompute.next", [](DropCompute& d) { return d.next(); }); },
       "Whether to compute another micro-batch; the previous one must be complete. False: join the all-reduce.");
   drop.def_property_readonly(
-      "position", [](Drop& self) { return self.question("DropCompute.position", [](DropCompute& d) { return d.position(); }); },
+      "position", [](Drop& self) { return self.query("DropCompute.position", [](DropCompute& d) { return d.position(); }); },
       "Position in this rank's data of the micro-batch that next() requested, in micro-batches from 0.");
   drop.def_property_readonly(
-      "last", [](Drop& self) { return self.question("DropCompute.last", [](DropCompute& d) { return d.last(); }); },
+      "last", [](Drop& self) { return self.query("DropCompute.last", [](DropCompute& d) { return d.last(); }); },
       "Whether the running micro-batch is certainly the step's last.");
   drop.def(
       "should_stop",
-      [](Drop& self) { return self.question("DropCompute.should_stop", [](DropCompute& d) { return d.should_stop(); }); },
+      [](Drop& self) { return self.query("DropCompute.should_stop", [](DropCompute& d) { return d.should_stop(); }); },
       "Call inside a micro-batch: whether it is late. The caller may discard its partial gradients, call abandon(), and join "
       "the all-reduce.");
-  drop.def("abandon", [](Drop& self) { self.question("DropCompute.abandon", [](DropCompute& d) { return d.abandon(); }); });
+  drop.def("abandon", [](Drop& self) { self.query("DropCompute.abandon", [](DropCompute& d) { return d.abandon(); }); });
   drop.def(
       "end_step",
       [](Drop& self) { return check(self.call("DropCompute.end_step", [](DropCompute& d) { return d.end_step(); })); },
@@ -243,16 +247,16 @@ void add_drop_compute(py::module_& m) {
            "sense, or differ between ranks.");
   add_steps(drop);
   drop.def(
-      "report", [](Drop& self) { return self.question("DropCompute.report", [](DropCompute& d) { return d.report(); }); },
+      "report", [](Drop& self) { return self.query("DropCompute.report", [](DropCompute& d) { return d.report(); }); },
       "Report of the last window; before the first, steps is 0.");
   drop.def(
-      "total", [](Drop& self) { return self.question("DropCompute.total", [](DropCompute& d) { return d.total(); }); },
+      "total", [](Drop& self) { return self.query("DropCompute.total", [](DropCompute& d) { return d.total(); }); },
       "Report of all windows so far.");
   drop.def(
       "finish", [](Drop& self) { return check(self.call("DropCompute.finish", [](DropCompute& d) { return d.finish(); })); },
       "Call at the end, between two steps, on all ranks: turns the current window into a report.");
   drop.def(
-      "recorded", [](Drop& self) { return self.question("DropCompute.recorded", [](DropCompute& d) { return d.recorded(); }); },
+      "recorded", [](Drop& self) { return self.query("DropCompute.recorded", [](DropCompute& d) { return d.recorded(); }); },
       "Times that this rank recorded, as lines that `unisono-lab drop-compute search` reads.");
   drop.def_static("recorded_head", &DropCompute::recorded_head, py::arg("micro_batches"),
                   "The header line of a file of such lines.");

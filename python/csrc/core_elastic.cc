@@ -1,4 +1,4 @@
-// Python's Elastic: runs whose peers come and go. Waiting is cut into slices, so that Ctrl-C can end it.
+// Elastic in Python: runs in which peers come and go. Every wait is cut into short pieces of time, so that Ctrl-C can end it.
 #include "core_elastic.h"
 #include "core_options.h"
 
@@ -20,6 +20,7 @@ using Setter = void (*)(ElasticOptions&, py::handle);
 const std::unordered_map<std::string_view, Setter>& setters() {
   using Options = ElasticOptions;
   static const std::unordered_map<std::string_view, Setter> all{
+      {"on_event", [](Options& o, py::handle v) { o.on_event = event_handler(v); }},
       {"run_id", [](Options& o, py::handle v) { o.run_id = py::cast<std::string>(v); }},
       {"found", [](Options& o, py::handle v) { o.found = py::cast<bool>(v); }},
       {"seeds", [](Options& o, py::handle v) { o.seeds = py::cast<std::vector<std::string>>(v); }},
@@ -27,17 +28,17 @@ const std::unordered_map<std::string_view, Setter>& setters() {
       {"name", [](Options& o, py::handle v) { o.name = py::cast<std::string>(v); }},
       {"interface", [](Options& o, py::handle v) { o.interface = py::cast<std::string>(v); }},
       {"port", [](Options& o, py::handle v) { o.port = py::cast<uint16_t>(v); }},
-      {"role", [](Options& o, py::handle v) { o.role = static_cast<Options::Role>(word_place(v, "role", roles)); }},
+      {"role", [](Options& o, py::handle v) { o.role = static_cast<Options::Role>(word_index(v, "role", roles)); }},
       {"run_key", [](Options& o, py::handle v) { o.run_key = py::cast<std::string>(v); }},
       {"profile",
-       [](Options& o, py::handle v) { o.profile = static_cast<Options::Profile>(word_place(v, "profile", profiles)); }},
+       [](Options& o, py::handle v) { o.profile = static_cast<Options::Profile>(word_index(v, "profile", profiles)); }},
       {"max_group", [](Options& o, py::handle v) { o.max_group = py::cast<uint32_t>(v); }},
       {"rounds", [](Options& o, py::handle v) { o.rounds = py::cast<uint32_t>(v); }},
       {"min_peers", [](Options& o, py::handle v) { o.min_peers = py::cast<uint32_t>(v); }},
       {"min_chunks", [](Options& o, py::handle v) { o.min_chunks = py::cast<uint32_t>(v); }},
       {"max_peers", [](Options& o, py::handle v) { o.max_peers = py::cast<uint32_t>(v); }},
-      {"grid", [](Options& o, py::handle v) { o.grid = static_cast<Options::Grid>(word_place(v, "grid", grids)); }},
-      {"commit", [](Options& o, py::handle v) { o.commit = static_cast<Options::Commit>(word_place(v, "commit", commits)); }},
+      {"grid", [](Options& o, py::handle v) { o.grid = static_cast<Options::Grid>(word_index(v, "grid", grids)); }},
+      {"commit", [](Options& o, py::handle v) { o.commit = static_cast<Options::Commit>(word_index(v, "commit", commits)); }},
       {"contribute", [](Options& o, py::handle v) { o.contribute = option_of<StepCodec>(v, "contribute"); }},
       {"result", [](Options& o, py::handle v) { o.result = option_of<StepCodec>(v, "result"); }},
       {"join_timeout", [](Options& o, py::handle v) { o.join_timeout = milliseconds(py::cast<double>(v), "join_timeout"); }},
@@ -48,7 +49,8 @@ const std::unordered_map<std::string_view, Setter>& setters() {
   return all;
 }
 
-// Calls `poll` without the GIL, each time with a time to wait. Returns true when poll does, false at the timeout.
+// Calls poll(t) without the GIL until it returns true. Each time, poll() may wait for the time t. Returns false if the timeout
+// is over.
 bool poll_interruptibly(std::optional<double> seconds, const std::function<bool(Milliseconds)>& poll) {
   const auto until = seconds ? Clock::now() + milliseconds(*seconds, "timeout") : Clock::time_point::max();
   for (;;) {
@@ -64,7 +66,7 @@ bool poll_interruptibly(std::optional<double> seconds, const std::function<bool(
   }
 }
 
-// An averaging step, together with the arrays into which wait() brings the result.
+// An averaging step, and the arrays into which wait() merges its result.
 class PythonAveragingStep {
  public:
   PythonAveragingStep(ElasticWork work, std::vector<Buffer> buffers) : work_(std::move(work)), buffers_(std::move(buffers)) {}
@@ -99,7 +101,7 @@ AveragingReport average(PythonElastic& self, py::handle tensors, double weight) 
   try {
     return step.wait({});
   } catch (const py::error_already_set&) {
-    step.cancel();  // after KeyboardInterrupt the result is dropped, so other peers need not wait for this one
+    step.cancel();  // after a KeyboardInterrupt, nobody uses the result, so the other peers need not wait for this one
     throw;
   }
 }
@@ -116,6 +118,7 @@ ElasticOptions options_of(const py::kwargs& words) {
       throw py::type_error("Elastic.join: " + name + " cannot be " + std::string(py::repr(value)));
     }
   }
+  if (!options.on_event) options.on_event = event_handler(py::none());
   return options;
 }
 
@@ -133,6 +136,7 @@ void add_averaging_reports(py::module_& m) {
   round.def_readonly("voided", &RoundSummary::voided);
   round.def_readonly("undecided", &RoundSummary::undecided);
   round.def_readonly("lost", &RoundSummary::lost);
+  round.def_readonly("refused", &RoundSummary::refused);
   round.def_readonly("absent", &RoundSummary::absent);
   round.def_readonly("gather_s", &RoundSummary::gather_s);
   round.def_readonly("contribute_s", &RoundSummary::contribute_s);

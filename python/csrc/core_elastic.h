@@ -1,4 +1,4 @@
-// An elastic run as a Python object, which MoshpitSgd borrows.
+// An elastic run as a Python object. MoshpitSgd uses this object, too.
 #pragma once
 
 #include <memory>
@@ -13,9 +13,9 @@ class PythonElastic {
       : run_(std::move(run)), early_(std::make_unique<EndsEarly>([this] { (void)goodbye(); })) {}
   PythonElastic(const PythonElastic&) = delete;
   ~PythonElastic() {
-    early_.reset();  // while nobody else can call it
+    early_.reset();  // this comes first, so that EndsEarly::end_all() can no longer use run_
     const py::gil_scoped_release released;
-    run_.reset();  // leaves
+    run_.reset();  // when the last reference is gone, this process leaves the run
   }
   Elastic& run() { return *run_; }
   const std::shared_ptr<Elastic>& shared() const { return run_; }
@@ -30,14 +30,14 @@ class PythonElastic {
   std::unique_ptr<EndsEarly> early_;
 };
 
-// A view of the state that the run found, without a copy.
+// A view of the state that this process received when it joined the run. It copies nothing and keeps the run alive.
 struct StateView {
   std::shared_ptr<Elastic> run;
   const ElasticState& state() const { return run->state(); }
 };
 
 using Blobs = MoshpitSgd::Blobs;
-// name -> bytes.
+// Converts a dictionary that maps names to bytes.
 Blobs blobs_of(const py::dict& given);
 
 inline std::vector<std::span<float>> spans_of(const std::vector<Buffer>& buffers) {

@@ -1,4 +1,4 @@
-// Group: joining, members, sub-groups, re-forming. Its collectives are in core_collectives.cc.
+// The Python class Group: joining, members, sub-groups, and re-forming. The collectives of a Group are in core_collectives.cc.
 #include "core.h"
 
 namespace unisono_python {

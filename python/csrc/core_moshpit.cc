@@ -1,4 +1,5 @@
-// Python's MoshpitSgd: local steps, averaged by an elastic run every few steps.
+// MoshpitSgd in Python. Each peer makes local optimizer steps, and every few steps an elastic run averages the peers'
+// parameters.
 #include "core_elastic.h"
 #include "core_options.h"
 
@@ -34,7 +35,7 @@ class PythonMoshpitSgd {
     caught_.rethrow();
     return check(std::move(result));
   }
-  // Waits in slices of 100 ms and checks for signals in between.
+  // Waits in pieces of 100 ms, and checks for signals between them.
   MoshpitStep drain(py::handle parameters, std::optional<double> seconds) {
     const auto until = seconds ? std::chrono::steady_clock::now() + milliseconds(*seconds, "timeout")
                                : std::chrono::steady_clock::time_point::max();
@@ -54,8 +55,8 @@ class PythonMoshpitSgd {
     give_ = std::move(give);
     sgd_->give_state([this] { return blobs(); });
   }
-  MoshpitSgd& question(const char* what) {
-    const auto use = busy_.question(what);
+  MoshpitSgd& query(const char* what) {
+    const auto use = busy_.query(what);
     return *sgd_;
   }
   void load(const py::bytes& state) {
@@ -64,7 +65,7 @@ class PythonMoshpitSgd {
   }
 
  private:
-  // Called by step(), in the same thread.
+  // The library calls this within step(), in the same thread.
   Blobs blobs() {
     const py::gil_scoped_acquire gil;
     Blobs blobs;
@@ -157,17 +158,16 @@ void add_moshpit_sgd(py::module_& m) {
       "Like drain(), then one more averaging step, so that the last local steps count too, and up to two more while other "
       "peers still contribute changes.");
   sgd.def(
-      "abandon", [](Sgd& self) { self.question("MoshpitSgd.abandon").abandon(); },
-      "Leaves the averaging step that is under way.");
+      "abandon", [](Sgd& self) { self.query("MoshpitSgd.abandon").abandon(); }, "Leaves the averaging step that is under way.");
   sgd.def("give_state", &Sgd::give_state, py::arg("give"),
           "give() -> dict of name -> bytes: state for joiners besides the values. Called right before each averaging step; "
           "after_step() raises what it raises.");
   sgd.def_property_readonly(
-      "steps", [](Sgd& self) { return self.question("MoshpitSgd.steps").steps(); },
+      "steps", [](Sgd& self) { return self.query("MoshpitSgd.steps").steps(); },
       "Steps since the run began, as this peer counts them.");
-  sgd.def("report", [](Sgd& self) { return self.question("MoshpitSgd.report").report(); });
+  sgd.def("report", [](Sgd& self) { return self.query("MoshpitSgd.report").report(); });
   sgd.def(
-      "save", [](Sgd& self) { return bytes_of(self.question("MoshpitSgd.save").save()); },
+      "save", [](Sgd& self) { return bytes_of(self.query("MoshpitSgd.save").save()); },
       "The outer optimizer and the counters, to be saved beside the parameters for a restart of all peers. Call it after "
       "drain().");
   sgd.def("load", &Sgd::load, py::arg("state"),

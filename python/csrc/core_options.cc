@@ -1,4 +1,4 @@
-// The library's options as classes, and keyword arguments as options.
+// Binds the library's options as Python classes, and reads keyword arguments into options.
 #include "core_options.h"
 
 #include <chrono>
@@ -18,12 +18,12 @@ constexpr const char* estimators[] = {"stratified", "count", "count_all", "horvi
 constexpr const char* on_empty[] = {"automatic", "hold", "own", "zero", "fail"};
 constexpr const char* dtypes[] = {"f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"};
 
-// "lossy:loss_budget=0.2", as the tool reads it.
+// Reads a delivery from a text such as "lossy:loss_budget=0.2". The command-line tool accepts the same texts.
 void set_delivery(CallWords& call, py::handle value) {
   if (!py::isinstance<py::str>(value)) throw py::type_error("delivery: wanted: a string");
   const auto text = value.cast<std::string>();
   const auto end = text.find(':');
-  call.options.delivery = static_cast<Delivery>(word_place(py::str(text.substr(0, end)), "delivery", deliveries));
+  call.options.delivery = static_cast<Delivery>(word_index(py::str(text.substr(0, end)), "delivery", deliveries));
   if (end == std::string::npos) return;
   if (call.options.delivery == Delivery::reliable) throw py::value_error("delivery: reliable has no options");
   call.options.lossy = check(DeliveryOptions::parse(std::string_view(text).substr(end + 1)));
@@ -32,18 +32,19 @@ void set_delivery(CallWords& call, py::handle value) {
 using Setter = void (*)(CallWords&, py::handle);
 const std::unordered_map<std::string_view, Setter>& call_setters() {
   static const std::unordered_map<std::string_view, Setter> setters{
-      {"op", [](CallWords& c, py::handle v) { c.options.op = static_cast<ReduceOp>(word_place(v, "op", reduce_ops)); }},
-      {"order", [](CallWords& c, py::handle v) { c.options.order = static_cast<Order>(word_place(v, "order", orders)); }},
+      {"op", [](CallWords& c, py::handle v) { c.options.op = static_cast<ReduceOp>(word_index(v, "op", reduce_ops)); }},
+      {"order", [](CallWords& c, py::handle v) { c.options.order = static_cast<Order>(word_index(v, "order", orders)); }},
       {"schedule",
        [](CallWords& c, py::handle v) {
-         c.options.schedule = static_cast<ScheduleKind>(word_place(v, "schedule", schedule_names));
+         c.options.schedule = static_cast<ScheduleKind>(word_index(v, "schedule", schedule_names));
        }},
       {"timeout", [](CallWords& c, py::handle v) { c.options.timeout = milliseconds(v.cast<double>(), "timeout"); }},
       {"id", [](CallWords& c, py::handle v) { c.options.id = v.cast<uint64_t>(); }},
       {"slice_bytes", [](CallWords& c, py::handle v) { c.options.slice_bytes = v.cast<uint64_t>(); }},
       {"agreement", [](CallWords& c, py::handle v) { c.options.agreement = v.cast<uint64_t>(); }},
       {"codec", [](CallWords& c, py::handle v) { c.options.codec = option_of<Codec>(v, "codec"); }},
-      {"encode_error", [](CallWords& c, py::handle v) { c.encode_error = float_buffer(v, "encode_error", Access::write); }},
+      {"encode_error",
+       [](CallWords& c, py::handle v) { c.encode_error = float_buffer(v, c.collective + ": encode_error", Access::write); }},
       {"error_feedback", [](CallWords& c, py::handle v) { c.options.error_feedback = v.cast<bool>(); }},
       {"measure_error", [](CallWords& c, py::handle v) { c.options.measure_error = v.cast<bool>(); }},
       {"delivery", set_delivery},
@@ -54,7 +55,7 @@ const std::unordered_map<std::string_view, Setter>& call_setters() {
          c.needed_ranges =
              std::make_shared<const std::vector<std::vector<uint32_t>>>(v.cast<std::vector<std::vector<uint32_t>>>());
        }},
-      {"dtype", [](CallWords& c, py::handle v) { c.dtype = static_cast<DType>(word_place(v, "dtype", dtypes)); }},
+      {"dtype", [](CallWords& c, py::handle v) { c.dtype = static_cast<DType>(word_index(v, "dtype", dtypes)); }},
   };
   return setters;
 }
@@ -82,6 +83,7 @@ const std::unordered_map<std::string_view, JoinSetter>& join_setters() {
                    py::handle v) { o.codec = py::isinstance<Codec>(v) ? v.cast<Codec>().to_string() : v.cast<std::string>(); }},
       {"compute_threads", [](Options& o, py::handle v) { o.compute_threads = v.cast<uint32_t>(); }},
       {"payload_checksum", [](Options& o, py::handle v) { o.payload_checksum = v.cast<bool>(); }},
+      {"on_event", [](Options& o, py::handle v) { o.on_event = event_handler(v); }},
   };
   return setters;
 }
@@ -158,13 +160,13 @@ void add_delivery_options(py::module_& m) {
 }  // namespace
 
 Milliseconds milliseconds(double seconds, const char* what) {
-  constexpr double most = 1e9;  // the library refuses times that are too long
+  constexpr double most = 1e9;  // this only prevents overflow; the library itself refuses times that are too long
   if (!(seconds >= 0) || seconds > most)
     throw py::value_error(std::string(what) + ": " + std::to_string(seconds) + " s; wanted: seconds from 0 on");
   return Milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000 - 1e-6)));
 }
 
-size_t word_place(py::handle word, const char* what, std::span<const char* const> words) {
+size_t word_index(py::handle word, const char* what, std::span<const char* const> words) {
   if (!py::isinstance<py::str>(word))
     throw py::type_error(std::string(what) + " is of the type " + Py_TYPE(word.ptr())->tp_name + "; wanted: a string");
   const auto given = word.cast<std::string>();
@@ -197,6 +199,7 @@ void set_fields(py::handle object, const py::kwargs& fields) {
 
 CallWords call_words(const py::kwargs& words, const char* collective) {
   CallWords call;
+  call.collective = collective;
   apply(call_setters(), words, call, collective);
   return call;
 }
@@ -204,6 +207,7 @@ CallWords call_words(const py::kwargs& words, const char* collective) {
 Options join_options(const py::kwargs& words) {
   Options options;
   apply(join_setters(), words, options, "join");
+  if (!options.on_event) options.on_event = event_handler(py::none());
   return options;
 }
 

@@ -1,12 +1,12 @@
-// Classes for options and reports. Options are made from a text and from single fields, compared and printed; reports are
-// read-only.
+// Python classes for options and reports. Options can be made from a text or from single fields, and they can be compared and
+// printed. Reports are read-only.
 #pragma once
 
 #include "core.h"
 
 namespace unisono_python {
 
-// Accepts a text for parse(), or an object of the class.
+// Accepts an object of the class T, or a text that T::parse() can read.
 template <typename T>
 T option_of(py::handle value, const char* what) {
   if (py::isinstance<T>(value)) return value.cast<T>();
@@ -16,10 +16,11 @@ T option_of(py::handle value, const char* what) {
 template <>
 StepCodec option_of<StepCodec>(py::handle value, const char* what);
 
-// Sets attributes of the object. TypeError: it has no such attribute.
+// Sets attributes of the object. Throws TypeError if the object does not have such an attribute.
 void set_fields(py::handle object, const py::kwargs& fields);
 
-// A class of options: made from a text and from single fields, compared, and printed in the form that parse() reads.
+// Binds a class of options. In Python, its objects can be made from a text, from single fields, or from both. They can be
+// compared, and they are printed in the form that parse() can read.
 template <typename T>
 void add_options(py::class_<T>& bound, const std::string& name) {
   bound.def(py::init([](py::handle text, const py::kwargs& fields) {
@@ -40,7 +41,7 @@ template <typename T, typename E>
 void add_word(py::class_<T>& bound, const char* name, E T::*field, std::span<const char* const> list) {
   bound.def_property(
       name, [field, list](const T& self) { return list[static_cast<size_t>(self.*field)]; },
-      [field, name, list](T& self, py::handle word) { self.*field = static_cast<E>(word_place(word, name, list)); });
+      [field, name, list](T& self, py::handle word) { self.*field = static_cast<E>(word_index(word, name, list)); });
 }
 template <typename T, typename Time>
 void add_seconds(py::class_<T>& bound, const char* name, Time T::*field) {

@@ -1,4 +1,4 @@
-// Reports of operations, links and groups as read-only attributes.
+// Binds the reports of operations, links and groups as Python classes with read-only attributes.
 #include <iterator>
 
 #include "core_options.h"

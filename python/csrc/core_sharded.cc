@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char* deliveries[] = {"reliable", "lossy", "automatic"};
 
-// Argument of a ShardOptimizer's update(); the arrays are valid during the call only.
+// The argument of ShardOptimizer.update(). Its arrays are valid only during the call.
 struct UpdateTask {
   uint64_t begin = 0, step = 1;
   float scale = 1;
@@ -15,7 +15,8 @@ struct UpdateTask {
   py::object values, gradient, states;
 };
 
-// An optimizer written in Python: an object with rate, state_count and update(task). This class keeps its state.
+// Wraps an optimizer that is written in Python. Such an optimizer is an object with rate, state_count and update(task). This
+// class owns the arrays that hold its state.
 class PythonOptimizer final : public ShardOptimizer {
  public:
   PythonOptimizer(py::object object, std::shared_ptr<Caught> caught) : object_(std::move(object)), caught_(std::move(caught)) {
@@ -63,7 +64,7 @@ class PythonOptimizer final : public ShardOptimizer {
                                        .gradient = gradient.array(),
                                        .states = std::move(states)});
       object_.attr("update")(given);
-      if (given.ref_count() > 1) throw std::runtime_error("update has kept the task that it was lent for the call");
+      if (given.ref_count() > 1) throw std::runtime_error("update has kept the task, which is valid during the call only");
     }
     values.end("update"), gradient.end("update");
     for (const auto& state : lent) state.end("update");
@@ -106,7 +107,7 @@ class PythonShardedStep {
     const auto buffer = float_buffer(values, "owners_values: values", Access::write);
     call_status("ShardedStep.owners_values", [&](ShardedStep& step) { return step.owners_values(buffer.floats()); });
   }
-  // An error raised by a Python optimizer takes precedence over the library's error.
+  // If an optimizer written in Python has raised an error, throws this error instead of the library's.
   template <typename F>
   auto call(const char* what, F function) -> std::decay_t<decltype(*function(std::declval<ShardedStep&>()))> {
     const auto use = busy_.call(what);
@@ -127,8 +128,8 @@ class PythonShardedStep {
     caught_->rethrow();
     check(status);
   }
-  ShardedStep& question(const char* what) {
-    const auto use = busy_.question(what);
+  ShardedStep& query(const char* what) {
+    const auto use = busy_.query(what);
     return *step_;
   }
 
@@ -174,7 +175,8 @@ void add_optimizers(py::module_& m) {
       .def_property(
           "values", [](const UpdateTask& self) { return self.values; },
           [](const UpdateTask& self, const py::object& values) {
-            // `task.values -= …` also assigns the array that it changed in place.
+            // The setter is needed because `task.values -= …` first changes the array in place, and then assigns the array to
+            // the attribute.
             if (!values.is(self.values))
               throw py::type_error("ShardUpdate.values is to be changed in place: task.values[:] = …");
           },
@@ -282,7 +284,7 @@ void add_sharded_step(py::module_& m) {
   step.def_property_readonly(
       "parameters",
       [](const py::object& self) {
-        const auto values = py::cast<Step&>(self).question("ShardedStep.parameters").parameters();
+        const auto values = py::cast<Step&>(self).query("ShardedStep.parameters").parameters();
         return float_view(values.data(), values.size(), self, Access::read);
       },
       "The values that the model computes with: a read-only float32 array, always in the same memory. run(), resync(), load() "
@@ -303,9 +305,9 @@ void add_sharded_step(py::module_& m) {
       },
       py::arg("rate"), "Sets the optimizer's learning rate; equal on all ranks.");
   step.def_property_readonly(
-      "step", [](Step& self) { return self.question("ShardedStep.step").step(); }, "The last completed step.");
+      "step", [](Step& self) { return self.query("ShardedStep.step").step(); }, "The last completed step.");
   step.def(
-      "save", [](Step& self) { return bytes_of(self.question("ShardedStep.save").save()); },
+      "save", [](Step& self) { return bytes_of(self.query("ShardedStep.save").save()); },
       "This rank's replica, shard and optimizer state, for a bit-exact continuation.");
   step.def(
       "load",
@@ -322,7 +324,7 @@ void add_sharded_step(py::module_& m) {
       },
       py::arg("group"), "Call on all ranks after Group.reform(); processes that joined make a new ShardedStep.");
   step.def(
-      "resumed", [](Step& self) { return self.question("ShardedStep.resumed").resumed(); },
+      "resumed", [](Step& self) { return self.query("ShardedStep.resumed").resumed(); },
       "How this object began, or the result of the last resume().");
 }
 

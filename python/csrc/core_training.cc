@@ -11,7 +11,8 @@ constexpr const char* methods[] = {"dense", "arc_top_k", "random_k", "power_sgd"
 constexpr const char* feedbacks[] = {"none", "ef14", "ef21", "ef21m"};
 constexpr const char* on_nonfinite[] = {"skip", "poison"};
 
-// (name, shape) pairs or a mapping. An object with a shape, such as an array, may replace the shape.
+// Reads either pairs (name, shape), or a mapping from names to shapes. Instead of a shape, there may be an object that has one,
+// such as an array.
 std::vector<Parameter> parameters_of(py::handle given) {
   const auto pairs =
       py::hasattr(given, "items") ? py::object(given.attr("items")()) : py::reinterpret_borrow<py::object>(given);
@@ -115,7 +116,7 @@ class PythonReducer {
 
  private:
   std::map<std::string, uint64_t> elements_;
-  std::vector<Buffer> held_;  // between reduce() and finish()
+  std::vector<Buffer> held_;  // the arrays that are in use between reduce() and finish()
   std::optional<GradientReducer> reducer_;
   Exclusive busy_;
 };

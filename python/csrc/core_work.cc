@@ -1,6 +1,8 @@
-// Operations in flight: interruptible waiting, and memory that lives as long as the library may write to it.
+// Waits for operations in such a way that signals can interrupt the wait. Keeps memory alive as long as the library may write
+// to it.
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 #include "core.h"
 
@@ -11,30 +13,58 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto slice = std::chrono::milliseconds(100);
 
-// Never freed: an operation that still runs when the interpreter ends keeps its memory until the process ends.
+// The flights of operations for which no thread waits. They are never freed at exit, because an operation may still be running
+// when the interpreter ends. It needs its memory until the process ends.
 std::vector<std::unique_ptr<Flight>>& kept() {
   static auto& flights = *new std::vector<std::unique_ptr<Flight>>;
   return flights;
 }
 
-bool is_done(const Work& work) {
-  const py::gil_scoped_release released;
-  return work.done();
+// All flights. Their end is waited for when the program ends.
+std::set<Flight*>& all_flights() {
+  static auto& flights = *new std::set<Flight*>;
+  return flights;
 }
 
-void let_go_of_done() {
-  auto running = std::exchange(kept(), {});  // others may be added while the GIL is released
+bool is_done(const Flight& flight) {
+  if (flight.ended != nullptr) return *flight.ended;
+  const py::gil_scoped_release released;
+  return flight.work.done();
+}
+
+void release_done_flights() {
+  auto running = std::exchange(kept(), {});  // the list may grow while the GIL is released
   for (auto& flight : running) {
-    if (!is_done(flight->work)) kept().push_back(std::move(flight));
+    if (!is_done(*flight)) kept().push_back(std::move(flight));
   }
 }
 
-void let_go_of_memory(Flight& flight) {
+void release_memory(Flight& flight) {
   flight.buffers.clear();
   flight.words.encode_error = Buffer();
 }
 
-// unisono::Work together with its memory.
+// Waits for the operation in short pieces of time. Throws what the handler of a signal raises.
+Result<Report> outcome_of(Work& work, std::optional<double> seconds) {
+  const auto until = seconds ? Clock::now() + milliseconds(*seconds, "timeout") : Clock::time_point::max();
+  for (;;) {
+    const auto begun = Clock::now();
+    const auto left =
+        std::chrono::ceil<Milliseconds>(std::clamp(until - begun, Clock::duration::zero(), Clock::duration(slice)));
+    auto [outcome, done] = [&] {
+      const py::gil_scoped_release released;
+      auto waited = work.wait_for(left);
+      const bool is_over = work.done();
+      // If the operation was aborted, wait_for() returns early, and then wait() returns the reason at once.
+      if (is_over || (left == slice && Clock::now() - begun < slice / 2)) return std::pair(work.wait(), true);
+      return std::pair(std::move(waited), false);
+    }();
+    if (done || Clock::now() >= until) return std::move(outcome);
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
+
+// A unisono::Work, and the memory that its operation uses.
 class PythonWork {
  public:
   explicit PythonWork(std::unique_ptr<Flight> flight) : flight_(std::move(flight)) {}
@@ -44,19 +74,21 @@ class PythonWork {
   }
 
   OutputReport wait(std::optional<double> seconds) {
-    auto work = flight_->work;
-    try {
-      OutputReport report{wait_for(work, seconds), flight_->output};
-      let_go_of_memory(*flight_);
-      return report;
-    } catch (...) {
-      (void)done();
-      throw;
-    }
+    auto outcome = [&] {
+      try {
+        auto work = flight_->work;
+        return outcome_of(work, seconds);
+      } catch (...) {
+        flight_->needed = false;
+        throw;
+      }
+    }();
+    (void)done();
+    return {check(std::move(outcome)), flight_->output};
   }
   bool done() {
-    if (!is_done(flight_->work)) return false;
-    let_go_of_memory(*flight_);
+    if (!is_done(*flight_)) return false;
+    release_memory(*flight_);
     return true;
   }
   OutputReport report() const {
@@ -73,31 +105,33 @@ class PythonWork {
 
 }  // namespace
 
-Report wait_for(Work& work, std::optional<double> seconds) {
-  const auto until = seconds ? Clock::now() + milliseconds(*seconds, "timeout") : Clock::time_point::max();
-  for (;;) {
-    const auto begun = Clock::now();
-    const auto left =
-        std::chrono::ceil<Milliseconds>(std::clamp(until - begun, Clock::duration::zero(), Clock::duration(slice)));
-    auto [outcome, done] = [&] {
-      const py::gil_scoped_release released;
-      auto waited = work.wait_for(left);
-      const bool is_over = work.done();
-      // An aborted operation returns at once; wait() gives the reason.
-      if (is_over || (left == slice && Clock::now() - begun < slice / 2)) return std::pair(work.wait(), true);
-      return std::pair(std::move(waited), false);
-    }();
-    if (done || Clock::now() >= until) return check(std::move(outcome));
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
+Flight::Flight() { all_flights().insert(this); }
+
+Flight::~Flight() {
+  all_flights().erase(this);
+  // `work` may hold the group's last handle, whose destructor tells the other ranks that this rank leaves. This may take time.
+  const py::gil_scoped_release released;
+  work = Work();
 }
 
+Report wait_for(Work& work, std::optional<double> seconds) { return check(outcome_of(work, seconds)); }
+
 void keep_until_done(std::unique_ptr<Flight> flight) {
-  if (!is_done(flight->work)) kept().push_back(std::move(flight));
+  if (!is_done(*flight)) kept().push_back(std::move(flight));
+}
+
+void wait_for_needed_flights() {
+  if (!py::getattr(py::module_::import("sys"), "last_value", py::none()).is_none()) return;
+  std::vector<Work> works;
+  for (const auto* flight : all_flights()) {
+    if (flight->needed) works.push_back(flight->work);
+  }
+  for (auto& work : works) (void)outcome_of(work, {});
+  release_done_flights();
 }
 
 std::unique_ptr<Flight> new_flight() {
-  if (!kept().empty()) let_go_of_done();
+  if (!kept().empty()) release_done_flights();
   return std::make_unique<Flight>();
 }
 
@@ -117,7 +151,7 @@ void add_work(py::module_& m) {
   m.def(
       "_kept",
       [] {
-        let_go_of_done();
+        release_done_flights();
         return kept().size();
       },
       "Number of running operations without a waiting thread (for tests).");

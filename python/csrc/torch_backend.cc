@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t id_limit = uint64_t{1} << 56;
 
-// Adapts torch's store to KeyValueStore.
+// Makes torch's store usable as a KeyValueStore.
 class TorchStore final : public KeyValueStore {
  public:
   TorchStore(c10::intrusive_ptr<c10d::Store> store, std::string prefix)
@@ -58,9 +58,35 @@ uint64_t mixed(uint64_t a, uint64_t b) {
   return x ^ (x >> 31);
 }
 
+// The library numbers the ranks of a group from 0. Says which ranks they are in the whole job, if these are others.
+static std::string global_ranks_text(const std::vector<uint64_t>& global_ranks) {
+  std::string text;
+  bool differs = false;
+  for (size_t rank = 0; rank < global_ranks.size(); ++rank) {
+    differs |= global_ranks[rank] != rank;
+    text += (rank == 0 ? "" : ", ") + std::to_string(rank) + " is " + std::to_string(global_ranks[rank]);
+  }
+  return differs ? " (ranks of this group are global ranks: " + text + ")" : "";
+}
+
 CallContext& call_context() {
   thread_local CallContext context;
   return context;
+}
+
+namespace {
+std::mutex handler_mutex;
+EventHandler handler;
+
+EventHandler event_handler() {
+  const std::lock_guard lock(handler_mutex);
+  return handler;
+}
+}  // namespace
+
+void set_event_handler(const EventHandler& new_handler) {
+  const std::lock_guard lock(handler_mutex);
+  handler = new_handler;
 }
 
 UnisonoBackend::UnisonoBackend(Group group, c10::intrusive_ptr<BackendOptions> options)
@@ -74,7 +100,7 @@ UnisonoBackend::UnisonoBackend(Group group, c10::intrusive_ptr<BackendOptions> o
 }
 
 UnisonoBackend::~UnisonoBackend() {
-  without_gil([this] { shutdown(); });
+  without_gil([this] { abort_rest("the process group was dropped at rank " + std::to_string(rank_)); });
 }
 
 c10::intrusive_ptr<UnisonoBackend> UnisonoBackend::join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
@@ -84,17 +110,26 @@ c10::intrusive_ptr<UnisonoBackend> UnisonoBackend::join(const c10::intrusive_ptr
   join.world_size = size;
   join.timeout = options->timeout;
   if (std::getenv("UNISONO_JOIN_TIMEOUT_MS") == nullptr) join.join_timeout = options->timeout;
-  // Processes that initialise again with the same store meet others in the same attempt.
+  // The same processes may initialise several times with the same store. The name of the job contains the number of the
+  // attempt. So only the ranks of the same attempt find each other.
   const auto time = store->add("unisono/rank/" + std::to_string(rank), 1);
   join.job = "torch-" + std::to_string(time);
   join.store = std::make_shared<TorchStore>(store, "");
+  join.on_event = event_handler();
   auto group = Group::join(join);
   TORCH_CHECK_VALUE(group || group.status().code() != Code::invalid, "unisono: ", group.status().message());
-  if (!group) fail(group.status(), "unisono: rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot join");
+  if (!group)
+    fail(group.status(), "unisono: rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot join" +
+                             global_ranks_text(options->global_ranks_in_group));
   return c10::make_intrusive<UnisonoBackend>(std::move(*group), options);
 }
 
+void UnisonoBackend::check_process() const {
+  if (forked()) fail({Code::invalid, pool_->owner().refusal()}, "unisono");
+}
+
 Group UnisonoBackend::checked_group(bool* coalescing) const {
+  check_process();
   const std::lock_guard lock(shared_->mutex);
   if (coalescing != nullptr) *coalescing = shared_->coalescing;
   if (!shared_->group) fail({Code::unavailable, "this process group has been shut down"}, "unisono");
@@ -104,16 +139,39 @@ Group UnisonoBackend::checked_group(bool* coalescing) const {
 Group UnisonoBackend::group() const { return checked_group(); }
 
 bool UnisonoBackend::over() const {
+  if (forked()) return true;
   const std::lock_guard lock(shared_->mutex);
   return !shared_->group;
 }
 
 Report UnisonoBackend::last_report() const {
+  check_process();
   const std::lock_guard lock(shared_->mutex);
   return shared_->last;
 }
 
 // Calls -------------------------------------------------------------------------------------------------------------
+
+const CallSettings& UnisonoBackend::call_settings() const {
+  const auto& own = call_context().settings;
+  return own ? *own : options_->calls;
+}
+
+void UnisonoBackend::check_error_feedback() const {
+  TORCH_CHECK_VALUE(call_settings().delivery != Delivery::lossy,
+                    "unisono: error feedback needs reliable delivery, because nobody knows the error of a message that is "
+                    "lost. The delivery of this call is lossy, by call_options, by the group's Options or by UNISONO_DELIVERY: "
+                    "make it reliable, or use no error feedback");
+}
+
+void UnisonoBackend::set_delivery(CallOptions& options, DType dtype) const {
+  const bool may_be_lossy =
+      options.op <= unisono::ReduceOp::avg && is_floating(dtype) && dtype != DType::f64 && options.id == 0;
+  if (!may_be_lossy) return;
+  const auto& settings = call_settings();
+  options.delivery = settings.delivery;
+  options.lossy = settings.lossy;
+}
 
 namespace {
 
@@ -159,23 +217,26 @@ bool takes_codec(OpType type) {
 
 CallOptions UnisonoBackend::call_options(std::chrono::milliseconds timeout, OpType type) {
   auto& context = call_context();
-  const auto& settings = context.settings ? *context.settings : options_->calls;
+  const auto& settings = call_settings();
   CallOptions all;
   all.timeout = Milliseconds(timeout.count() > 0 ? timeout.count() : timeout_ms_.load());
   if (takes_codec(type)) all.codec = settings.codec;
   if (context.settings || has_schedule(type, settings.schedule))
-    all.schedule = settings.schedule;  // a call's own choice requires an explicit schedule
+    // A schedule that was set by unisono.torch.call_options is always used. The schedule of the group is used only if the
+    // collective offers it.
+    all.schedule = settings.schedule;
   all.order = settings.order;
-  if (context.place != 0) all.id = mixed(context.place, context.calls++) % (id_limit - 1) + 1;
+  if (context.callback_id != 0) all.id = mixed(context.callback_id, context.calls++) % (id_limit - 1) + 1;
   return all;
 }
 
 WorkSetup UnisonoBackend::setup_of(Call&& call) {
-  // Calls made by callbacks are matched by the callback, not by call order.
+  // If a call is made in a callback, ranks match it by the identity of the callback. Ranks match all other calls by their
+  // order.
   const auto& context = call_context();
   WorkSetup setup{.rank = rank_, .type = call.type, .title = call.title, .pool = pool_};
-  setup.sequence = context.place == 0 ? sequence_++ : sequence_.load();
-  setup.identity = context.place == 0 ? mixed(setup.sequence, 0) : mixed(context.place, context.calls);
+  setup.sequence = context.callback_id == 0 ? sequence_++ : sequence_.load();
+  setup.identity = context.callback_id == 0 ? mixed(setup.sequence, 0) : mixed(context.callback_id, context.calls);
   setup.outputs = std::move(call.outputs);
   setup.inputs = std::move(call.inputs);
   setup.kept = std::move(call.kept);
@@ -186,12 +247,24 @@ WorkSetup UnisonoBackend::setup_of(Call&& call) {
 
 WorkPointer UnisonoBackend::issue(WorkSetup setup, std::vector<unisono::Work> parts) {
   auto work = c10::make_intrusive<TorchWork>(std::move(setup), parts);
+  shared_->add(work->outcome());
   const std::lock_guard lock(shared_->mutex);
   if (shared_->coalescing) {
     shared_->coalesced.push_back(work);
     shared_->coalesced_parts.insert(shared_->coalesced_parts.end(), parts.begin(), parts.end());
   }
   return work;
+}
+
+void UnisonoBackend::wait_for(const std::shared_ptr<Outcome>& outcome) {
+  if (outcome->poll()) return;
+  shared_->add(outcome);
+  try {
+    (void)outcome->wait(kNoTimeout);
+  } catch (...) {
+    outcome->detach();
+    throw;
+  }
 }
 
 WorkPointer UnisonoBackend::run_all(Call&& call, const std::vector<Part>& parts) {
@@ -206,6 +279,15 @@ void UnisonoBackend::startCoalescing() {
   const std::lock_guard lock(shared_->mutex);
   TORCH_CHECK(!shared_->coalescing, "unisono: calls are being coalesced already");
   shared_->coalescing = true;
+}
+
+void UnisonoBackend::abandon_batch() {
+  std::vector<c10::intrusive_ptr<TorchWork>> works;  // they are freed without the lock, because a tensor may need the GIL
+  std::vector<unisono::Work> parts;
+  const std::lock_guard lock(shared_->mutex);
+  shared_->coalescing = false;
+  works.swap(shared_->coalesced);
+  parts.swap(shared_->coalesced_parts);
 }
 
 WorkPointer UnisonoBackend::endCoalescing() {
@@ -226,38 +308,78 @@ WorkPointer UnisonoBackend::endCoalescing() {
   });
   auto setup = setup_of(std::move(call));
   if (parts.empty()) return c10::make_intrusive<TorchWork>(std::move(setup), Result<Report>(Report{}));
-  return c10::make_intrusive<TorchWork>(std::move(setup), std::move(parts));
+  auto work = c10::make_intrusive<TorchWork>(std::move(setup), std::move(parts));
+  shared_->add(work->outcome());
+  return work;
 }
 
 // Groups ------------------------------------------------------------------------------------------------------------
 
 void UnisonoBackend::setTimeout(std::chrono::milliseconds timeout) {
-  TORCH_CHECK_VALUE(timeout.count() > 0, "unisono: a time-out of ", timeout.count(), " ms");
+  TORCH_CHECK_VALUE(timeout.count() > 0, "unisono: a timeout must be positive: got ", timeout.count(), " ms");
   timeout_ms_ = timeout.count();
   options_->timeout = timeout;
 }
 
 void UnisonoBackend::abort() {
+  if (forked()) return;
   std::optional<Group> group;
   {
     const std::lock_guard lock(shared_->mutex);
     group = shared_->group;
   }
-  if (group)
-    group->abort("the process group was aborted at rank " +
-                 std::to_string(rank_));  // which may hold callbacks that wait for its operations
+  if (group) group->abort("the process group was aborted at rank " + std::to_string(rank_));
 }
 
-void UnisonoBackend::shutdown() {
+void UnisonoBackend::end(const std::string& failure) {
+  const auto rank = "rank " + std::to_string(rank_);
+  const auto interruption = rank + " was interrupted by a signal";
+  if (!failure.empty()) return abort_rest("the program of " + rank + " has ended with " + failure);
+  if (was_interrupted()) return abort_rest(interruption);
+  try {
+    wait_for_needed();
+  } catch (...) {
+    abort_rest(interruption);
+    throw;
+  }
+  abort_rest("the process group was destroyed at " + rank);
+}
+
+void UnisonoBackend::wait_for_needed() {
+  const auto until = Clock::now() + timeout();
+  for (bool waited = true; waited;) {
+    waited = false;
+    for (const auto& outcome : shared_->in_flight()) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+      if (!outcome->is_needed() || left.count() <= 0) continue;
+      (void)outcome->wait(left);
+      waited = true;
+    }
+    // A callback may start further operations.
+    (void)wait_interruptibly(until, [this](Clock::duration time) { return pool_->wait_idle(Clock::now() + time); });
+  }
+}
+
+// Ends what is in flight, and then all threads of this backend.
+void UnisonoBackend::abort_rest(const std::string& why) {
   std::optional<Group> last;
+  std::vector<c10::intrusive_ptr<TorchWork>> coalesced;
+  std::vector<unisono::Work> coalesced_parts;
   {
     const std::lock_guard lock(shared_->mutex);
     last.swap(shared_->group);
+    coalesced.swap(shared_->coalesced), coalesced_parts.swap(shared_->coalesced_parts);
+  }
+  coalesced.clear();
+  for (auto rest = shared_->in_flight(); !rest.empty(); rest = shared_->in_flight()) {
+    if (last) last->abort(why);
+    for (const auto& outcome : rest) outcome->complete();
   }
   pool_->close();
 }
 
 c10d::ErrorType UnisonoBackend::getError() {
+  check_process();
   const std::lock_guard lock(shared_->mutex);
   return shared_->error;
 }
@@ -283,16 +405,17 @@ c10::intrusive_ptr<c10d::Backend> UnisonoBackend::split(const c10::intrusive_ptr
   return c10::make_intrusive<UnisonoBackend>(std::move(*group), options_for(options, *options_));
 }
 
-// The callers guarantee that the other ranks are here; excluded ranks do not take part.
+// torch makes sure that all remaining ranks call this. The excluded ranks do not take part.
 c10::intrusive_ptr<c10d::Backend> UnisonoBackend::shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
                                                          const c10::intrusive_ptr<Options>& options) {
   const std::set<int64_t> left_out(ranks_to_exclude.begin(), ranks_to_exclude.end());
-  TORCH_CHECK_VALUE(!left_out.contains(rank_), "unisono: shrink: rank ", rank_, " is among those that are left out");
+  TORCH_CHECK_VALUE(!left_out.contains(rank_), "unisono: shrink: rank ", rank_,
+                    " is in ranks_to_exclude: an excluded rank must not call shrink");
   std::vector<int> ranks;
   for (int rank = 0; rank < size_; ++rank) {
     if (!left_out.contains(rank)) ranks.push_back(rank);
   }
-  if (flags != 0) abort();  // SHRINK_ABORT
+  if (flags != 0) abort();  // the only flag is SHRINK_ABORT
   return split({}, ranks, options);
 }
 

@@ -1,8 +1,9 @@
-// The backend `unisono` of torch.distributed: every collective of c10d::Backend for dense tensors, over one unisono::Group.
+// The backend `unisono` of torch.distributed. It implements every collective of c10d::Backend for dense tensors, and uses one
+// unisono::Group for this.
 //
-// Calls with asyncOp = false run on the caller's thread until they end. Other calls return at once, and a waiting thread drives
-// them. Ranks match calls by call order. Calls made inside a future's callback (CallContext) are matched by the identity of the
-// callback.
+// A call with asyncOp = false runs on the caller's thread until it ends. Any other call returns at once, and the thread that
+// later waits for it makes it progress. Ranks match calls by their order. But if a call is made in the callback of a future,
+// ranks match it by the identity of this callback (CallContext).
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -24,7 +25,7 @@ namespace unisono::torch_backend {
 
 inline constexpr const char* backend_name = "unisono";
 
-// Settings of one call that differ from the group's defaults; texts as Unisono's own options read them.
+// Settings of calls. They are parsed from the same texts that Unisono's options accept.
 struct CallSettings {
   std::optional<Codec> codec{};
   ScheduleKind schedule = ScheduleKind::automatic;
@@ -37,22 +38,25 @@ struct BackendOptions : c10d::Backend::Options {
   explicit BackendOptions(std::chrono::milliseconds time = kBackendDefaultTimeout) : Options(backend_name, time) {}
   BackendOptions(const BackendOptions&) = default;
 
-  unisono::Options join{};  // transport, interface, codec, ...; torch provides rank, world size and the store
+  unisono::Options join{};  // transport, interface, codec, and so on; torch provides rank, world size and store
   CallSettings calls{};
 };
 
-// Per thread: settings of its calls, and how they are matched.
+// The settings of the calls of one thread, and the identity by which the ranks match these calls.
 struct CallContext {
   std::optional<CallSettings> settings{};
-  uint64_t place =
-      0;  // not 0: calls are matched by this number and their count in it, as ranks may reach the callback in different orders
+  // Identity of the callback that is running, or 0 if none is. Ranks match its calls by this number and by `calls`.
+  uint64_t callback_id = 0;
   uint64_t calls = 0;
 };
 CallContext& call_context();
 
+// Groups that are joined after this call pass their events to the handler.
+void set_event_handler(const EventHandler& handler);
+
 class UnisonoBackend final : public c10d::Backend {
  public:
-  // Meets the other ranks through `store`.
+  // Joins the group. The ranks find each other through `store`.
   static c10::intrusive_ptr<UnisonoBackend> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                  const c10::intrusive_ptr<BackendOptions>& options);
   UnisonoBackend(Group group, c10::intrusive_ptr<BackendOptions> options);
@@ -65,9 +69,17 @@ class UnisonoBackend final : public c10d::Backend {
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override;
   c10::intrusive_ptr<c10d::Work> endCoalescing() override;
+  // Ends the batch that startCoalescing() began. Calls of the batch that have begun go on, and nobody waits for them.
+  void abandon_batch();
   void setTimeout(std::chrono::milliseconds timeout) override;
   void abort() override;
-  void shutdown() override;
+  // Waits until the operations that other ranks may need have ended, and until callbacks have run, but not longer than the
+  // group's timeout. Aborts what is in flight then: receives, for example. Runs the handlers of signals meanwhile; if one of
+  // them raises an exception, aborts at once and throws the exception. Afterwards, no thread of this backend is running.
+  void shutdown() override { end({}); }
+  // Like shutdown(), but if `failure` is not empty, does not wait. `failure` names the exception that has ended the program;
+  // other ranks read it.
+  void end(const std::string& failure);
   c10d::ErrorType getError() override;
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
@@ -105,31 +117,62 @@ class UnisonoBackend final : public c10d::Backend {
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override;
 
-  // In-place sum or average of an fp32 tensor with a codec and error feedback. `error` has the same size. It is added first,
-  // and afterwards holds this rank's encoding error (CallOptions::error_feedback).
+  // A message, as send() and recv() get it. `peer`: nullopt if any rank may have sent it.
+  struct Message {
+    const char* what = nullptr;  // the name of the call
+    bool receives = false;
+    Tensors tensors{};
+    std::optional<int> peer{};
+    int tag = 0;
+  };
+  // Throws an error if the message cannot be sent or received. Works for tensors of any device.
+  void check_message(const Message& message) const;
+
+  // Sums or averages an fp32 tensor in place, with a codec and error feedback. `error` must have the size of `tensor`. It is
+  // first added to the tensor, and then it receives the error that this rank's encoding has caused
+  // (CallOptions::error_feedback).
   WorkPointer all_reduce_with_feedback(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average);
-  // The same for a reduce-scatter; `error` has the size of `input`.
+  // Makes a reduce-scatter with a codec and error feedback. `error` must have the size of `input`.
   WorkPointer reduce_scatter_with_feedback(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec,
                                            bool average);
 
-  // The underlying group, for functions that torch's interface lacks.
+  // Returns the group that this backend uses, for functions that torch's interface does not offer.
   Group group() const;
-  // True after shutdown.
+  // Returns true after shutdown(), and in a forked child.
   bool over() const;
-  // Report of the last operation that ended.
+  // Returns true in a child made by fork(), which is no member of the group.
+  bool forked() const { return pool_->owner().forked(); }
+  // Throws an error in a forked child. Call it before any lock is taken: another thread may have held the lock at the fork.
+  void check_process() const;
+  // Returns whether no thread of this backend is running a task.
+  bool idle() const { return pool_->idle(); }
+  // Returns the report of the operation that ended last.
   Report last_report() const;
+  // Returns the settings of the calls that this thread makes now: those of unisono.torch.call_options, or else those of the
+  // group.
+  const CallSettings& call_settings() const;
+  // Throws ValueError if these settings ask for lossy delivery, which cannot be combined with error feedback.
+  void check_error_feedback() const;
   std::chrono::milliseconds timeout() const { return std::chrono::milliseconds(timeout_ms_.load()); }
 
  private:
   struct Call;
   struct Shared;
 
-  // type: kind of the call; some kinds take no codec, or do not use the group's schedule.
+  // Returns the options for a call. Some kinds of calls (`type`) cannot use a codec, or ignore the group's schedule.
   CallOptions call_options(std::chrono::milliseconds timeout, c10d::OpType type);
-  template <typename Start, typename Run>
-  WorkPointer run(Call&& call, Start&& start, Run&& run);
+  // Sets the delivery of an all-reduce, if sums of this kind can be lossy at all.
+  void set_delivery(CallOptions& options, DType dtype) const;
+  // start(Group&, const CallOptions&) starts the operation.
+  template <typename Start>
+  WorkPointer run(Call&& call, Start&& start);
+  // Waits for an operation that was started with Group::polling(). If a signal ends the wait, the operation continues.
+  void wait_for(const std::shared_ptr<Outcome>& outcome);
+  void wait_for_needed();
+  void abort_rest(const std::string& why);
   using Part = std::function<unisono::Work(Group&, const CallOptions&)>;
-  // Checks all parts before any of them begins, so an error has no side effects.
+  // Starts several operations as one call. All of them are checked before the first one begins, so an error has no side
+  // effects.
   WorkPointer run_all(Call&& call, const std::vector<Part>& parts);
   WorkPointer issue(WorkSetup setup, std::vector<unisono::Work> parts);
   WorkSetup setup_of(Call&& call);

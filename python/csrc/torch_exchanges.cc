@@ -1,4 +1,4 @@
-// Collectives with a block per rank: gather, scatter, reduce-scatter, all-to-all; and sums of sparse tensors.
+// Collectives that have one block per rank (gather, scatter, reduce-scatter, all-to-all), and sums of sparse tensors.
 #include "torch_call.h"
 
 #include <algorithm>
@@ -8,7 +8,8 @@ namespace unisono::torch_backend {
 
 namespace {
 
-// Input and output of a reduce-scatter. A factor is multiplied into a copy, so the caller's input does not change.
+// Returns the input and the output of a reduce-scatter. An operation with a factor multiplies a copy of the input, so that the
+// caller's input does not change.
 std::pair<Reduction, Reduction> scattered(at::Tensor& flat, const at::Tensor& dense, const c10d::ReduceOp& op) {
   const bool scaled = static_cast<c10d::ReduceOp::RedOpType>(op) == c10d::ReduceOp::PREMUL_SUM;
   if (scaled) flat = flat.clone();
@@ -33,15 +34,14 @@ WorkPointer UnisonoBackend::gather(TensorLists& outputs, Tensors& inputs, const 
   std::vector<size_t> counts;
   if (here) {
     check_list(outputs.front(), input, size_, "gather");
-    flat = flat_output(outputs.front(), call.copies);
+    flat = flat_output(outputs.front(), "gather", call.copies);
     counts = counts_of(outputs.front());
     call.outputs = outputs.front();
   }
   call.kept = {flat, dense};
   const auto out = here ? moved_into(flat) : Tensor(nullptr, 0, moved(dense).dtype);
-  return run(
-      std::move(call), [&](Group& g, const CallOptions& o) { return g.gather_async(moved(dense), out, root, counts, o); },
-      [&](Group& g, const CallOptions& o) { return g.gather(moved(dense), out, root, counts, o); });
+  return run(std::move(call),
+             [&](Group& g, const CallOptions& o) { return g.gather_async(moved(dense), out, root, counts, o); });
 }
 
 WorkPointer UnisonoBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
@@ -55,7 +55,7 @@ WorkPointer UnisonoBackend::scatter(Tensors& outputs, TensorLists& inputs, const
             .async = options.asyncOp,
             .timeout = options.timeout,
             .outputs = outputs};
-  const auto dense = dense_output(output, false, call.copies);
+  const auto dense = dense_output(output, false, "scatter", call.copies);
   at::Tensor flat;
   std::vector<size_t> counts;
   if (here) {
@@ -66,9 +66,8 @@ WorkPointer UnisonoBackend::scatter(Tensors& outputs, TensorLists& inputs, const
   }
   call.kept = {flat, dense};
   const auto in = here ? moved(flat) : ConstTensor(nullptr, 0, moved(dense).dtype);
-  return run(
-      std::move(call), [&](Group& g, const CallOptions& o) { return g.scatter_async(in, moved_into(dense), root, counts, o); },
-      [&](Group& g, const CallOptions& o) { return g.scatter(in, moved_into(dense), root, counts, o); });
+  return run(std::move(call),
+             [&](Group& g, const CallOptions& o) { return g.scatter_async(in, moved_into(dense), root, counts, o); });
 }
 
 WorkPointer UnisonoBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
@@ -82,16 +81,14 @@ WorkPointer UnisonoBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs
             .inputs = inputs.front(),
             .outputs = outputs};
   auto flat = flat_input(inputs.front());
-  const auto dense = dense_output(output, false, call.copies);
+  const auto dense = dense_output(output, false, "reduce_scatter", call.copies);
   const auto [from, to] = scattered(flat, dense, options.reduceOp);
   auto counts = counts_of(inputs.front());
   for (auto& count : counts) count *= flat.is_complex() ? 2 : 1;
   call.kept = {flat, dense};
   const auto with = [&](CallOptions o) { return o.op = from.op, o; };
-  return run(
-      std::move(call),
-      [&](Group& g, const CallOptions& o) { return g.reduce_scatter_async(from.tensor, to.tensor, counts, with(o)); },
-      [&](Group& g, const CallOptions& o) { return g.reduce_scatter(from.tensor, to.tensor, counts, with(o)); });
+  return run(std::move(call),
+             [&](Group& g, const CallOptions& o) { return g.reduce_scatter_async(from.tensor, to.tensor, counts, with(o)); });
 }
 
 WorkPointer UnisonoBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -108,14 +105,12 @@ WorkPointer UnisonoBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor&
             .inputs = inputs,
             .outputs = outputs};
   auto flat = dense_input(input);
-  const auto dense = dense_output(output, false, call.copies);
+  const auto dense = dense_output(output, false, "reduce_scatter_tensor", call.copies);
   const auto [from, to] = scattered(flat, dense, options.reduceOp);
   call.kept = {flat, dense};
   const auto with = [&](CallOptions o) { return o.op = from.op, o; };
-  return run(
-      std::move(call),
-      [&](Group& g, const CallOptions& o) { return g.reduce_scatter_async(from.tensor, to.tensor, {}, with(o)); },
-      [&](Group& g, const CallOptions& o) { return g.reduce_scatter(from.tensor, to.tensor, {}, with(o)); });
+  return run(std::move(call),
+             [&](Group& g, const CallOptions& o) { return g.reduce_scatter_async(from.tensor, to.tensor, {}, with(o)); });
 }
 
 WorkPointer UnisonoBackend::reduce_scatter_with_feedback(at::Tensor& output, at::Tensor& input, at::Tensor& error,
@@ -136,9 +131,7 @@ WorkPointer UnisonoBackend::reduce_scatter_with_feedback(at::Tensor& output, at:
   const auto with = [&](const CallOptions& o) { return with_feedback(o, error, codec, average); };
   const auto from = moved(input);
   const auto to = moved_into(output);
-  return run(
-      std::move(call), [&](Group& g, const CallOptions& o) { return g.reduce_scatter_async(from, to, {}, with(o)); },
-      [&](Group& g, const CallOptions& o) { return g.reduce_scatter(from, to, {}, with(o)); });
+  return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.reduce_scatter_async(from, to, {}, with(o)); });
 }
 
 WorkPointer UnisonoBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -154,7 +147,7 @@ WorkPointer UnisonoBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Te
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_cpu(inputs[i], "reduce_scatter_tensor_coalesced"),
         check_same_type(outputs[i], inputs[i], "reduce_scatter_tensor_coalesced");
-    const auto dense = dense_output(outputs[i], false, call.copies);
+    const auto dense = dense_output(outputs[i], false, "reduce_scatter_tensor_coalesced", call.copies);
     auto flat = dense_input(inputs[i]);
     const auto [from, to] = scattered(flat, dense, options.reduceOp);
     call.kept.insert(call.kept.end(), {flat, dense});
@@ -176,7 +169,7 @@ WorkPointer UnisonoBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
             .timeout = options.timeout,
             .inputs = {input},
             .outputs = {output}};
-  const auto to = dense_output(output, false, call.copies), from = dense_input(input);
+  const auto to = dense_output(output, false, "all_to_all_single", call.copies), from = dense_input(input);
   const auto counts = [&](const std::vector<int64_t>& splits, const at::Tensor& tensor, const char* which) {
     const auto rows = tensor.dim() == 0 ? 1 : tensor.size(0);
     std::vector<size_t> all;
@@ -194,10 +187,9 @@ WorkPointer UnisonoBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
   };
   const auto sent = counts(input_splits, from, "input"), received = counts(output_splits, to, "output");
   call.kept = {from, to};
-  return run(
-      std::move(call),
-      [&](Group& g, const CallOptions& o) { return g.all_to_all_async(moved(from), moved_into(to), sent, received, o); },
-      [&](Group& g, const CallOptions& o) { return g.all_to_all(moved(from), moved_into(to), sent, received, o); });
+  return run(std::move(call), [&](Group& g, const CallOptions& o) {
+    return g.all_to_all_async(moved(from), moved_into(to), sent, received, o);
+  });
 }
 
 WorkPointer UnisonoBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
@@ -209,17 +201,16 @@ WorkPointer UnisonoBackend::alltoall(Tensors& outputs, Tensors& inputs, const c1
             .timeout = options.timeout,
             .inputs = inputs,
             .outputs = outputs};
-  const auto to = flat_output(outputs, call.copies), from = flat_input(inputs);
+  const auto to = flat_output(outputs, "all_to_all", call.copies), from = flat_input(inputs);
   const auto sent = sizes_of(inputs), received = sizes_of(outputs);
   call.kept = {from, to};
-  return run(
-      std::move(call),
-      [&](Group& g, const CallOptions& o) { return g.all_to_all_async(moved(from), moved_into(to), sent, received, o); },
-      [&](Group& g, const CallOptions& o) { return g.all_to_all(moved(from), moved_into(to), sent, received, o); });
+  return run(std::move(call), [&](Group& g, const CallOptions& o) {
+    return g.all_to_all_async(moved(from), moved_into(to), sent, received, o);
+  });
 }
 
-// Ranks have different indices: all ranks' indices and values are gathered, and added in rank order. Runs on the caller's
-// thread, because sizes must be known first.
+// The ranks have different indices. So the indices and values of all ranks are gathered, and every rank adds them up in the
+// order of the ranks. This runs on the caller's thread, because the ranks must first exchange sizes.
 WorkPointer UnisonoBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
   TORCH_CHECK_VALUE(tensors.size() == 1 && tensors.front().layout() == at::kSparse && tensors.front().device().is_cpu(),
                     "unisono: allreduce_sparse takes one sparse COO tensor on the CPU");
@@ -233,11 +224,14 @@ WorkPointer UnisonoBackend::allreduce_sparse(Tensors& tensors, const c10d::Allre
             .outputs = tensors};
   const auto own = tensor.detach().coalesce();
   const auto indices = own.indices().contiguous(), values = own.values().contiguous();
-  auto group = checked_group();
+  auto group = checked_group().polling();
   const auto gather = [&](const at::Tensor& mine, const at::Tensor& all, const std::vector<size_t>& counts) {
-    if (const auto outcome = group.all_gather(moved(mine), moved_into(all), counts, call_options(options.timeout, call.type));
-        !outcome.ok())
-      fail(outcome.status(), "allreduce_sparse");
+    WorkSetup setup{.rank = rank_, .type = call.type, .kept = {mine, all}, .pool = pool_, .listener = shared_};
+    const auto with = call_options(options.timeout, call.type);
+    const auto outcome = std::make_shared<Outcome>(
+        std::move(setup), std::vector{group.all_gather_async(moved(mine), moved_into(all), counts, with)});
+    wait_for(outcome);
+    if (const auto error = outcome->error(); error != nullptr) std::rethrow_exception(error);
   };
   const auto shape =
       at::tensor({own._nnz(), static_cast<int64_t>(own.sparse_dim()), static_cast<int64_t>(own.dense_dim()), own.numel()});
@@ -245,7 +239,7 @@ WorkPointer UnisonoBackend::allreduce_sparse(Tensors& tensors, const c10d::Allre
   gather(shape, shapes, {});
   std::vector<size_t> index_counts, value_counts;
   int64_t entries = 0;
-  const bool typed = moved(at::empty({1}, values.options())).count == 1;  // else elements are moved as bytes
+  const bool typed = moved(at::empty({1}, values.options())).count == 1;  // false: the elements are sent as plain bytes
   const auto per_entry =
       c10::multiply_integers(values.sizes().slice(1)) * (typed ? 1 : static_cast<int64_t>(values.element_size()));
   for (int rank = 0; rank < size_; ++rank) {

@@ -1,4 +1,4 @@
-// Collectives that add, and collectives whose result goes to every rank.
+// Collectives that reduce, and collectives whose result goes to every rank.
 #include "torch_call.h"
 
 #include <algorithm>
@@ -14,41 +14,36 @@ WorkPointer UnisonoBackend::broadcast(Tensors& tensors, const c10d::BroadcastOpt
             .timeout = options.timeout,
             .inputs = tensors,
             .outputs = tensors};
-  const auto dense = dense_output(tensor, true, call.copies);
+  const auto root = static_cast<uint32_t>(options.rootRank);
+  const bool here = static_cast<int>(root) == rank_;
+  const auto dense = here ? dense_input(tensor) : dense_output(tensor, false, "broadcast", call.copies);
   call.kept = {dense};
   const auto inout = moved_into(dense);
-  const auto root = static_cast<uint32_t>(options.rootRank);
-  return run(
-      std::move(call), [&](Group& g, const CallOptions& o) { return g.broadcast_async(inout, root, o); },
-      [&](Group& g, const CallOptions& o) { return g.broadcast(inout, root, o); });
+  return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.broadcast_async(inout, root, o); });
 }
 
 WorkPointer UnisonoBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   if (tensors.size() == 1 && tensors.front().layout() == at::kSparse) return allreduce_sparse(tensors, options);
-  auto& tensor = only(tensors, "allreduce");
+  auto& tensor = only(tensors, "all_reduce");
   Call call{.type = OpType::ALLREDUCE,
             .title = "unisono:all_reduce",
             .async = options.asyncOp,
             .timeout = options.timeout,
             .inputs = tensors,
             .outputs = tensors};
-  const auto dense = dense_output(tensor, true, call.copies);
+  const auto dense = dense_output(tensor, true, "all_reduce", call.copies);
   const auto reduction = reduction_of(dense, options.reduceOp);
   call.kept = {dense};
   const auto with = [&](CallOptions o) {
     o.op = reduction.op;
-    const auto& settings = call_context().settings ? *call_context().settings : options_->calls;
-    const bool may_be_lossy = reduction.op <= unisono::ReduceOp::avg && is_floating(reduction.tensor.dtype) &&
-                              reduction.tensor.dtype != DType::f64 && o.id == 0;
-    if (may_be_lossy) o.delivery = settings.delivery, o.lossy = settings.lossy;
+    set_delivery(o, reduction.tensor.dtype);
     return o;
   };
-  return run(
-      std::move(call), [&](Group& g, const CallOptions& o) { return g.all_reduce_async(reduction.tensor, with(o)); },
-      [&](Group& g, const CallOptions& o) { return g.all_reduce(reduction.tensor, with(o)); });
+  return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.all_reduce_async(reduction.tensor, with(o)); });
 }
 
 WorkPointer UnisonoBackend::all_reduce_with_feedback(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average) {
+  check_error_feedback();
   check_cpu(tensor, "all_reduce_with_feedback"), check_cpu(error, "all_reduce_with_feedback");
   TORCH_CHECK_VALUE(tensor.scalar_type() == at::kFloat && error.scalar_type() == at::kFloat && tensor.is_contiguous() &&
                         error.is_contiguous() && tensor.numel() == error.numel(),
@@ -59,28 +54,30 @@ WorkPointer UnisonoBackend::all_reduce_with_feedback(at::Tensor& tensor, at::Ten
             .inputs = {tensor},
             .outputs = {tensor},
             .kept = {tensor, error}};
-  const auto with = [&](const CallOptions& o) { return with_feedback(o, error, codec, average); };
+  const auto with = [&](const CallOptions& o) {
+    auto all = with_feedback(o, error, codec, average);
+    set_delivery(all, DType::f32);  // an automatic call is reliable then, and its report says why
+    return all;
+  };
   const auto inout = moved_into(tensor);
-  return run(
-      std::move(call), [&](Group& g, const CallOptions& o) { return g.all_reduce_async(inout, with(o)); },
-      [&](Group& g, const CallOptions& o) { return g.all_reduce(inout, with(o)); });
+  return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.all_reduce_async(inout, with(o)); });
 }
 
 WorkPointer UnisonoBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  TORCH_CHECK_VALUE(!tensors.empty(), "unisono: allreduce_coalesced takes one tensor at least");
+  TORCH_CHECK_VALUE(!tensors.empty(), "unisono: all_reduce_coalesced takes one tensor at least");
   Call call{.type = OpType::ALLREDUCE_COALESCED,
             .title = "unisono:all_reduce_coalesced",
             .async = true,
             .timeout = options.timeout,
             .inputs = tensors,
             .outputs = tensors};
-  // One sum for all tensors of a type.
+  // A single operation reduces all tensors that have the same type.
   std::map<at::ScalarType, Tensors> by_type;
-  for (const auto& tensor : tensors) check_cpu(tensor, "allreduce_coalesced"), by_type[tensor.scalar_type()].push_back(tensor);
+  for (const auto& tensor : tensors) check_cpu(tensor, "all_reduce_coalesced"), by_type[tensor.scalar_type()].push_back(tensor);
   std::vector<Part> parts;
   for (const auto& [type, same] : by_type) {
-    const auto flat = flat_output(same, call.copies);
-    if (!lie_in_a_row(same) || flat.data_ptr() != same.front().data_ptr()) flat.copy_(flat_input(same));
+    const auto flat = flat_output(same, "all_reduce_coalesced", call.copies);
+    if (!are_contiguous(same) || flat.data_ptr() != same.front().data_ptr()) flat.copy_(flat_input(same));
     const auto reduction = reduction_of(flat, options.reduceOp);
     call.kept.push_back(flat);
     parts.emplace_back([reduction](Group& g, CallOptions o) {
@@ -102,41 +99,38 @@ WorkPointer UnisonoBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& 
   const auto root = static_cast<uint32_t>(options.rootRank);
   const bool here = static_cast<int>(root) == rank_;
   const bool scaled = static_cast<c10d::ReduceOp::RedOpType>(options.reduceOp) == c10d::ReduceOp::PREMUL_SUM;
-  auto dense = here ? dense_output(tensor, true, call.copies) : dense_input(tensor);
-  if (!here && scaled) dense = dense.clone();  // only root's tensor changes
+  auto dense = here ? dense_output(tensor, true, "reduce", call.copies) : dense_input(tensor);
+  if (!here && scaled) dense = dense.clone();  // only the root's tensor may change
   const auto reduction = reduction_of(dense, options.reduceOp);
   call.kept = {dense};
   const auto with = [&](CallOptions o) { return o.op = reduction.op, o; };
   const auto& t = reduction.tensor;
-  return run(
-      std::move(call),
-      [&](Group& g, const CallOptions& o) { return g.reduce_async(t, here ? t : Tensor(nullptr, 0, t.dtype), root, with(o)); },
-      [&](Group& g, const CallOptions& o) { return g.reduce(t, here ? t : Tensor(nullptr, 0, t.dtype), root, with(o)); });
+  return run(std::move(call), [&](Group& g, const CallOptions& o) {
+    return g.reduce_async(t, here ? t : Tensor(nullptr, 0, t.dtype), root, with(o));
+  });
 }
 
 WorkPointer UnisonoBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  auto& input = only(inputs, "allgather");
-  TORCH_CHECK_VALUE(outputs.size() == 1, "unisono: allgather takes one list of outputs");
-  check_list(outputs.front(), input, size_, "allgather");
+  auto& input = only(inputs, "all_gather");
+  TORCH_CHECK_VALUE(outputs.size() == 1, "unisono: all_gather takes one list of outputs");
+  check_list(outputs.front(), input, size_, "all_gather");
   Call call{.type = OpType::ALLGATHER,
             .title = "unisono:all_gather",
             .async = options.asyncOp,
             .timeout = options.timeout,
             .inputs = inputs,
             .outputs = outputs.front()};
-  const auto flat = flat_output(outputs.front(), call.copies), dense = dense_input(input);
+  const auto flat = flat_output(outputs.front(), "all_gather", call.copies), dense = dense_input(input);
   const auto counts = counts_of(outputs.front());
   call.kept = {flat, dense};
   if (counts.empty()) {
-    // The form that hooks expect: one tensor, by rank.
+    // torch's hooks expect that the value of the future is one tensor, and that its first dimension is the rank.
     auto sizes = input.sizes().vec();
     sizes.insert(sizes.begin(), size_);
     call.outputs = {flat.view(sizes)};
   }
-  return run(
-      std::move(call),
-      [&](Group& g, const CallOptions& o) { return g.all_gather_async(moved(dense), moved_into(flat), counts, o); },
-      [&](Group& g, const CallOptions& o) { return g.all_gather(moved(dense), moved_into(flat), counts, o); });
+  return run(std::move(call),
+             [&](Group& g, const CallOptions& o) { return g.all_gather_async(moved(dense), moved_into(flat), counts, o); });
 }
 
 WorkPointer UnisonoBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
@@ -150,17 +144,15 @@ WorkPointer UnisonoBackend::_allgather_base(at::Tensor& output, at::Tensor& inpu
             .timeout = options.timeout,
             .inputs = {input},
             .outputs = {output}};
-  const auto flat = dense_output(output, false, call.copies), dense = dense_input(input);
+  const auto flat = dense_output(output, false, "all_gather_into_tensor", call.copies), dense = dense_input(input);
   call.kept = {flat, dense};
-  return run(
-      std::move(call),
-      [&](Group& g, const CallOptions& o) { return g.all_gather_async(moved(dense), moved_into(flat), {}, o); },
-      [&](Group& g, const CallOptions& o) { return g.all_gather(moved(dense), moved_into(flat), {}, o); });
+  return run(std::move(call),
+             [&](Group& g, const CallOptions& o) { return g.all_gather_async(moved(dense), moved_into(flat), {}, o); });
 }
 
 WorkPointer UnisonoBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(!inputs.empty() && outputs.size() == static_cast<size_t>(size_),
-                    "unisono: allgather_coalesced takes one list of outputs per rank, ", size_, "; ", outputs.size(),
+                    "unisono: all_gather_coalesced takes one list of outputs per rank, ", size_, "; ", outputs.size(),
                     " were given");
   Call call{.type = OpType::ALLGATHER_COALESCED,
             .title = "unisono:all_gather_coalesced",
@@ -170,12 +162,12 @@ WorkPointer UnisonoBackend::allgather_coalesced(TensorLists& outputs, Tensors& i
   for (size_t i = 0; i < inputs.size(); ++i) {
     Tensors of_ranks;
     for (auto& list : outputs) {
-      TORCH_CHECK_VALUE(list.size() == inputs.size(), "unisono: allgather_coalesced: ", list.size(), " outputs for ",
+      TORCH_CHECK_VALUE(list.size() == inputs.size(), "unisono: all_gather_coalesced: ", list.size(), " outputs for ",
                         inputs.size(), " inputs");
       of_ranks.push_back(list[i]);
     }
-    check_list(of_ranks, inputs[i], size_, "allgather_coalesced");
-    const auto flat = flat_output(of_ranks, call.copies), dense = dense_input(inputs[i]);
+    check_list(of_ranks, inputs[i], size_, "all_gather_coalesced");
+    const auto flat = flat_output(of_ranks, "all_gather_coalesced", call.copies), dense = dense_input(inputs[i]);
     call.kept.insert(call.kept.end(), {flat, dense});
     call.outputs.insert(call.outputs.end(), of_ranks.begin(), of_ranks.end());
     parts.emplace_back([from = moved(dense), to = moved_into(flat), counts = counts_of(of_ranks)](
@@ -187,7 +179,7 @@ WorkPointer UnisonoBackend::allgather_coalesced(TensorLists& outputs, Tensors& i
 WorkPointer UnisonoBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                             const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(!inputs.empty() && outputs.size() == inputs.size(),
-                    "unisono: allgather_into_tensor_coalesced: ", outputs.size(), " outputs for ", inputs.size(), " inputs");
+                    "unisono: all_gather_into_tensor_coalesced: ", outputs.size(), " outputs for ", inputs.size(), " inputs");
   Call call{.type = OpType::ALLGATHER_COALESCED,
             .title = "unisono:all_gather_into_tensor_coalesced",
             .timeout = options.timeout,
@@ -195,9 +187,10 @@ WorkPointer UnisonoBackend::allgather_into_tensor_coalesced(Tensors& outputs, Te
             .outputs = outputs};
   std::vector<Part> parts;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    check_cpu(inputs[i], "allgather_into_tensor_coalesced"),
-        check_same_type(outputs[i], inputs[i], "allgather_into_tensor_coalesced");
-    const auto flat = dense_output(outputs[i], false, call.copies), dense = dense_input(inputs[i]);
+    check_cpu(inputs[i], "all_gather_into_tensor_coalesced"),
+        check_same_type(outputs[i], inputs[i], "all_gather_into_tensor_coalesced");
+    const auto flat = dense_output(outputs[i], false, "all_gather_into_tensor_coalesced", call.copies),
+               dense = dense_input(inputs[i]);
     call.kept.insert(call.kept.end(), {flat, dense});
     parts.emplace_back([from = moved(dense), to = moved_into(flat)](Group& g, const CallOptions& o) {
       return g.all_gather_async(from, to, {}, o);

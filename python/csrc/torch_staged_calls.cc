@@ -1,4 +1,4 @@
-// The tensors that each call reads and writes, so that only these are copied.
+// Says which tensors each call reads and which it writes, so that only these are copied. Refuses outputs that share memory.
 #include "torch_call.h"
 #include "torch_staged.h"
 
@@ -8,7 +8,8 @@ namespace {
 
 bool on_host(const StagedBackend::Tensors& tensors) { return tensors.empty() || torch_backend::on_host(tensors.front()); }
 
-// Options of a call made by the lane: asynchronous, with a factor in host memory.
+// Returns the options with which the lane makes the call. The call is asynchronous, and the factor of a PREMUL_SUM is in host
+// memory.
 template <typename Options>
 Options later(Options options) {
   options.asyncOp = true;
@@ -42,7 +43,7 @@ WorkPointer StagedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOpti
 
 WorkPointer StagedBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   if (on_host(tensors)) return host().allreduce(tensors, options);
-  const auto staging = staging_of("allreduce", {&tensors});
+  const auto staging = staging_of("all_reduce", {&tensors});
   auto copies = staging->in_and_out(tensors);
   return begin({.type = OpType::ALLREDUCE, .title = "unisono:all_reduce", .inputs = tensors, .outputs = tensors}, staging,
                [copies, o = later(options)](UnisonoBackend& inner) mutable { return inner.allreduce(copies, o); });
@@ -50,6 +51,7 @@ WorkPointer StagedBackend::allreduce(Tensors& tensors, const c10d::AllreduceOpti
 
 WorkPointer StagedBackend::all_reduce_with_feedback(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average) {
   if (torch_backend::on_host(tensor)) return host().all_reduce_with_feedback(tensor, error, codec, average);
+  check_error_feedback();
   const Tensors both{tensor, error}, one{tensor};
   const auto staging = staging_of("all_reduce_with_feedback", {&both});
   auto copies = staging->in_and_out(both);
@@ -72,8 +74,9 @@ WorkPointer StagedBackend::reduce_scatter_with_feedback(at::Tensor& output, at::
 }
 
 WorkPointer StagedBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  check_disjoint(tensors, "all_reduce_coalesced", {.same_views = true});
   if (on_host(tensors)) return host().allreduce_coalesced(tensors, options);
-  const auto staging = staging_of("allreduce_coalesced", {&tensors});
+  const auto staging = staging_of("all_reduce_coalesced", {&tensors});
   auto copies = staging->in_and_out(tensors);
   return begin(
       {.type = OpType::ALLREDUCE_COALESCED, .title = "unisono:all_reduce_coalesced", .inputs = tensors, .outputs = tensors},
@@ -89,9 +92,10 @@ WorkPointer StagedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& o
 }
 
 WorkPointer StagedBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  if (on_host(inputs)) return host().allgather(outputs, inputs, options);
   const auto all = flat(outputs);
-  const auto staging = staging_of("allgather", {&inputs, &all});
+  check_disjoint(all, "all_gather");
+  if (on_host(inputs)) return host().allgather(outputs, inputs, options);
+  const auto staging = staging_of("all_gather", {&inputs, &all});
   auto from = staging->in(inputs);
   TensorLists to;
   for (const auto& list : outputs) to.push_back(staging->out(list));
@@ -111,9 +115,10 @@ WorkPointer StagedBackend::_allgather_base(at::Tensor& output, at::Tensor& input
 }
 
 WorkPointer StagedBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  if (on_host(inputs)) return host().allgather_coalesced(outputs, inputs, options);
   const auto all = flat(outputs);
-  const auto staging = staging_of("allgather_coalesced", {&inputs, &all});
+  check_disjoint(all, "all_gather_coalesced", {.per_rank = inputs.size()});
+  if (on_host(inputs)) return host().allgather_coalesced(outputs, inputs, options);
+  const auto staging = staging_of("all_gather_coalesced", {&inputs, &all});
   auto from = staging->in(inputs);
   TensorLists to;
   for (const auto& list : outputs) to.push_back(staging->out(list));
@@ -124,8 +129,9 @@ WorkPointer StagedBackend::allgather_coalesced(TensorLists& outputs, Tensors& in
 
 WorkPointer StagedBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                            const c10d::AllgatherOptions& options) {
+  check_disjoint(outputs, "all_gather_into_tensor_coalesced");
   if (on_host(inputs)) return host().allgather_into_tensor_coalesced(outputs, inputs, options);
-  const auto staging = staging_of("allgather_into_tensor_coalesced", {&inputs, &outputs});
+  const auto staging = staging_of("all_gather_into_tensor_coalesced", {&inputs, &outputs});
   auto from = staging->in(inputs), to = staging->out(outputs);
   return begin({.type = OpType::ALLGATHER_COALESCED,
                 .title = "unisono:all_gather_into_tensor_coalesced",
@@ -137,8 +143,9 @@ WorkPointer StagedBackend::allgather_into_tensor_coalesced(Tensors& outputs, Ten
 }
 
 WorkPointer StagedBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
-  if (on_host(inputs)) return host().gather(outputs, inputs, options);
   const auto all = flat(outputs);
+  check_disjoint(all, "gather");
+  if (on_host(inputs)) return host().gather(outputs, inputs, options);
   const auto staging = staging_of("gather", {&inputs, &all});
   auto from = staging->in(inputs);
   TensorLists to;
@@ -183,6 +190,7 @@ WorkPointer StagedBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& 
 
 WorkPointer StagedBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                            const c10d::ReduceScatterOptions& options) {
+  check_disjoint(outputs, "reduce_scatter_tensor_coalesced");
   if (on_host(inputs)) return host().reduce_scatter_tensor_coalesced(outputs, inputs, options);
   const auto staging = staging_of("reduce_scatter_tensor_coalesced", {&inputs, &outputs});
   auto from = staging->in(inputs), to = staging->out(outputs);
@@ -208,6 +216,7 @@ WorkPointer StagedBackend::alltoall_base(at::Tensor& output, at::Tensor& input, 
 }
 
 WorkPointer StagedBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
+  check_disjoint(outputs, "all_to_all");
   if (on_host(inputs)) return host().alltoall(outputs, inputs, options);
   const auto staging = staging_of("all_to_all", {&inputs, &outputs});
   auto from = staging->in(inputs), to = staging->out(outputs);
@@ -216,26 +225,34 @@ WorkPointer StagedBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10
 }
 
 WorkPointer StagedBackend::send(Tensors& tensors, int to, int tag) {
-  if (on_host(tensors)) return host().send(tensors, to, tag);
-  const auto staging = staging_of("send", {&tensors});
-  return begin({.type = OpType::SEND, .title = "unisono:send", .inputs = tensors}, staging,
-               [copies = staging->in(tensors), to, tag](UnisonoBackend& inner) mutable { return inner.send(copies, to, tag); });
+  return send_or_recv({.what = "send", .tensors = tensors, .peer = to, .tag = tag});
 }
 
 WorkPointer StagedBackend::recv(Tensors& tensors, int from, int tag) {
-  if (on_host(tensors)) return host().recv(tensors, from, tag);
-  const auto staging = staging_of("recv", {&tensors});
-  return begin(
-      {.type = OpType::RECV, .title = "unisono:recv", .inputs = tensors, .outputs = tensors}, staging,
-      [copies = staging->out(tensors), from, tag](UnisonoBackend& inner) mutable { return inner.recv(copies, from, tag); });
+  return send_or_recv({.what = "recv", .receives = true, .tensors = tensors, .peer = from, .tag = tag});
 }
 
 WorkPointer StagedBackend::recvAnysource(Tensors& tensors, int tag) {
-  if (on_host(tensors)) return host().recvAnysource(tensors, tag);
-  const auto staging = staging_of("recv", {&tensors});
-  return begin(
-      {.type = OpType::RECVANYSOURCE, .title = "unisono:recvAnySource", .inputs = tensors, .outputs = tensors}, staging,
-      [copies = staging->out(tensors), tag](UnisonoBackend& inner) mutable { return inner.recvAnysource(copies, tag); });
+  return send_or_recv({.what = "recv", .receives = true, .tensors = tensors, .tag = tag});
+}
+
+WorkPointer StagedBackend::begin_message(Message& message) {
+  auto& tensors = message.tensors;
+  const auto make = [receives = message.receives, peer = message.peer, tag = message.tag](UnisonoBackend& inner,
+                                                                                          Tensors& memory) {
+    if (!receives) return inner.send(memory, *peer, tag);
+    return peer ? inner.recv(memory, *peer, tag) : inner.recvAnysource(memory, tag);
+  };
+  if (on_host(tensors)) return make(host(), tensors);
+  const auto staging = staging_of(message.what, {&tensors});
+  auto copies = message.receives ? staging->out(tensors) : staging->in(tensors);
+  StagedSetup setup{.type = OpType::SEND, .title = "unisono:send", .inputs = tensors};
+  if (message.receives) {
+    setup.type = message.peer ? OpType::RECV : OpType::RECVANYSOURCE;
+    setup.title = message.peer ? "unisono:recv" : "unisono:recvAnySource";
+    setup.outputs = tensors;
+  }
+  return begin(std::move(setup), staging, [make, copies](UnisonoBackend& inner) mutable { return make(inner, copies); });
 }
 
 }  // namespace unisono::torch_backend

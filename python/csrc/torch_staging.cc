@@ -20,7 +20,8 @@ namespace unisono::torch_backend {
 
 namespace {
 
-// A failed device raises its error for the next user; none of its work is in flight any more.
+// Returns whether the event has passed. A device that has failed has no work left, so its events count as passed. The next user
+// of the device gets the error.
 bool passed(const c10::Event& event, bool wait) {
   try {
     if (wait) event.synchronize();
@@ -38,20 +39,20 @@ void Lane::push(std::function<void()> task) {
   const std::lock_guard lock(mutex_);
   TORCH_CHECK(!closed_, "unisono: this process group has been shut down");
   tasks_.push_back(std::move(task));
-  ++given_;
+  ++pushed_;
   if (!thread_.joinable()) {
     thread_ = std::thread([this] { work(); });
     ::pthread_setname_np(thread_.native_handle(), "unisono-staging");
   }
-  given_one_.notify_one();
+  task_pushed_.notify_one();
 }
 
 void Lane::drain() {
   std::unique_lock lock(mutex_);
-  finished_one_.wait(lock, [this, all = given_.load()] { return finished_ >= all; });
+  task_finished_.wait(lock, [this, all = pushed_.load()] { return finished_ >= all; });
 }
 
-void Lane::run_off(std::function<void()> task) {
+void Lane::run_outside_lane(std::function<void()> task) {
   bool here = false;
   {
     const std::lock_guard lock(mutex_);
@@ -66,7 +67,7 @@ void Lane::keep(std::shared_ptr<c10::Event> until, std::shared_ptr<void> what) {
     const std::lock_guard lock(mutex_);
     if (!closed_) {
       kept_.push_back({std::move(until), std::move(what)});
-      given_one_.notify_one();
+      task_pushed_.notify_one();
       return;
     }
   }
@@ -79,13 +80,14 @@ bool Lane::closed() const {
 }
 
 void Lane::work() {
+  const unisono_python::PythonThread python;  // tasks free tensors
   std::vector<Kept> kept;
   std::unique_lock lock(mutex_);
   for (;;) {
-    const auto something = [this] { return closed_ || !tasks_.empty() || !kept_.empty(); };
-    // Events do not notify; copies back take milliseconds.
-    if (kept.empty()) given_one_.wait(lock, something);
-    else given_one_.wait_for(lock, std::chrono::milliseconds(1), something);
+    const auto has_work = [this] { return closed_ || !tasks_.empty() || !kept_.empty(); };
+    // Nothing notifies this thread when an event passes, so events are polled every millisecond.
+    if (kept.empty()) task_pushed_.wait(lock, has_work);
+    else task_pushed_.wait_for(lock, std::chrono::milliseconds(1), has_work);
     std::move(kept_.begin(), kept_.end(), std::back_inserter(kept));
     kept_.clear();
     const bool last = closed_ && tasks_.empty();
@@ -96,11 +98,11 @@ void Lane::work() {
     }
     lock.unlock();
     if (task) task();
-    const bool did = static_cast<bool>(task);
+    const bool ran_task = static_cast<bool>(task);
     task = {};
     std::erase_if(kept, [last](const Kept& one) { return passed(*one.until, last); });
     lock.lock();
-    if (did) ++finished_, finished_one_.notify_all();
+    if (ran_task) ++finished_, task_finished_.notify_all();
     if (last) return;
   }
 }
@@ -110,7 +112,7 @@ void Lane::close() {
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
-    given_one_.notify_one();
+    task_pushed_.notify_one();
     thread.swap(thread_);
   }
   without_gil([&] {
@@ -137,7 +139,7 @@ at::Device device_of(const char* what, const std::vector<const Staging::Tensors*
   return first->device();
 }
 
-// Whether devices of this kind can copy from pinned memory without blocking the host.
+// Returns true if devices of this kind can copy from pinned memory without blocking the host.
 bool has_pinned_memory(at::DeviceType type) {
   if (at::accelerator::getAccelerator(false) != type) return false;
   try {
@@ -147,7 +149,8 @@ bool has_pinned_memory(at::DeviceType type) {
   }
 }
 
-// Copies without autograd and version counters, in whatever mode this thread or the caller's is, like the engine's own writes.
+// While this object exists, copies that this thread makes bypass autograd and version counters, whatever mode the thread is in.
+// The writes of the engine itself bypass them, too.
 struct PlainMemory {
   c10::InferenceMode no_inference{false};
   at::AutoDispatchBelowADInplaceOrView below;
@@ -160,7 +163,8 @@ bool on_host(const at::Tensor& tensor) {
 }
 
 Staging::Staging(const char* what, const std::vector<const Tensors*>& all)
-    : device_(device_of(what, all)),
+    : what_(what),
+      device_(device_of(what, all)),
       stream_(c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_, true)),
       pinned_(has_pinned_memory(device_.type())) {
   const auto current = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
@@ -171,7 +175,8 @@ Staging::Staging(const char* what, const std::vector<const Tensors*>& all)
   called.block(stream_);
 }
 
-// Contiguous if they have one type: then the operation needs no copy of its own.
+// Returns host memory for the tensors. Tensors of the same type get contiguous memory, so that the operation need not copy them
+// again.
 Staging::Tensors Staging::memory_for(const Tensors& tensors) const {
   const auto options = [this](const at::Tensor& like) {
     return at::TensorOptions().dtype(like.scalar_type()).device(at::kCPU).pinned_memory(pinned_);
@@ -208,6 +213,7 @@ Staging::Tensors Staging::in(const Tensors& tensors) {
 
 Staging::Tensors Staging::out(const Tensors& tensors) {
   if (tensors.empty()) return {};
+  for (const auto& tensor : tensors) check_output(tensor, what_);
   const PlainMemory plain;
   auto hosts = memory_for(tensors);
   for (size_t i = 0; i < tensors.size(); ++i) back_.emplace_back(tensors[i], hosts[i]);
@@ -215,12 +221,13 @@ Staging::Tensors Staging::out(const Tensors& tensors) {
 }
 
 Staging::Tensors Staging::in_and_out(const Tensors& tensors) {
+  for (const auto& tensor : tensors) check_output(tensor, what_);
   auto hosts = in(tensors);
   for (size_t i = 0; i < tensors.size(); ++i) back_.emplace_back(tensors[i], hosts[i]);
   return hosts;
 }
 
-void Staging::given() {
+void Staging::end_inputs() {
   if (read_.empty()) return;
   copied_ = std::make_unique<c10::Event>(device_.type());
   copied_->record(stream_);
@@ -239,7 +246,7 @@ std::shared_ptr<c10::Event> Staging::copy_back() {
   const c10::impl::VirtualGuardImpl guard(device_.type());
   for (auto& [tensor, host] : back_) {
     tensor.copy_(host, pinned_);
-    // If nobody waits for it, the allocator must not reuse the memory before it is written.
+    // If the tensor is freed during the copy, the allocator must not reuse its memory before the copy is complete.
     guard.recordDataPtrOnStream(tensor.storage().data_ptr(), stream_);
   }
   auto ready = std::make_shared<c10::Event>(device_.type());
@@ -289,14 +296,16 @@ int StagedWork::sourceRank() const {
 float StagedWork::getDuration() const { return static_cast<float>(report().total_us) / 1000; }
 
 bool StagedWork::wait(std::chrono::milliseconds timeout) {
-  std::unique_lock lock(state_);
-  const auto done = [this] { return done_; };
-  if (timeout == kNoTimeout) {
-    completed_one_.wait(lock, done);  // the operation has a deadline of its own
-  } else if (!completed_one_.wait_for(lock, timeout, done)) {
+  // Without a timeout, no limit is needed here, because the operation itself has a deadline.
+  const auto until = timeout == kNoTimeout ? far_future() : Clock::now() + timeout;
+  const bool in_time = wait_interruptibly(until, [this](Clock::duration time) {
+    std::unique_lock lock(state_);
+    return completed_condition_.wait_for(lock, time, [this] { return done_; });
+  });
+  if (!in_time)
     std::rethrow_exception(exception_of({Code::late, "not done in " + std::to_string(timeout.count()) + " ms"},
                                         setup_.title == nullptr ? "" : setup_.title));
-  }
+  std::unique_lock lock(state_);
   const auto error = error_;
   const auto ready = ready_;
   lock.unlock();
@@ -315,7 +324,7 @@ void StagedWork::complete(std::exception_ptr error, c10::intrusive_ptr<TorchWork
     error_ = std::move(error);
     operation_ = std::move(operation);
     ready_ = std::move(ready);
-    completed_one_.notify_all();
+    completed_condition_.notify_all();
   }
   end_record();
   fulfil();
@@ -363,7 +372,7 @@ void StagedWork::fulfil() {
     try {
       const c10::StreamGuard on(stream_);
       auto outputs = value();
-      future->markCompleted(std::move(outputs));  // receivers of the outputs wait for the stream that is current here
+      future->markCompleted(std::move(outputs));  // the current stream is stream_, and the user of the outputs waits for it
     } catch (...) {
       future->setErrorIfNeeded(std::current_exception());
     }

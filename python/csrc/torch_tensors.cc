@@ -1,5 +1,7 @@
 #include "torch_tensors.h"
 
+#include <ATen/MemoryOverlap.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
@@ -26,7 +28,7 @@ std::optional<DType> dtype_of(at::ScalarType type) {
   }
 }
 
-// For elements that are zeros and ones.
+// Returns the bit operation that has the same effect as the reduction `op` if all elements are zeros and ones.
 unisono::ReduceOp op_of_bool(c10d::ReduceOp::RedOpType op) {
   switch (op) {
     case c10d::ReduceOp::SUM:
@@ -96,7 +98,57 @@ Reduction reduction_of(const at::Tensor& dense, const c10d::ReduceOp& op) {
 
 at::Tensor dense_input(const at::Tensor& tensor) { return tensor.resolve_conj().resolve_neg().contiguous(); }
 
-at::Tensor dense_output(const at::Tensor& tensor, bool keep_values, std::vector<std::function<void()>>& copies) {
+void check_output(const at::Tensor& tensor, const char* what) {
+  TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "unisono: ", what, ": a tensor of shape ",
+                    tensor.sizes(), " and strides ", tensor.strides(),
+                    " cannot hold a result, because several of its elements are the same memory, as in an expanded tensor. "
+                    "Pass a tensor of its own memory, such as its clone()");
+}
+
+namespace {
+
+const std::byte* begin_of(const at::Tensor& tensor) { return static_cast<const std::byte*>(tensor.const_data_ptr()); }
+
+bool are_same_view(const at::Tensor& a, const at::Tensor& b) {
+  return begin_of(a) == begin_of(b) && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides();
+}
+
+[[noreturn]] void refuse_overlap(size_t a, size_t b, const char* what, size_t per_rank) {
+  const auto name = [&](size_t i) {
+    return per_rank == 0 ? std::to_string(i) : std::to_string(i % per_rank) + " of rank " + std::to_string(i / per_rank);
+  };
+  TORCH_CHECK_VALUE(false, "unisono: ", what, ": outputs ", name(std::min(a, b)), " and ", name(std::max(a, b)),
+                    " share memory, so one result would overwrite the other. Pass tensors of their own memory, such as clones");
+}
+
+}  // namespace
+
+void check_disjoint(const std::vector<at::Tensor>& outputs, const char* what, Sharing allowed) {
+  std::vector<size_t> order;  // of the outputs that have memory, by address
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const auto& output = outputs[i];
+    if (output.defined() && output.layout() == at::kStrided && !output.is_meta() && output.numel() > 0) order.push_back(i);
+  }
+  std::ranges::sort(order, {}, [&](size_t i) { return begin_of(outputs[i]); });
+  const std::byte* end = nullptr;  // the end of the dense output that reaches furthest, so far
+  size_t furthest = 0;
+  for (size_t k = 0; k < order.size(); ++k) {
+    const auto& output = outputs[order[k]];
+    const auto* begin = begin_of(output);
+    const bool starts_alike = k > 0 && begin == begin_of(outputs[order[k - 1]]);
+    if (starts_alike && allowed.same_views && are_same_view(output, outputs[order[k - 1]])) continue;
+    if (starts_alike) refuse_overlap(order[k - 1], order[k], what, allowed.per_rank);
+    if (begin < end) refuse_overlap(furthest, order[k], what, allowed.per_rank);
+    if (!output.is_non_overlapping_and_dense() || begin + output.nbytes() <= end) continue;
+    end = begin + output.nbytes();
+    furthest = order[k];
+  }
+}
+
+at::Tensor dense_output(const at::Tensor& tensor, bool keep_values, const char* what,
+                        std::vector<std::function<void()>>& copies) {
+  check_output(tensor, what);
   if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return tensor;
   auto dense = keep_values ? dense_input(tensor) : at::empty(tensor.sizes(), tensor.options());
   if (keep_values && dense.is_alias_of(tensor)) dense = dense.clone();
@@ -117,8 +169,8 @@ void check_same_type(const at::Tensor& a, const at::Tensor& b, const char* what)
                    b.scalar_type());
 }
 
-// Whether they are contiguous in one memory, like views of one tensor in order.
-bool lie_in_a_row(const std::vector<at::Tensor>& tensors) {
+// Returns true if each tensor is contiguous, and the tensors follow one another in memory without gaps.
+bool are_contiguous(const std::vector<at::Tensor>& tensors) {
   auto* next = static_cast<const std::byte*>(tensors.front().data_ptr());
   for (const auto& tensor : tensors) {
     if (!tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg() || tensor.data_ptr() != next) return false;
@@ -133,16 +185,18 @@ std::vector<size_t> sizes_of(const std::vector<at::Tensor>& tensors) {
   return sizes;
 }
 
-// Empty if all have equal size: the engine needs no counts then.
+// Returns how many elements each tensor has. If all tensors have the same number of elements, the list is empty, because then
+// the engine needs no counts.
 std::vector<size_t> counts_of(const std::vector<at::Tensor>& tensors) {
   auto sizes = sizes_of(tensors);
   if (std::ranges::all_of(sizes, [&](size_t size) { return size == sizes.front(); })) sizes.clear();
   return sizes;
 }
 
-// All values in one memory: their own, or a copy.
+// Returns the values of all tensors in one contiguous tensor. This is a view if the tensors are adjacent in memory. Otherwise,
+// it is a copy.
 at::Tensor flat_input(const std::vector<at::Tensor>& tensors) {
-  if (lie_in_a_row(tensors)) {
+  if (are_contiguous(tensors)) {
     const auto elements = std::accumulate(tensors.begin(), tensors.end(), int64_t{0},
                                           [](int64_t sum, const auto& tensor) { return sum + tensor.numel(); });
     if (tensors.front().storage_offset() + elements <=
@@ -154,12 +208,13 @@ at::Tensor flat_input(const std::vector<at::Tensor>& tensors) {
   return at::cat(rows);
 }
 
-at::Tensor flat_output(const std::vector<at::Tensor>& tensors, std::vector<std::function<void()>>& copies) {
+at::Tensor flat_output(const std::vector<at::Tensor>& tensors, const char* what, std::vector<std::function<void()>>& copies) {
+  for (const auto& tensor : tensors) check_output(tensor, what);
   const auto elements = std::accumulate(tensors.begin(), tensors.end(), int64_t{0},
                                         [](int64_t sum, const auto& tensor) { return sum + tensor.numel(); });
   const bool one_storage = std::ranges::all_of(
       tensors, [&](const auto& tensor) { return tensor.is_alias_of(tensors.front()) || tensor.numel() == 0; });
-  if (one_storage && lie_in_a_row(tensors)) return tensors.front().as_strided({elements}, {1});
+  if (one_storage && are_contiguous(tensors)) return tensors.front().as_strided({elements}, {1});
   auto flat = at::empty({elements}, tensors.front().options());
   copies.emplace_back([tensors, flat] {
     const at::NoGradGuard no_grad;

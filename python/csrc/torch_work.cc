@@ -1,71 +1,11 @@
 #include "torch_work.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <system_error>
 #include <utility>
 
 #include "unisono/status.h"
 
 namespace unisono::torch_backend {
-
-CallbackPool::~CallbackPool() { close(); }
-
-void CallbackPool::run(std::function<void()> task) {
-  std::unique_lock lock(state_->mutex);
-  const bool needs_thread = !state_->closed && state_->idle <= state_->tasks.size();
-  bool here = state_->closed;
-  if (needs_thread) {
-    try {
-      threads_.emplace_back([state = state_] { work(*state); });
-      ::pthread_setname_np(threads_.back().native_handle(), "unisono-torch");
-    } catch (const std::system_error&) {  // no more threads; all existing ones may be waiting for this task
-      here = true;
-    }
-  }
-  if (here) {
-    lock.unlock();
-    return task();
-  }
-  state_->tasks.push_back(std::move(task));
-  state_->given.notify_one();
-}
-
-void CallbackPool::work(State& state) {
-  std::unique_lock lock(state.mutex);
-  for (;;) {
-    ++state.idle;
-    state.given.wait(lock, [&] { return state.closed || !state.tasks.empty(); });
-    --state.idle;
-    if (state.tasks.empty()) return;
-    auto task = std::move(state.tasks.front());
-    state.tasks.pop_front();
-    lock.unlock();
-    task();
-    task = {};  // destroyed without the lock, as it may own the last reference to the pool
-    lock.lock();
-  }
-}
-
-void CallbackPool::close() {
-  std::vector<std::thread> threads;
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->closed = true;
-    threads.swap(threads_);
-    state_->given.notify_all();
-  }
-  // Callbacks may wait for the lock.
-  if (!threads.empty()) without_gil([&] { join_all(threads); });
-}
-
-void CallbackPool::join_all(std::vector<std::thread>& threads) {
-  for (auto& thread : threads) {
-    if (thread.get_id() == std::this_thread::get_id()) thread.detach();  // its last task held the last reference
-    else thread.join();
-  }
-}
 
 std::exception_ptr exception_of(const Status& status, const std::string& what) {
   if (status.ok()) return nullptr;
@@ -77,46 +17,90 @@ std::exception_ptr exception_of(const Status& status, const std::string& what) {
 
 // Outcome -----------------------------------------------------------------------------------------------------------
 
-// A part may hold the last handle of the group, whose destructor says goodbye to the other ranks. Other Python threads run
-// meanwhile.
-Outcome::~Outcome() {
-  if (!parts_.empty()) without_gil([this] { parts_.clear(); });
+namespace {
+
+// A part (one of the operation's Works) may hold the last handle of the group. Then the destructor of the handle tells the
+// other ranks that this rank leaves. Meanwhile, the GIL is released, so that other Python threads can run.
+void release(std::vector<unisono::Work>& parts) {
+  if (!parts.empty()) without_gil([&] { parts.clear(); });
+}
+
+}  // namespace
+
+bool wait_for(unisono::Work& operation, Clock::duration time) {
+  const auto begun = Clock::now();
+  (void)operation.wait_for(std::chrono::ceil<std::chrono::milliseconds>(time));
+  if (operation.done()) return true;
+  if (time < signal_interval || Clock::now() - begun > signal_interval / 2) return false;
+  (void)operation.wait();  // The operation is overdue, so wait_for() did not wait. wait() returns soon.
+  return true;
+}
+
+Outcome::~Outcome() { release(parts_); }
+
+void Outcome::check_process() const {
+  if (!forked()) return;
+  const auto what = setup_.title == nullptr ? std::string("unisono") : std::string(setup_.title);
+  std::rethrow_exception(exception_of({Code::invalid, setup_.pool->owner().refusal()}, what));
 }
 
 void Outcome::settle(const Status& status, const Report& report) {
-  // Freeing tensors may need the GIL, whose owner may be waiting for this lock.
+  // These objects are freed only after the lock has been released. To free a tensor, this thread may need the GIL, and the
+  // thread that holds the GIL may be waiting for the lock.
   std::vector<at::Tensor> kept, inputs;
   std::vector<std::function<void()>> copies;
   std::shared_ptr<Listener> listener;
-  const std::lock_guard lock(mutex_);
-  if (settled()) return;
-  kept.swap(setup_.kept), inputs.swap(setup_.inputs), copies.swap(setup_.copies), listener.swap(setup_.listener);
-  report_ = report;
-  error_ = exception_of(status, {});
-  try {
-    for (size_t i = 0; i < copies.size() && error_ == nullptr; ++i) copies[i]();
-  } catch (...) {
-    error_ = std::current_exception();
+  std::vector<unisono::Work> parts;
+  {
+    const std::lock_guard lock(mutex_);
+    if (settled()) return;
+    kept.swap(setup_.kept), inputs.swap(setup_.inputs), copies.swap(setup_.copies), listener.swap(setup_.listener);
+    parts.swap(parts_);
+    report_ = report;
+    error_ = exception_of(status, {});
+    try {
+      for (size_t i = 0; i < copies.size() && error_ == nullptr; ++i) copies[i]();
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+    if (listener) listener->ended(status, report_);
+    settled_.store(true, std::memory_order_release);
   }
-  if (listener) listener->ended(status, report_);
-  settled_.store(true, std::memory_order_release);
+  release(parts);
+}
+
+std::vector<unisono::Work> Outcome::parts() const {
+  const std::lock_guard lock(mutex_);
+  return parts_;
 }
 
 void Outcome::complete() {
+  auto all = parts();
   if (settled()) return;
   Status status;
-  for (auto part : parts_) {
+  for (auto& part : all) {
     const auto outcome = part.wait();
     if (!outcome.ok() && status.ok()) status = outcome.status();
   }
-  settle(status, parts_.empty() ? Report{} : parts_.front().report());
+  settle(status, all.empty() ? Report{} : all.front().report());
+  release(all);
+}
+
+bool Outcome::is_needed() const {
+  switch (setup_.type) {
+    case c10d::OpType::RECV:
+    case c10d::OpType::RECVANYSOURCE:
+    case c10d::OpType::COALESCED: return false;
+    default: return true;
+  }
 }
 
 bool Outcome::over() const {
-  return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part.done(); });
+  const auto all = parts();
+  return std::ranges::all_of(all, [](const auto& part) { return part.done(); });
 }
 
-bool Outcome::look() {
+bool Outcome::poll() {
   if (settled()) return true;
   if (!over()) return false;
   complete();
@@ -125,29 +109,13 @@ bool Outcome::look() {
 
 Status Outcome::wait(std::chrono::milliseconds timeout) {
   if (settled()) return {};
-  const auto until = std::chrono::steady_clock::now() + timeout;
-  for (auto part : parts_) {
-    if (timeout == kNoTimeout) {
-      (void)part.wait();
-      continue;
-    }
-    const auto left = std::max(std::chrono::milliseconds(1),
-                               std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()));
-    const auto outcome = part.wait_for(left);
-    if (!outcome.ok() && !part.done()) return outcome.status();
+  const auto until = timeout == kNoTimeout ? far_future() : Clock::now() + timeout;
+  for (auto& part : parts()) {
+    if (!wait_interruptibly(until, [&](Clock::duration time) { return torch_backend::wait_for(part, time); }))
+      return {Code::late, "still running after waiting " + std::to_string(timeout.count()) + " ms"};
   }
   complete();
   return {};
-}
-
-// Runs in a thread of the pool when the last part has ended.
-void Outcome::when_over(std::function<void()> task) {
-  const auto left = std::make_shared<std::atomic<size_t>>(parts_.size());
-  for (const auto& part : parts_) {
-    part.notify([left, task, pool = setup_.pool] {
-      if (--*left == 0) pool->run(task);
-    });
-  }
 }
 
 void Outcome::promise(const c10::intrusive_ptr<c10::ivalue::Future>& future, std::function<void()> then) {
@@ -160,16 +128,16 @@ void Outcome::promise(const c10::intrusive_ptr<c10::ivalue::Future>& future, std
   }
   if (settled) return fulfil();
   if (!first) return;
-  when_over([self = shared_from_this(), then = std::move(then)] {
+  setup_.pool->run_after(parts(), is_needed(), [self = shared_from_this(), then = std::move(then)] {
     self->complete();
     then();
     self->fulfil();
   });
 }
 
-void Outcome::let_go() {
-  if (look()) return;
-  when_over([self = shared_from_this()] { self->complete(); });
+void Outcome::detach() {
+  if (poll()) return;
+  setup_.pool->run_after(parts(), is_needed(), [self = shared_from_this()] { self->complete(); });
 }
 
 void Outcome::fulfil() {
@@ -198,20 +166,27 @@ TorchWork::TorchWork(WorkSetup setup, Result<Report> result)
   end_record();
 }
 
-TorchWork::~TorchWork() {
-  // Checking waits for the engine, whose thread may be about to free a tensor that Python holds, too.
-  if (!outcome_->settled()) without_gil([this] { outcome_->let_go(); });
+TorchWork::TorchWork(std::shared_ptr<Outcome> outcome)
+    : c10d::Work(outcome->setup().rank, outcome->setup().type), outcome_(std::move(outcome)) {
   end_record();
 }
 
-// For profilers, and torch's own fields.
+TorchWork::~TorchWork() {
+  if (outcome_->forked()) return;
+  // The GIL is released because detach() waits for the engine's thread, and this thread may need the GIL to free a tensor.
+  if (!outcome_->settled()) without_gil([this] { outcome_->detach(); });
+  end_record();
+}
+
+// Sets the fields of c10d::Work, which profilers read.
 void TorchWork::end_record() {
   if (!recorded_.exchange(true)) finish(outcome_->error());
 }
 
 bool TorchWork::isCompleted() {
+  if (outcome_->forked()) return true;  // wait() then throws the error at once
   bool ended = outcome_->settled();
-  if (!ended) without_gil([&] { ended = outcome_->look(); });
+  if (!ended) without_gil([&] { ended = outcome_->poll(); });
   if (!ended) return false;
   end_record();
   return true;
@@ -223,6 +198,7 @@ int TorchWork::sourceRank() const {
 }
 
 bool TorchWork::wait(std::chrono::milliseconds timeout) {
+  outcome_->check_process();
   const auto waited = outcome_->wait(timeout);
   if (!waited.ok())
     std::rethrow_exception(exception_of(waited, outcome_->setup().title == nullptr ? "" : outcome_->setup().title));
@@ -240,6 +216,7 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFuture() {
 }
 
 void TorchWork::adopt(const c10::intrusive_ptr<c10::ivalue::Future>& future) {
+  outcome_->check_process();
   outcome_->promise(future,
                     [self = c10::intrusive_ptr<TorchWork>::unsafe_reclaim_from_nonowning(this)] { self->end_record(); });
 }

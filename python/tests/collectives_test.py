@@ -9,7 +9,7 @@ DTYPES = ["float32", "float64", "float16", "int8", "int16", "int32", "int64", "u
 
 
 def blocking_and_async(group, name, *arguments, **options):
-    """The output of the call, made blocking and asynchronously."""
+    """Makes the call twice, blocking and asynchronously, and returns its output."""
     report = getattr(group, name)(*arguments, **options)
     again = getattr(group, name + "_async")(*arguments, **options).wait()
     assert report.operation == again.operation
@@ -41,7 +41,9 @@ def reductions():
     np.testing.assert_array_equal(in_place[rank], world * blocks[rank])
     counts = [r + 1 for r in range(world)]
     uneven = np.ones(sum(counts), np.int32)
-    np.testing.assert_array_equal(blocking_and_async(group, "reduce_scatter", uneven, counts=counts), np.full(counts[rank], world))
+    np.testing.assert_array_equal(
+        blocking_and_async(group, "reduce_scatter", uneven, counts=counts), np.full(counts[rank], world)
+    )
     at_root = np.full(3, rank, np.int64)
     group.reduce(at_root, root=1)
     np.testing.assert_array_equal(at_root, [sum(range(world))] * 3 if rank == 1 else [rank] * 3)
@@ -74,9 +76,11 @@ def gatherings():
     in_place[rank] = rank
     group.all_gather_in_place(in_place)
     np.testing.assert_array_equal(in_place[:, 1], np.arange(world))
-    counts = [2 * r for r in range(world)]  # rank 0 has none
+    counts = [2 * r for r in range(world)]  # rank 0 has no elements
     uneven = np.full(counts[rank], rank, np.float64)
-    np.testing.assert_array_equal(blocking_and_async(group, "all_gather", uneven, counts=counts), np.repeat(np.arange(world), counts))
+    np.testing.assert_array_equal(
+        blocking_and_async(group, "all_gather", uneven, counts=counts), np.repeat(np.arange(world), counts)
+    )
     at_root = blocking_and_async(group, "gather", block, root=2)
     assert at_root is None if rank != 2 else np.array_equal(at_root, expected)
     parts = np.arange(world * 3, dtype=np.float32).reshape(world, 3)
@@ -100,14 +104,16 @@ def exchanges():
     outgoing = np.array([10 * rank + r for r in range(world)], np.int32)
     np.testing.assert_array_equal(blocking_and_async(group, "all_to_all", outgoing), [10 * r + rank for r in range(world)])
     send_counts = [r for r in range(world)]
-    received = group.all_to_all(np.full(sum(send_counts), rank, np.int8), send_counts=send_counts, recv_counts=[rank] * world).output
+    received = group.all_to_all(
+        np.full(sum(send_counts), rank, np.int8), send_counts=send_counts, recv_counts=[rank] * world
+    ).output
     np.testing.assert_array_equal(received, np.repeat(np.arange(world), rank))
     if rank == 0:
-        message = bytearray(b"0123456789")  # not an array, but memory
-        group.send(message, to=2, tag=7)
+        message = bytearray(b"0123456789")  # no array, but it has the buffer protocol
+        group.send(message, to=2, tag=2**32 - 1)
     elif rank == 2:
         message = np.empty(10, np.uint8)
-        assert group.recv_async(message, source=0, tag=7).wait().received_messages >= 1
+        assert group.recv_async(message, source=0, tag=2**32 - 1).wait().received_messages >= 1
         assert message.tobytes() == b"0123456789"
     group.barrier()
     group.barrier_async().wait()
@@ -140,7 +146,7 @@ def bfloat16():
     return "ml_dtypes"
 
 
-def test_bfloat16_is_uint16_with_a_word_or_an_array_of_ml_dtypes(tmp_path):
+def test_bfloat16_is_uint16_with_a_dtype_or_an_array_of_ml_dtypes(tmp_path):
     assert len(set(ranks.run(bfloat16, 2, tmp_path))) == 1
 
 
@@ -210,7 +216,7 @@ def codecs():
     return result.tobytes()
 
 
-def test_codecs_tell_what_they_lost_and_give_all_ranks_the_same_bits(tmp_path):
+def test_codecs_report_their_errors_and_give_all_ranks_the_same_bits(tmp_path):
     first, second = ranks.run(codecs, 2, tmp_path)
     assert first == second
 
@@ -238,14 +244,18 @@ def lossy():
     x = np.ones(50_000, np.float32)
     report = group.all_reduce(x, op="avg", delivery="lossy:loss_budget=0.2,estimator=count")
     np.testing.assert_allclose(x, 1)
-    assert report.delivery.used in ("lossy", "reliable") and report.delivery.contribute.ran and len(report.delivery.contribute.streams) == 2
+    assert (
+        report.delivery.used in ("lossy", "reliable")
+        and report.delivery.contribute.ran
+        and len(report.delivery.contribute.streams) == 2
+    )
     assert report.delivery.outcome == "ok" and str(report.delivery)
     again = group.all_reduce(x, op="avg", delivery="lossy", lossy=unisono.DeliveryOptions("loss_budget=0.1", deadline_max=5.0))
     assert again.delivery is not None
     return group.all_reduce(x, op="avg", delivery="automatic").delivery.used
 
 
-def test_lossy_calls_tell_what_became_of_datagrams(tmp_path):
+def test_lossy_calls_report_missing_datagrams(tmp_path):
     assert set(ranks.run(lossy, 2, tmp_path)) <= {"lossy", "reliable"}
 
 
@@ -255,14 +265,18 @@ def observing():
     members = group.members()
     assert [m.rank for m in members] == [0, 1] and members[group.rank].link == "self"
     counters = group.counters()
-    assert counters.ended >= 1 and counters.collectives[0].collective == "all_reduce" and counters.links[1 - group.rank].transport == "shm"
+    assert (
+        counters.ended >= 1
+        and counters.collectives[0].collective == "all_reduce"
+        and counters.links[1 - group.rank].transport == "shm"
+    )
     assert "inside hosts" in str(group.link_speeds()) and group.link_speeds().inside_hosts.latency_us > 0
     group.dump_record("record")
-    group.barrier()  # a process that leaves is no longer a member
+    group.barrier()  # no rank leaves before all have read the members
     return repr(group)
 
 
-def test_a_group_tells_of_its_members_links_and_counters(tmp_path, monkeypatch):
+def test_a_group_describes_its_members_links_and_counters(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert ranks.run(observing, 2, tmp_path) == [f"<unisono.Group: rank {r} of 2, epoch 1>" for r in range(2)]
     assert (tmp_path / "record").stat().st_size > 0

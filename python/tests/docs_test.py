@@ -18,7 +18,12 @@ def programs():
 
 
 def run_all(argv, folder, world=2):
-    processes = [subprocess.Popen(argv, env=ranks.environment(rank, world, str(folder)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(world)]
+    processes = [
+        subprocess.Popen(
+            argv, env=ranks.environment(rank, world, str(folder)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for rank in range(world)
+    ]
     try:
         return [(process.communicate(timeout=120)[0], process.returncode) for process in processes]
     finally:
@@ -36,7 +41,9 @@ def test_programs_of_the_page_run(tmp_path, number):
 
 
 def test_the_example_finds_the_weights(tmp_path):
-    (first, code), *others = run_all([sys.executable, os.path.join(ROOT, "examples", "python", "linear_regression.py")], tmp_path, world=4)
+    (first, code), *others = run_all(
+        [sys.executable, os.path.join(ROOT, "examples", "python", "linear_regression.py")], tmp_path, world=4
+    )
     assert code == 0 and all(each == ("", 0) for each in others), first
     assert "ranks agree to the bit: True" in first
     assert float(re.search(r"largest error of a weight ([\d.]+)", first).group(1)) < 0.02

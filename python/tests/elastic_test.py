@@ -8,11 +8,13 @@ import ranks
 import unisono
 
 
-def join(folder, place, count, **options):
+def join(folder, number, count, **options):
     """The first peer begins the run and writes its address to a file."""
     seeds = os.path.join(folder, "seeds")
-    run = unisono.Elastic.join(run_id="test", found=place == 0, seeds=["file:" + seeds], min_peers=count, interface="127.0.0.1", **options)
-    if place == 0:
+    run = unisono.Elastic.join(
+        run_id="test", found=number == 0, seeds=["file:" + seeds], min_peers=count, interface="127.0.0.1", **options
+    )
+    if number == 0:
         with open(seeds + ".new", "w") as file:
             file.write(run.status().endpoints[0] + "\n")
         os.rename(seeds + ".new", seeds)
@@ -20,11 +22,11 @@ def join(folder, place, count, **options):
 
 
 def steps(folder):
-    place, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    run = join(folder, place, count, tensor_elements=[1000, 10], name=f"worker {place}")
+    number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    run = join(folder, number, count, tensor_elements=[1000, 10], name=f"worker {number}")
     assert run.ready(30)
-    one, two = np.full(1000, 10.0 * (place + 1), np.float32), np.full((2, 5), float(place), np.float32)
-    report = run.average([one, two], weight=place + 1)
+    one, two = np.full(1000, 10.0 * (number + 1), np.float32), np.full((2, 5), float(number), np.float32)
+    report = run.average([one, two], weight=number + 1)
     assert report.exact and report.peers == count and report.rounds[0].outcome == "averaged" and str(report)
     weights = np.arange(1, count + 1)
     np.testing.assert_allclose(one, np.average(10.0 * weights, weights=weights), rtol=1e-6)
@@ -33,7 +35,7 @@ def steps(folder):
     assert group.world_size == count
     group.barrier()
     work = run.average_async([one, two])
-    one += 1  # a local step, which is kept
+    one += 1  # a local step during the averaging step; it is kept
     report = work.wait(timeout=60)
     assert report.exact and work.done()
     np.testing.assert_allclose(one, np.average(10.0 * weights, weights=weights) + 1, rtol=1e-6)
@@ -56,15 +58,15 @@ def test_steps_give_all_peers_the_weighted_mean(tmp_path):
 
 
 def loading(folder):
-    place = int(os.environ["RANK"])
+    number = int(os.environ["RANK"])
     values = np.arange(100, dtype=np.float32)
-    run = join(folder, place, 2, tensor_elements=[100])
-    if place == 0:
+    run = join(folder, number, 2, tensor_elements=[100])
+    if number == 0:
         run.set_state({"step": b"17"})
         run.offer_values([values])
         print("offered", flush=True)
     state = run.state()
-    if place == 1 and state.loaded:
+    if number == 1 and state.loaded:
         np.testing.assert_array_equal(state.values, values)
         assert state.blobs == {"step": b"17"} and state.donors >= 1 and "100 values" in repr(state)
     with run:
@@ -87,16 +89,16 @@ def test_a_joiner_finds_the_others_state(tmp_path):
 
 
 def local_sgd(folder):
-    place, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    run = join(folder, place, count, tensor_elements=[50])
+    number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    run = join(folder, number, count, tensor_elements=[50])
     assert run.ready(30)
-    parameters = np.full(50, 100.0 * place, np.float32)
+    parameters = np.full(50, 100.0 * number, np.float32)
     sgd = unisono.MoshpitSgd(run, parameters, unisono.MoshpitSgdOptions("local_steps=2", overlap=False))
     asked = []
-    sgd.give_state(lambda: asked.append(1) or {"mine": bytes([place])})
+    sgd.give_state(lambda: asked.append(1) or {"mine": bytes([number])})
     averaged = 0
     for _ in range(8):
-        parameters -= 0.5 * (parameters - (place + 1))  # each peer's own optimum
+        parameters -= 0.5 * (parameters - (number + 1))  # each peer's own optimum
         step = sgd.after_step(parameters, samples=4)
         averaged += step.averaging is not None
     sgd.drain(parameters, timeout=60)
@@ -104,7 +106,14 @@ def local_sgd(folder):
     sgd.load(sgd.save())
     step = sgd.finish(parameters)
     report = sgd.report()
-    assert asked and report.averaging_steps >= 1 and report.steps == 8 and 0 < report.useful_share() <= 1 and str(report) and "began=" in repr(step)
+    assert (
+        asked
+        and report.averaging_steps >= 1
+        and report.steps == 8
+        and 0 < report.useful_share() <= 1
+        and str(report)
+        and "began=" in repr(step)
+    )
     run.leave()
     return parameters.tobytes()
 
@@ -133,7 +142,7 @@ def test_what_give_state_raises_is_raised_and_other_sizes_are_refused(tmp_path):
     assert ranks.run(failing_state, 1, tmp_path, (str(tmp_path),)) == [True]
 
 
-def test_a_run_that_nobody_answers_for_is_unavailable():
+def test_joining_a_run_without_an_answer_is_unavailable():
     with pytest.raises(unisono.Unavailable, match="NO_SEED"):
         unisono.Elastic.join(run_id="nobody", seeds=["127.0.0.1:1"], tensor_elements=[1], join_timeout=0.2)
     with pytest.raises(unisono.Invalid):

@@ -1,4 +1,5 @@
-"""Every failure has a class, and a text that names the rank, the call or the array. Nothing hangs, and nothing is freed too early."""
+"""Every failure has a class, and a text that names the rank, the call or the array. Nothing hangs, and nothing is freed too
+early."""
 
 import gc
 import os
@@ -39,13 +40,15 @@ def test_a_killed_rank_is_named_and_the_living_go_on(tmp_path):
 
 
 def dies_in_an_encoded_call():
-    """In flight at rank 1 when it dies. After the error `left` belongs to the caller again, who uses it."""
+    """Rank 1 dies during an encoded operation. After the error, `left` belongs to the caller again and may be changed."""
     group = unisono.join()
     x = np.linspace(-1, 1, 1_000_003, dtype=np.float32)
     out, left = np.empty_like(x), np.zeros_like(x)
 
     def start():
-        return group.all_reduce_async(x, out, op="avg", codec="int5", schedule="two_step", encode_error=left, error_feedback=True)
+        return group.all_reduce_async(
+            x, out, op="avg", codec="int5", schedule="two_step", encode_error=left, error_feedback=True
+        )
 
     for _ in range(3):
         start().wait()
@@ -54,7 +57,7 @@ def dies_in_an_encoded_call():
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(unisono.PeerLost, match="rank 1"):
         work.wait()
-        for _ in range(10):  # it may have sent all of the first before it died
+        for _ in range(10):  # rank 1 may have sent all its data of the first operation before it died
             start().wait()
     assert np.isfinite(left).all()
     group.reform()
@@ -77,8 +80,8 @@ def test_a_rank_killed_in_a_call_with_error_feedback(tmp_path):
 
 
 def taken_in(folder):
-    place = int(os.environ["RANK"])
-    group = unisono.join(join_running=True) if place == 2 else unisono.join(rank=place, world_size=2)
+    number = int(os.environ["RANK"])
+    group = unisono.join(join_running=True) if number == 2 else unisono.join(rank=number, world_size=2)
     while group.world_size < 3:
         group.reform()
     ones = np.ones(1, np.int32)
@@ -138,7 +141,7 @@ def alone(tmp_path, **options):
     return unisono.join(rank=0, world_size=1, rendezvous=f"file://{tmp_path}/alone", **options)
 
 
-def test_joining_alone_says_who_is_missing(tmp_path):
+def test_joining_alone_names_the_missing_ranks(tmp_path):
     with pytest.raises(unisono.Late, match="1 of 2"):
         unisono.join(rank=0, world_size=2, rendezvous=f"file://{tmp_path}/x", join_timeout=0.2)
 
@@ -156,6 +159,12 @@ def test_joining_alone_says_who_is_missing(tmp_path):
     (np.asfortranarray(np.ones((2, 3), np.float32)), ValueError, "not C-contiguous"),
     (np.frombuffer(b"1234", np.float32), ValueError, r"shape \(1,\) that is read-only"),
     (b"1234", ValueError, "read-only"),
+    (
+        np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (4,), (0,)),
+        ValueError,
+        r"^all_reduce: input: an array of shape \(4,\) that is not C-contiguous, and so cannot hold a result$",
+    ),
+    (np.broadcast_to(np.float32(1), (2, 3)), ValueError, r"^all_reduce: input: an array of shape \(2, 3\) that is not C-contiguous"),
 ])
 def test_arrays_that_cannot_be_used_are_refused_by_what_is_wrong(tmp_path, array, error, words):
     with pytest.raises(error, match=words):
@@ -175,7 +184,17 @@ def test_arrays_that_cannot_be_used_are_refused_by_what_is_wrong(tmp_path, array
     ({"delivery": "lost"}, ValueError, "wanted: reliable, lossy or automatic"),
     ({"delivery": "reliable:loss_budget=0.1"}, ValueError, "no options"),
     ({"delivery": "lossy:budget=1"}, unisono.Invalid, "budget"),
-    ({"encode_error": np.ones(3)}, TypeError, "wanted: float32"),
+    ({"encode_error": np.ones(3)}, TypeError, "^all_reduce: encode_error: elements are f64; wanted: float32$"),
+    (
+        {"encode_error": np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (3,), (0,))},
+        ValueError,
+        r"^all_reduce: encode_error: an array of shape \(3,\) that is not C-contiguous, and so cannot hold a result$",
+    ),
+    (
+        {"encode_error": np.zeros(3, np.float32), "error_feedback": True, "delivery": "lossy"},
+        unisono.Invalid,
+        "delivery: lossy calls have no encode_error and no error_feedback, because nobody knows the error of a message that is lost$",
+    ),
     ({"dtype": "bf16"}, TypeError, "elements are f32, and dtype says bf16"),
     ({"opp": "sum"}, TypeError, r"all_reduce\(\) got an unexpected keyword argument 'opp'"),
 ])
@@ -223,13 +242,13 @@ def dropped():
         gone = weakref.ref(x)
         group.recv_async(x, source=1, id=0)  # the Work is dropped at once
         with pytest.raises(ValueError, match="referenced|refer"):
-            x.resize(5)  # its memory is exported
+            x.resize(5)  # the running operation exports the array's memory
         del x
         gc.collect()
         assert gone() is not None and core._kept() == 1
         group.send(np.zeros(1, np.int8), to=1, tag=1)
         group.barrier()
-        while core._kept() > 0:  # the group's own thread receives it
+        while core._kept() > 0:  # until the group's thread has received the message
             group.barrier_async(id=1)
         assert gone() is None
     else:
@@ -257,6 +276,27 @@ def test_the_interpreter_ends_with_a_group_and_works_in_flight(tmp_path):
     assert [(end.code, end.text, end.result) for end in ended] == [(0, "", 0), (0, "", 1)]
 
 
+def sent_before_the_end(folder, how):
+    """Rank 1 receives the message only when rank 0's program is at its end."""
+    group = unisono.join()
+    elements = 1 << 22  # so many that the message is in flight when the program ends
+    if group.rank == 0:
+        work = group.send_async(np.ones(elements, np.float32), to=1)
+        if how == "kept":
+            globals().update(group=group, work=work)
+        return True
+    while not os.path.exists(os.path.join(folder, "result-0")):
+        pass
+    received = np.zeros(elements, np.float32)
+    group.recv(received, source=0)
+    return bool((received == 1).all())
+
+
+@pytest.mark.parametrize("how", ["dropped", "kept"])
+def test_a_message_in_flight_arrives_although_the_interpreter_ends(tmp_path, how):
+    assert ranks.run(sent_before_the_end, 2, tmp_path, (str(tmp_path), how)) == [True, True]
+
+
 def ended_with_objects():
     group = unisono.join()
     elastic = unisono.Elastic.join(run_id="alone", found=True, tensor_elements=[5], interface="127.0.0.1")
@@ -272,7 +312,7 @@ def ended_with_objects():
 
 
 def test_the_interpreter_ends_with_objects_whose_threads_are_busy(tmp_path):
-    """An abandoned micro-batch continues in another thread; it ends before the interpreter does."""
+    """An abandoned micro-batch continues in another thread. The interpreter waits for its end."""
     ended = ranks.run(ended_with_objects, 2, tmp_path, may_fail=True)
     assert [(end.code, end.text, end.result) for end in ended] == [(0, "", 0), (0, "", 0)]
 
@@ -309,14 +349,15 @@ def test_threads_share_a_group_and_others_run_meanwhile(tmp_path):
 
 
 def released():
-    """The main thread waits for data that another thread of its process sends only after some Python code, which can run only during that call."""
+    """The main thread waits in recv(). Another thread of the process must run Python code before it sends the data, so recv()
+    must release the GIL."""
     group = unisono.join()
     others = group.split([0, 1])
     x, begun = np.zeros(1, np.float32), threading.Event()
 
     def send():
         begun.wait(60)
-        others.barrier()  # the main thread continues with its call
+        others.barrier()  # by now the main thread calls recv()
         total = sum(i % 7 for i in range(100_000))
         group.send(np.array([total], np.float32), to=1 - group.rank, tag=3)
 
@@ -335,13 +376,27 @@ def test_a_blocking_call_lets_other_threads_run(tmp_path):
 
 
 def interrupted(what):
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored, as in programs in a shell's background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # SIGINT may be ignored, as in programs in a shell's background
     main = threading.main_thread()
     interrupt = threading.Timer(0.3, lambda: signal.pthread_kill(main.ident, signal.SIGINT))
     if what == "join":
         interrupt.start()
         with pytest.raises(KeyboardInterrupt):
             unisono.join(rank=0, world_size=2, rendezvous=os.environ["UNISONO_RENDEZVOUS"] + "-alone", join_timeout=60)
+        return True
+    if what == "measured":
+        group = unisono.join()
+        if group.rank == 0:
+            interrupt.start()
+            with pytest.raises(KeyboardInterrupt):
+                group.all_reduce(np.ones(5, np.float32), measure_error=True)
+        else:
+            group.recv(np.zeros(1, np.int8), source=0, tag=9)
+            group.all_reduce(np.ones(5, np.float32), measure_error=True)
+            return True
+        group.send(np.zeros(1, np.int8), to=1, tag=9)
+        while sys.modules["unisono._core"]._kept() > 0:  # until the interrupted call has ended
+            pass
         return True
     if what == "elastic":
         run = unisono.Elastic.join(run_id="alone", found=True, tensor_elements=[5], min_peers=2, interface="127.0.0.1")
@@ -356,7 +411,11 @@ def interrupted(what):
     if group.rank == 0:
         interrupt.start()
         with pytest.raises(KeyboardInterrupt):
-            group.recv(np.empty(5, np.float32), source=1) if what == "call" else group.recv_async(np.empty(5, np.float32), source=1).wait()
+            (
+                group.recv(np.empty(5, np.float32), source=1)
+                if what == "call"
+                else group.recv_async(np.empty(5, np.float32), source=1).wait()
+            )
         group.send(np.zeros(1, np.int8), to=1, tag=9)
     else:
         group.recv(np.zeros(1, np.int8), source=0, tag=9)
@@ -364,7 +423,7 @@ def interrupted(what):
     return True
 
 
-@pytest.mark.parametrize("what", ["join", "call", "work", "elastic"])
+@pytest.mark.parametrize("what", ["join", "call", "work", "measured", "elastic"])
 def test_ctrl_c_ends_waiting(tmp_path, what):
     count = 1 if what in ("join", "elastic") else 2
     assert ranks.run(interrupted, count, tmp_path, (what,)) == [True] * count

@@ -25,15 +25,32 @@ class Ended:
 
 
 def environment(rank, world_size, folder, extra=None):
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("UNISONO_", "MASTER_", "SLURM_", "OMPI_"))}
-    variables |= {"RANK": str(rank), "WORLD_SIZE": str(world_size), "UNISONO_RENDEZVOUS": f"file://{folder}/rendezvous", "UNISONO_JOB": os.path.basename(folder)}
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith(("UNISONO_", "MASTER_", "SLURM_", "OMPI_"))
+    }
+    variables |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "UNISONO_RENDEZVOUS": f"file://{folder}/rendezvous",
+        "UNISONO_JOB": os.path.basename(folder),
+    }
     return variables | {"PYTHONPATH": FOLDER, "PYTHONFAULTHANDLER": "1", "OMP_NUM_THREADS": "1"} | (extra or {})
 
 
 def start(function, rank, world_size, folder, arguments=(), extra=None):
-    """A process that calls the function, and writes its result to a file of the folder."""
-    argv = [sys.executable, "-c", "import ranks, sys; ranks.child(*sys.argv[1:])", function.__module__, function.__name__, os.path.join(folder, f"result-{rank}"), pickle.dumps(arguments).hex()]
-    return subprocess.Popen(argv, env=environment(rank, world_size, folder, extra), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    """Starts a process that calls the function and writes the result to a file in the folder."""
+    argv = [
+        sys.executable,
+        "-c",
+        "import ranks, sys; ranks.child(*sys.argv[1:])",
+        function.__module__,
+        function.__name__,
+        os.path.join(folder, f"result-{rank}"),
+        pickle.dumps(arguments).hex(),
+    ]
+    return subprocess.Popen(
+        argv, env=environment(rank, world_size, folder, extra), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def child(module, name, path, arguments):
@@ -67,5 +84,7 @@ def run(function, world_size, folder, arguments=(), extra=None, timeout=90, may_
     if may_fail:
         return ended
     for rank, end in enumerate(ended):
-        assert end.code == 0, f"rank {rank} ended with {end.code}:\n{end.text}\n" + "\n".join(f"rank {other}: {e.code}: {e.text}" for other, e in enumerate(ended))
+        assert end.code == 0, f"rank {rank} ended with {end.code}:\n{end.text}\n" + "\n".join(
+            f"rank {other}: {e.code}: {e.text}" for other, e in enumerate(ended)
+        )
     return [end.result for end in ended]

@@ -16,7 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from torch_checks import common, launcher  # noqa: E402
 
 common.import_checks()
-CASES = [(module, function, ranks) for (module, function), told in common.CHECKS.items() for ranks in told["ranks"]]
+CASES = [(module, function, ranks) for (module, function), options in common.CHECKS.items() for ranks in options["ranks"]]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -23,7 +23,7 @@ CASES = [(ranks, name) for ranks in RANKS for name in torch_suite.listed_bodies(
 
 @pytest.fixture(scope="module")
 def worker_of():
-    """One worker per number of ranks, started with its first body."""
+    """Keeps one worker process per number of ranks. A worker is started when its first body runs."""
     if BACKEND == "unisono":
         pytest.importorskip("unisono.torch", reason="the backend for torch is not installed", exc_type=ImportError)
     workers = {}
@@ -50,7 +50,8 @@ def test_body_passes_as_with_gloo(worker_of, ranks, name):
     assert result["status"] == "passed", f"{result['status']}: {result['reason']}\n{output}"
 
 
-# On request only: it checks Gloo and the installed torch, not this library, for six minutes. Run it when torch is pinned to another version.
+# Runs on request only, because it checks Gloo and the installed torch, not this library, and takes six minutes. Run it for a
+# new version of torch.
 @pytest.mark.skipif(not os.environ.get("UNISONO_TORCH_SUITE_LIST"), reason="runs Gloo for minutes; UNISONO_TORCH_SUITE_LIST=1")
 @pytest.mark.parametrize("ranks", torch_suite.NUMBERS_OF_RANKS)
 def test_list_is_what_gloo_passes(ranks):

@@ -1,4 +1,4 @@
-"""Processes of one job on this host: forks them, waits for all of them, and kills those that are too late.
+"""Forks the processes of a job on this host, waits for all of them, and kills those that are too late.
 
 Each rank leads its own process group, so that its child processes end with it. It dies with the process that forked it.
 """
@@ -16,8 +16,8 @@ FAILED = 10  # the exit code for an exception, as in PyTorch's suite
 
 
 def fork_ranks(count, run, directory):
-    """The processes' ids. Each calls run(rank), with its output in directory/output.RANK, and ends with what that returns or
-    raises.
+    """Forks `count` processes and returns their ids. Each calls run(rank) with its output in directory/output.RANK. Its exit
+    code is what run() returns, or FAILED if run() raises an exception.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -29,7 +29,7 @@ def fork_rank(rank, run, directory):
     pid = os.fork()
     if pid:
         try:
-            os.setpgid(pid, pid)  # here too, as either process may run first
+            os.setpgid(pid, pid)  # the child does the same, because either process may run first
         except OSError:
             pass
         return pid
@@ -55,9 +55,11 @@ def fork_rank(rank, run, directory):
 
 
 def wait_for_all(pids, timeout_s, lost=()):
-    """(exit codes in the order of pids, whether time ran out). Negative: ended by a signal; None: ended here.
+    """Returns the exit codes in the order of pids, and whether time ran out. A negative code is a signal's number; None: killed
+    by this function.
 
-    A rank that fails ends the job. Ranks in `lost` may end in any way, or not at all: they are killed when the others have ended.
+    A rank that fails ends the job. Ranks in `lost` may end in any way, or not at all: they are killed when the others have
+    ended.
     """
     codes = {}
     killed = set()
@@ -71,7 +73,7 @@ def wait_for_all(pids, timeout_s, lost=()):
             for key, _ in selector.select(None if killed else max(0, deadline - time.monotonic())):
                 selector.unregister(key.fd)
                 os.close(key.fd)
-                kill_groups([key.data])  # the rank's child processes; its id stays valid until it is waited for
+                kill_groups([key.data])  # kills the rank's child processes; the group's id stays valid until waitpid()
                 code = os.waitstatus_to_exitcode(os.waitpid(key.data, 0)[1])
                 codes[key.data] = None if code == -signal.SIGKILL and key.data in killed else code
             if killed:

@@ -7,8 +7,8 @@
   python python/tests/torch_suite.py --regenerate                               writes anew torch_suite_bodies.txt: what
   Gloo passes here
 
-Most of about 315 bodies need GPUs. Each of the others gets processes of its own, forked from one that has torch imported, and
-a time-out.
+The suite has about 315 bodies, most of which need GPUs. Each of the others runs in separate processes, forked from one that has
+imported torch, and has a timeout.
 """
 
 import argparse
@@ -20,11 +20,11 @@ import subprocess
 import sys
 import time
 
-NUMBERS_OF_RANKS = (3, 4, 8)  # of the list; a few bodies need exactly 4 or at least 8
+NUMBERS_OF_RANKS = (3, 4, 8)  # numbers in torch_suite_bodies.txt; a few bodies need exactly 4 ranks or at least 8
 HERE = pathlib.Path(__file__).resolve().parent
 BODIES = HERE / "torch_suite_bodies.txt"
 
-# Bodies that require Gloo by name or by its messages: no other backend can pass them.
+# Bodies that check Gloo's name or the texts of its errors: no other backend can pass them.
 TEXT_OF_TIMEOUT = (
     'expects Gloo\'s words: the error must match " (Timed out|closed|timeout) ", blanks included, within 0.1 s of the time-out'
 )
@@ -48,7 +48,8 @@ MODULES = {"unisono": ["unisono.torch"], "disguised": ["torch_suite_disguise"]}
 
 
 class Worker:
-    """A process that runs bodies for one backend and number of ranks: torch_suite_worker.py. Its child processes end with it."""
+    """A process that runs bodies for one backend and number of ranks: torch_suite_worker.py. Its child processes end with
+    it."""
 
     def __init__(self, backend, ranks, timeout_s=60, modules=()):
         command = [
@@ -65,8 +66,8 @@ class Worker:
             command += ["--import", module]
         self.backend, self.ranks = backend, ranks
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        told = self._answer()
-        self.names, self.skipped, self.opened = told["names"], told["skipped"], told["opened"]
+        answer = self._answer()
+        self.names, self.skipped, self.opened = answer["names"], answer["skipped"], answer["opened"]
 
     def _answer(self):
         line = self.process.stdout.readline()
@@ -98,15 +99,15 @@ class Worker:
 
 
 def listed_bodies(ranks):
-    """From the list that --regenerate writes: a body, and the numbers of ranks with which Gloo passes it or, but for Gloo,
-    anybody could.
+    """Returns the bodies to run with this number of ranks, from the list that --regenerate writes. Those are the bodies that
+    Gloo passes, and a few that only Gloo fails.
     """
     lines = [line.split() for line in BODIES.read_text().splitlines() if line and not line.startswith("#")]
     return [name for name, numbers in lines if str(ranks) in numbers.split(",")]
 
 
 def run_all(backend, ranks, options):
-    """One backend with one number of ranks: {"backend", "ranks", "seconds", "results"}."""
+    """Runs all bodies with one backend and one number of ranks. Returns {"backend", "ranks", "seconds", "results"}."""
     started = time.monotonic()
     results = []
     with Worker(backend, ranks, options.timeout, options.modules) as worker:
@@ -146,8 +147,8 @@ def with_status(run, status):
 
 
 def compare(control, other):
-    """(only the control passes, only the other passes, {reason: names that the other has left out though the control
-    passes}).
+    """Returns the bodies that only the control passes, those that only the other backend passes, and {reason: bodies that the
+    control passes and the other backend leaves out}.
     """
     passed, left_out = (
         with_status(control, "passed"),
@@ -162,7 +163,7 @@ def compare(control, other):
 
 
 def print_summary(runs):
-    """Prints results, reasons of omissions, and differences to Gloo. Returns whether a backend passes less than
+    """Prints results, reasons for skipped bodies, and differences to Gloo. Returns whether a backend passes fewer bodies than
     Gloo.
     """
     print("\nbackend  ranks  passed  failed  timed out  skipped  seconds")
@@ -193,7 +194,7 @@ def print_summary(runs):
 
 
 def to_list(results):
-    """The bodies that Gloo passes, and all_to_all of lists, which it does not support."""
+    """Returns the bodies that Gloo passes, and those with all_to_all of lists, which Gloo does not support."""
     return {
         result["name"]
         for result in results
@@ -228,7 +229,9 @@ def parse(arguments):
         "--import", dest="modules", action="append", default=[], metavar="MODULE", help="import it in every process"
     )
     parser.add_argument("--bound", action="store_true", help="try the bodies that are bound to Gloo with other backends too")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all results, and the output of what failed")
+    parser.add_argument(
+        "--output", type=pathlib.Path, metavar="FILE", help="write all results as JSON, with the output of what failed"
+    )
     parser.add_argument("--list", action="store_true", help="run nothing")
     parser.add_argument("--quiet", action="store_true", help="no output of failed bodies")
     parser.add_argument("--regenerate", action="store_true", help=f"run Gloo with 3, 4 and 8 ranks and write {BODIES.name}")
@@ -243,8 +246,8 @@ def main(arguments=None):
     runs = [
         run_all(backend, int(ranks), options) for ranks in options.ranks.split(",") for backend in options.backends.split(",")
     ]
-    if options.json:
-        options.json.write_text(json.dumps(runs, indent=1))
+    if options.output:
+        options.output.write_text(json.dumps(runs, indent=1))
     less = print_summary(runs)
     return int(less)
 

@@ -2,9 +2,9 @@
 
 The suite is torch.testing._internal.distributed.distributed_test.
 
-A process of its own, because the suite reads BACKEND and WORLD_SIZE while it is imported. It reads names of bodies from
-standard input, one per line, forks the ranks of each and answers with one line of JSON: {name, status, reason, seconds,
-output}. Before that it tells in one line what it would leave out, and why:
+This is a separate process, because the suite reads BACKEND and WORLD_SIZE while it is imported. It reads names of bodies from
+standard input, one per line, forks the ranks of each body, and answers with one line of JSON: {name, status, reason, seconds,
+output}. Its first line of output lists all bodies, and those that it would skip, with reasons:
 {"skipped": {name: reason}, "opened": {name: reason}, "names": [...]}.
 
 A backend that the suite does not know is accepted wherever Gloo is: the suite's decorators are evaluated with BACKEND=gloo,
@@ -25,11 +25,11 @@ import unittest
 
 import torch_ranks
 
-OPENED = "Only MPI supports"  # how the reasons begin with which the suite keeps bodies for the CPU from all backends but MPI
+OPENED = "Only MPI supports"  # begin of the reason with which the suite skips some CPU bodies for all backends but MPI
 
 
 class Reached(Exception):
-    """Raised instead of running a body: none of its decorators skips it."""
+    """Raised by the stub that replaces a body: it shows that none of the body's decorators skips the body."""
 
 
 class Suite:
@@ -70,15 +70,17 @@ class Suite:
             if "gloo" in feature:
                 feature.add(backend)
         module.DistTestCases.backend_feature["plugin"].add(backend)
-        if os.environ.get("UNISONO_TORCH_SUITE_NO_PROFILING") is None:  # its events have its own name: unisono:all_reduce
+        if (
+            os.environ.get("UNISONO_TORCH_SUITE_NO_PROFILING") is None
+        ):  # the backend's profiling events have names such as unisono:all_reduce
             for known in (module.PROFILING_SUPPORTED_BACKENDS, module.SEND_RECV_PROFILING_SUPPORTED_BACKENDS):
                 known.append(backend)
         base = module.DistributedTest._DistTestBase
         base._test_accumulate_gradients_no_sync = as_gloo(module, base._test_accumulate_gradients_no_sync)
 
     def skip_reason(self, name):
-        """Why the suite leaves a body out; None if it runs it. Starts nothing: the body's decorators are called around a
-        stub.
+        """Returns the reason for which the suite skips a body; None if the suite runs it. Runs no body: the body's decorators
+        are called around a stub.
         """
         from torch.testing._internal.common_distributed import TEST_SKIPS
 
@@ -130,12 +132,14 @@ class Suite:
 
     def _run_rank(self, rank, name, directory, barrier):
         self._use_barrier(barrier)
-        here, there = multiprocessing.Pipe()  # the suite sends its parent the cause of a failure; here its output does
+        here, there = (
+            multiprocessing.Pipe()
+        )  # the suite sends causes of failures through a pipe; nobody reads it, because the output shows them
         self.case._run(rank, name, f"{directory}/rendezvous", there, fake_pg=False)
         here.close()
 
     def _use_barrier(self, barrier):
-        """The suite's own barrier polls files ten times a second; this one wakes at once."""
+        """Replaces the suite's barrier, which polls files ten times a second, by one that wakes at once."""
         suites = self.module.Barrier.sync
 
         def sync(wait_for=None, timeout=10):
@@ -151,7 +155,8 @@ def stub(*_, **__):
 
 
 def as_gloo(module, function):
-    """A helper of bodies that chooses by the backend's name between a model on the CPU and one on GPUs, and knows no other name."""
+    """Wraps a helper of bodies so that it sees Gloo's name. The helper chooses a model on the CPU or on GPUs by the backend's
+    name, and knows few names."""
 
     def chosen(*positional, **named):
         name, module.BACKEND = module.BACKEND, "gloo"
@@ -164,7 +169,8 @@ def as_gloo(module, function):
 
 
 def innermost(function):
-    """(the closure's cell that holds the body, the body) below all decorators; (None, function) if there are none."""
+    """Returns the body below all decorators, and the closure's cell that holds it: (cell, body). Without decorators: (None,
+    function)."""
     cell = None
     while hasattr(function, "__wrapped__"):
         inner = function.__wrapped__
@@ -176,7 +182,8 @@ def innermost(function):
 
 
 def judge(codes, timed_out, timeout_s, skips):
-    """(status, reason). Stricter than the suite, which looks at rank 0 only if no rank ended with its code for an exception."""
+    """Returns (status, reason). This is stricter than the suite, which checks only rank 0 if no rank ended with the exit code
+    for an exception."""
     if timed_out:
         return "timed out", f"ended by force after {timeout_s:g} s"
     messages = {skip.exit_code: skip.message for skip in skips.values()}
@@ -205,12 +212,12 @@ def main():
         suite = Suite(options.backend, options.ranks, options.modules)
         reasons = {name: suite.skip_reason(name) for name in suite.names}
         opened = {name: getattr(getattr(suite.case, name), "opened_by_unisono", None) for name in suite.names}
-        told = {
+        contents = {
             "names": suite.names,
             "skipped": {n: r for n, r in reasons.items() if r},
             "opened": {n: r for n, r in opened.items() if r},
         }
-        print(json.dumps(told), file=answers, flush=True)
+        print(json.dumps(contents), file=answers, flush=True)
         for line in sys.stdin:
             print(json.dumps(suite.run(line.strip(), options.timeout)), file=answers, flush=True)
     finally:

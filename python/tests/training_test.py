@@ -1,4 +1,5 @@
-"""Calls of training loops: compressed gradients, dropped micro-batches, sharded steps. Each runs in a group of real processes, with checked results."""
+"""Calls of training loops: compressed gradients, dropped micro-batches, sharded steps. Each runs in a group of real processes,
+with checked results."""
 
 import os
 import signal
@@ -30,7 +31,7 @@ def compressed(text="arc:ratio=0.25,start=1,auto_off=off,min_elements=64"):
         assert 0 < report.payload_ratio() < (0.5 if 0 < step < 5 else 1.01)
         for name in SHAPES:
             sent[name] += gradients[name]
-    for name in SHAPES:  # nothing is lost: the output is the average of the inputs
+    for name in SHAPES:  # summed over all steps, the outputs are the averages of the inputs
         group.all_reduce(given[name], op="avg")
         np.testing.assert_allclose(sent[name], given[name], atol=1e-4)
     assert reducer.step == 6 and reducer.total().step == 6 and "compressed" in repr(report) + str(report)

@@ -80,13 +80,19 @@ def test_a_strict_program_has_no_errors_and_wrong_lines_have(tmp_path):
     head = "import numpy as np\nimport unisono\ngroup = unisono.join()\nx = np.ones(3, np.float32)\n"
     bad = mypy(tmp_path, head + "\n".join(BAD) + "\n")
     for line, (text, kind) in enumerate(BAD.items(), head.count("\n") + 1):
-        assert any(answer.startswith(f"program.py:{line}: error") and answer.endswith(f"[{kind}]") for answer in bad.stdout.splitlines()), f"{text}: {bad.stdout}"
+        assert any(
+            answer.startswith(f"program.py:{line}: error") and answer.endswith(f"[{kind}]")
+            for answer in bad.stdout.splitlines()
+        ), f"{text}: {bad.stdout}"
 
 
 def test_the_stub_says_what_the_module_has(tmp_path):
     pytest.importorskip("mypy")
-    answer = subprocess.run([sys.executable, "-m", "mypy.stubtest", "unisono._core"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    # pybind11's classes have their own metaclass, and accept any arguments (and refuse them) if no constructor is bound.
+    answer = subprocess.run(
+        [sys.executable, "-m", "mypy.stubtest", "unisono._core"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    # pybind11's classes have another metaclass. Without a bound constructor they seem to accept any arguments, and then refuse
+    # them.
     harmless = ("metaclass differs", 'stub does not have *args parameter "args"')
     problems = [line for line in answer.stdout.splitlines() if line.startswith("error") and not line.endswith(harmless)]
     assert not problems, answer.stdout

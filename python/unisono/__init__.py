@@ -7,9 +7,9 @@
   report = group.all_reduce(gradient, op="avg")
   print(report)
 
-Arrays are C-contiguous NumPy arrays, or anything else with the buffer protocol, of float32, float64, float16, bfloat16 (of ml_dtypes, or uint16 with
-dtype="bf16") and integers of 8 to 64 bits. Times are seconds, as floats; fields of reports say their unit in their name. Errors are subclasses of Error.
-Blocking calls release the GIL. docs/start/python.md says more.
+Arrays are C-contiguous NumPy arrays, or anything else with the buffer protocol, of float32, float64, float16, bfloat16 (of
+ml_dtypes, or uint16 with dtype="bf16") and integers of 8 to 64 bits. Times are seconds, as floats; fields of reports say their
+unit in their name. Errors are subclasses of Error. Blocking calls release the GIL. docs/start/python.md says more.
 """
 
 from unisono._core import (
@@ -31,6 +31,7 @@ from unisono._core import (
     ElasticState,
     ElasticStatus,
     ElasticWork,
+    Event,
     GradientReducer,
     Group,
     LinkSpeeds,
@@ -84,6 +85,7 @@ __all__ = [
     "ElasticState",
     "ElasticStatus",
     "ElasticWork",
+    "Event",
     "Error",
     "GradientReducer",
     "Group",

@@ -18,6 +18,34 @@ _Floats: TypeAlias = NDArray[numpy.float32] | Buffer
 _Tensors: TypeAlias = _Floats | Sequence[_Floats]
 _Shape: TypeAlias = Sequence[int] | NDArray[Any]
 
+# --- events ----------------------------------------------------------------------------------------------------------
+
+@final
+class Event:
+    """What the library reports that no call returns (docs/guides/troubleshooting.md)."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def level(self) -> str:
+        """ "info" or "warning"."""
+    @property
+    def text(self) -> str: ...
+    @property
+    def source(self) -> str:
+        """The process that reports it: "rank 1 (host a, pid 42)"."""
+    @property
+    def rank(self) -> int | None:
+        """The rank that the event is about."""
+    @property
+    def time(self) -> float:
+        """Seconds since 1970."""
+
+def _next_events() -> list[tuple[int, Event | None]] | None: ...
+def _close_events() -> None: ...
+def _renew_events() -> None: ...
+def _event_handler_capsule(function: Callable[[Event], None] | None) -> CapsuleType: ...
+
 # --- options ---------------------------------------------------------------------------------------------------------
 
 class StepCodec:
@@ -967,6 +995,8 @@ class RoundSummary:
     def undecided(self) -> int: ...
     @property
     def lost(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
     @property
     def absent(self) -> list[str]: ...
     @property

@@ -1,5 +1,5 @@
-"""The errors that library calls raise. The class says what the caller should do. The text names peer, operation and numbers (docs/reference/errors.md)."""
-
+"""The errors that library calls raise. The class says what the caller should do. The text names peer, operation and numbers
+(docs/reference/errors.md)."""
 
 class Error(RuntimeError):
     """Any error of the library."""

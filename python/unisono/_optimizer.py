@@ -6,7 +6,8 @@ from unisono._core import ShardUpdate
 
 
 class ShardOptimizer:
-    """Computes new values of a rank's own shard from its reduced gradient. Every rank updates only its own shard, with an equal optimizer.
+    """Computes new values of a rank's own shard from its reduced gradient. Every rank updates only its own shard, with an equal
+    optimizer.
 
     class Momentum(unisono.ShardOptimizer):
         state_count = 1
@@ -26,7 +27,8 @@ class ShardOptimizer:
         """The learning rate; ShardedStep.set_rate() changes it."""
 
     def update(self, task: ShardUpdate) -> None:
-        """Changes task.values and task.states in place. Called once per contiguous part of the shard with a gradient; held parts are skipped.
+        """Changes task.values and task.states in place. Called once per contiguous part of the shard with a gradient; held
+        parts are skipped.
 
         The arrays are valid during the call only. ShardedStep.run() raises the errors raised here.
         """

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Callable, Literal, TypedDict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unisono._core import Codec, DeliveryOptions, StepCodec
+    from unisono._core import Codec, DeliveryOptions, Event, StepCodec
 
 ReduceOp = Literal["sum", "avg", "min", "max", "prod", "band", "bor", "bxor"]
 Order = Literal["automatic", "auto", "in_rank_order", "any"]
@@ -16,7 +16,8 @@ DType = Literal["f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u
 
 
 class JoinOptions(TypedDict, total=False):
-    """Options of unisono.join(). A missing value or None comes from the environment, or is the default (docs/guides/operations.md). Times are in seconds."""
+    """Options of unisono.join(). A missing value or None comes from the environment, or is the default
+    (docs/guides/operations.md). Times are in seconds."""
 
     rank: int | None
     world_size: int | None
@@ -47,6 +48,8 @@ class JoinOptions(TypedDict, total=False):
     """Codec of calls that name none; equal on all ranks."""
     compute_threads: int
     payload_checksum: bool
+    on_event: Callable[[Event], None] | None
+    """Gets what no call returns, in a thread of its own (docs/guides/troubleshooting.md). Without it, the logger "unisono" gets it."""
 
 
 class CallOptions(TypedDict, total=False):
@@ -115,3 +118,5 @@ class ElasticOptions(TypedDict, total=False):
     join_timeout: float
     gather_timeout: float
     stall_timeout: float
+    on_event: Callable[[Event], None] | None
+    """As in JoinOptions."""

@@ -1,6 +1,8 @@
-// The methods that ARC-Top-K is compared with. A bucket's first collectives start as soon as the bucket is complete. The
-// collectives that depend on them start at the next call, in a separate sub-group: so the order in which ranks start operations
-// does not depend on when earlier ones end.
+// The compression methods with which ARC-Top-K is compared. A bucket (a group of parameters) is averaged by first collectives
+// and, if the method needs them, second collectives, which use the results of the first. The first start as soon as the
+// bucket's gradients are complete. The second start in a call of reduce() or finish() when the first are done, and they run in
+// a subgroup of their own. Therefore all ranks start the operations of each subgroup in the same order, no matter when earlier
+// operations end.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -19,12 +21,12 @@ using unisono::Status;
 
 namespace {
 
-// The options of the library's reducer: all ranks get the same bits, in any order of additions.
+// These calls allow any order of additions, like the library's reducer. All ranks still get the same bits.
 constexpr unisono::CallOptions in_any_order{
     .op = unisono::ReduceOp::avg, .order = unisono::Order::any, .codec = unisono::Codec{}};
 
-// The operations of one bucket, and their buffers.
-class Flight {
+// The operations of one bucket that have been started and not yet waited for.
+class OpenOperations {
  public:
   void average(Group& group, std::span<float> values) {
     if (values.empty()) return;
@@ -39,8 +41,8 @@ class Flight {
   bool done() const {
     return std::all_of(works_.begin(), works_.end(), [](const unisono::Work& work) { return work.done(); });
   }
-  // Waits for all of them, also after a failure: they use the caller's memory.
-  Status land(StepOutcome& outcome) {
+  // Waits for all operations, even if one of them fails, because the others still use the caller's memory.
+  Status wait_all(StepOutcome& outcome) {
     Status failure;
     for (auto& work : std::exchange(works_, {})) {
       const auto report = work.wait();
@@ -60,27 +62,27 @@ class Flight {
   uint64_t payload_ = 0;
 };
 
-// One bucket of a step: turns its gradients into their mean, in place.
+// A compression method, applied to one bucket. In each step, it replaces the bucket's gradients by their mean over the ranks.
 class Method {
  public:
   virtual ~Method() = default;
-  virtual void first(uint64_t step, std::span<float* const> gradients, Group& group, Flight& flight) = 0;
-  virtual Status second(Group& group, Flight& flight) = 0;  // call it when all first operations are done
-  virtual Status finish() = 0;                              // call it when all second operations are done
+  virtual void first(uint64_t step, std::span<float* const> gradients, Group& group, OpenOperations& open_operations) = 0;
+  virtual Status second(Group& group, OpenOperations& open_operations) = 0;  // call when all first operations are done
+  virtual Status finish() = 0;                                               // call when all second operations are done
 };
 
 class TopK final : public Method {
  public:
   explicit TopK(std::unique_ptr<unisono::GatheredTopK> top_k) : top_k_(std::move(top_k)) {}
-  void first(uint64_t, std::span<float* const> gradients, Group& group, Flight& flight) override {
+  void first(uint64_t, std::span<float* const> gradients, Group& group, OpenOperations& open_operations) override {
     const auto own = top_k_->begin(gradients);
     gathered_.resize(own.size() * group.world_size());
-    // An entry as two numbers of 32 bits.
-    flight.gather(group, {own.data(), 2 * own.size(), unisono::DType::u32},
-                  {gathered_.data(), 2 * gathered_.size(), unisono::DType::u32}, 2 * own.size());
-    flight.average(group, top_k_->dense());
+    // An entry (an index and a value) is sent as two 32-bit words.
+    open_operations.gather(group, {own.data(), 2 * own.size(), unisono::DType::u32},
+                           {gathered_.data(), 2 * gathered_.size(), unisono::DType::u32}, 2 * own.size());
+    open_operations.average(group, top_k_->dense());
   }
-  Status second(Group&, Flight&) override { return {}; }
+  Status second(Group&, OpenOperations&) override { return {}; }
   Status finish() override { return top_k_->finish(gathered_); }
 
  private:
@@ -100,19 +102,19 @@ class PowerSgd final : public Method {
     made->feedback_ = *std::move(feedback);
     return std::unique_ptr<Method>(std::move(made));
   }
-  void first(uint64_t step, std::span<float* const> gradients, Group& group, Flight& flight) override {
-    flight.average(group, feedback_->begin(step, gradients));
+  void first(uint64_t step, std::span<float* const> gradients, Group& group, OpenOperations& open_operations) override {
+    open_operations.average(group, feedback_->begin(step, gradients));
   }
-  Status second(Group& group, Flight& flight) override {
+  Status second(Group& group, OpenOperations& open_operations) override {
     if (auto status = feedback_->choose(); !status.ok()) return status;
-    flight.average(group, feedback_->pack());
+    open_operations.average(group, feedback_->pack());
     return {};
   }
   Status finish() override { return feedback_->finish(); }
 
  private:
   PowerSgd() = default;
-  unisono::FeedbackStore residuals_;  // outlives feedback_
+  unisono::FeedbackStore residuals_;  // It is declared first, because feedback_ uses it.
   std::unique_ptr<unisono::ErrorFeedback> feedback_;
 };
 
@@ -137,8 +139,8 @@ class BaselineReducer final : public BucketReducer {
   struct Lane {
     Bucket bucket;
     std::unique_ptr<Method> method;
-    Flight flight = {};
-    bool second = false;  // the collectives that depend on the first ones have been started
+    OpenOperations open_operations = {};
+    bool second = false;  // true: the bucket's second collective has been started
   };
   BaselineReducer(Group firsts, Group seconds, std::vector<Lane> lanes, uint64_t start_step)
       : firsts_(std::move(firsts)), seconds_(std::move(seconds)), lanes_(std::move(lanes)), start_step_(start_step) {}
@@ -152,15 +154,15 @@ class BaselineReducer final : public BucketReducer {
         places.push_back(at);
         at += parameter.count();
       }
-      lane.method->first(step_, places, firsts_, lane.flight);
+      lane.method->first(step_, places, firsts_, lane.open_operations);
     } else {
-      lane.flight.average(firsts_, gradients);
+      lane.open_operations.average(firsts_, gradients);
     }
     present_.push_back(&lane);
     outcome_.elements += gradients.size();
-    // Every rank starts them in the order of the buckets.
+    // Start the second collectives in the order in which the buckets were passed. All ranks pass them in the same order.
     for (Lane* each : present_) {
-      if (!failure_.ok() || (!each->second && !each->flight.done())) break;
+      if (!failure_.ok() || (!each->second && !each->open_operations.done())) break;
       failure_ = go_on(*each);
     }
     return failure_;
@@ -171,8 +173,8 @@ class BaselineReducer final : public BucketReducer {
       if (failure_.ok()) failure_ = go_on(*lane);
     }
     for (Lane* lane : present_) {
-      auto landed = lane->flight.land(outcome_);
-      if (failure_.ok()) failure_ = landed.ok() && compresses() ? lane->method->finish() : std::move(landed);
+      auto waited = lane->open_operations.wait_all(outcome_);
+      if (failure_.ok()) failure_ = waited.ok() && compresses() ? lane->method->finish() : std::move(waited);
     }
     present_.clear();
     ++step_;
@@ -186,8 +188,8 @@ class BaselineReducer final : public BucketReducer {
 
   Status go_on(Lane& lane) {
     if (std::exchange(lane.second, true)) return {};
-    if (auto status = lane.flight.land(outcome_); !status.ok()) return status;
-    return lane.method->second(seconds_, lane.flight);
+    if (auto status = lane.open_operations.wait_all(outcome_); !status.ok()) return status;
+    return lane.method->second(seconds_, lane.open_operations);
   }
 
   Group firsts_, seconds_;
@@ -196,7 +198,7 @@ class BaselineReducer final : public BucketReducer {
   uint64_t step_ = 0;
   std::vector<Lane*> present_;
   StepOutcome outcome_;
-  Status failure_;  // the first failure; nothing is started after it
+  Status failure_;  // The first failure. After it, no more operations are started.
 };
 
 }  // namespace

@@ -19,17 +19,17 @@ class CompareCodecs(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
-        cls.place = pathlib.Path(cls.folder.name)
-        cls.text = cls.place / "text.txt"
+        cls.work_folder = pathlib.Path(cls.folder.name)
+        cls.text = cls.work_folder / "text.txt"
         cls.text.write_text("".join(f"{number} times {number % 7} is {number * (number % 7)}\n" for number in range(3000)))
 
     def train_model(self, *words):
         program = BUILD / "research/train_model"
-        return subprocess.run([program, "--text", self.text, "--out", self.place / "model", *words], capture_output=True,
+        return subprocess.run([program, "--text", self.text, "--out", self.work_folder / "model", *words], capture_output=True,
                               text=True, timeout=60, check=False)
 
     def test_every_setting_is_compared_with_exact_gradients_seed_by_seed(self):
-        out = self.place / "out"
+        out = self.work_folder / "out"
         subprocess.run([HERE / "compare_codecs", "--text", self.text, "--quick", "--out", out, "--build", BUILD],
                        check=True, timeout=300, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         result = json.loads((out / "training_codecs.json").read_text())
@@ -50,7 +50,7 @@ class CompareCodecs(unittest.TestCase):
         done = self.train_model("--codec", "int9")
         self.assertEqual(done.returncode, 2)
         self.assertIn('"int9" is none of int2', done.stderr)
-        self.assertFalse((self.place / "model").exists())
+        self.assertFalse((self.work_folder / "model").exists())
 
     def test_error_feedback_needs_a_codec_and_one_process_takes_none(self):
         done = self.train_model("--error-feedback")

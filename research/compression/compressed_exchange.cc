@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
-// Transposes a matrix, in square blocks: a whole column would take a cache line for each of its values.
+// Transposes a matrix in square blocks. If the function copied whole columns, every single value would load another cache line.
 void transpose(const float* from, size_t rows, size_t columns, float* to) {
   constexpr size_t side = 16;
   for (size_t top = 0; top < rows; top += side) {
@@ -32,7 +32,8 @@ void transpose(const float* from, size_t rows, size_t columns, float* to) {
   }
 }
 
-// Copies gradients into the shapes that compression sees, and back.
+// Copies the gradients, and transposes those matrices whose layout is not the one that the compression method expects.
+// put_back() does the reverse.
 void arrange(const Bucket& bucket, std::span<const float> gradients, std::span<float> out) {
   size_t at = 0;
   for (const auto& parameter : bucket.parameters) {
@@ -109,14 +110,14 @@ class CompressedExchange final : public GradientExchange {
   Status broadcast(std::span<float> values) override { return group_.broadcast(unisono::Tensor(values), 0).status(); }
   Status average(std::span<float> values) override { return group_.all_reduce(unisono::Tensor(values), averaging).status(); }
   Status gather(std::span<const uint64_t> mine, std::span<uint64_t> all) override {
-    return group_.all_gather(unisono::ConstTensor(mine), unisono::Tensor(all), {}, patient).status();
+    return group_.all_gather(unisono::ConstTensor(mine), unisono::Tensor(all), {}, long_timeout).status();
   }
   Result<unisono::DropCompute> make_drop_compute(uint32_t micro_batches, const unisono::DropOptions& options) override {
     return unisono::DropCompute::make(group_, micro_batches, options);
   }
   Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan&, std::span<const float>,
                                                         std::unique_ptr<unisono::ShardOptimizer>) override {
-    return Status(Code::unsupported, "gradients go to the owners of shards whole, not compressed");
+    return Status(Code::unsupported, "sharded training does not support gradient compression: owners need whole gradients");
   }
   const ExchangeStatistics& statistics() const override { return statistics_; }
   const CompressionNotes& compression() const override { return notes_; }
@@ -143,14 +144,15 @@ class CompressedExchange final : public GradientExchange {
   unisono::Group group_;
   const std::vector<Bucket> buckets_;
   const std::unique_ptr<BucketReducer> reducer_;
-  size_t elements_ = 0;          // of all parameters; values behind them are averaged exactly
-  std::vector<float> arranged_;  // all parameters' gradients, in the shapes that compression sees
+  // number of gradient values; the buffer's values after the gradients (such as the loss) are averaged exactly
+  size_t elements_ = 0;
+  std::vector<float> arranged_;  // all gradients, in the layout that the compression method expects
   std::span<float> gradients_;
-  size_t next_ = 0;  // bucket to be given to the reducer
+  size_t next_ = 0;  // the next bucket to pass to the reducer
   unisono::Work tail_;
   Status failure_;
   bool applied_ = true;
-  std::optional<Clock::time_point> started_;  // of this step
+  std::optional<Clock::time_point> started_;  // when this step's exchange started
   Clock::duration starting_{0};
   ExchangeStatistics statistics_;
   CompressionNotes notes_;

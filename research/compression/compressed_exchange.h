@@ -1,4 +1,5 @@
-// An exchange that compresses the gradients of parameters. Values behind them, such as the loss, stay exact.
+// An exchange that compresses the gradients of the parameters. The values that follow the gradients in the buffer, such as the
+// loss, are averaged exactly.
 #pragma once
 
 #include <memory>
@@ -11,10 +12,11 @@
 
 namespace language_model {
 
-// options.compression names the method; it must not be `nothing`. Errors: as make_library_reducer and make_baseline_reducer.
+// Makes an exchange with the compression method that options.compression selects. The selection must not be `nothing`. Returns
+// the errors of make_library_reducer and make_baseline_reducer.
 unisono::Result<std::unique_ptr<GradientExchange>> make_compressed_exchange(unisono::Group group,
                                                                             const ExchangeOptions& options);
-// The same with the caller's reducer. method: its name in the notes.
+// Makes an exchange that uses the given reducer. `method` is the name of the reducer that CompressionNotes will show.
 std::unique_ptr<GradientExchange> make_compressed_exchange(unisono::Group group, std::vector<Bucket> buckets,
                                                            std::unique_ptr<BucketReducer> reducer, std::string method);
 

@@ -17,7 +17,7 @@ using By = GradientCompression::By;
 
 const char* name_of(By by) { return by == By::top_k ? "top-k" : "power-sgd"; }
 
-// The value of an option, if the text has it.
+// Returns the value that the text gives to the option `key`. Returns nullopt if the text does not contain this option.
 std::optional<std::string_view> value_of(std::string_view text, std::string_view key) {
   for (size_t begin = std::min(text.find(':'), text.size()) + 1; begin < text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
@@ -40,8 +40,7 @@ std::string GradientCompression::to_string() const {
 Result<GradientCompression> parse_compress(const std::string& text, const std::string& feedback) {
   if (text.empty()) {
     if (!feedback.empty())
-      return Status(Code::invalid,
-                    "--feedback " + feedback + " says what becomes of rows that are not sent: it needs --compress");
+      return Status(Code::invalid, "--feedback " + feedback + " needs --compress: it applies to rows that are not sent");
     return GradientCompression{};
   }
   auto whole = text;
@@ -49,7 +48,7 @@ Result<GradientCompression> parse_compress(const std::string& text, const std::s
     const auto given = value_of(text, "feedback");
     if (given && *given != feedback) {
       return Status(Code::invalid, "--feedback " + feedback + " and feedback=" + std::string(*given) +
-                                       " in --compress are two answers to one question");
+                                       " in --compress contradict each other: give one of them");
     }
     if (!given) whole += (text.find(':') == text.npos ? ":feedback=" : ",feedback=") + feedback;
   }

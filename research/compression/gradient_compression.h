@@ -1,7 +1,8 @@
-// The method that compresses gradients: what --compress and --baseline say.
+// Selects the method that compresses gradients.
 //
-// --compress is the library's GradientReducer, with options as Compression::parse reads them. --baseline names methods to
-// compare with (src/lab/compressors, src/compressors); common options have the same names.
+// The option --compress selects the library's GradientReducer and takes the options of Compression::parse. The option
+// --baseline selects one of the other methods, which serve for comparison (src/lab/compressors, src/compressors). Options that
+// both have are spelled in the same way.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +14,31 @@
 namespace language_model {
 
 struct GradientCompression {
-  // reducer: the library's GradientReducer. top_k: an all-gather of each rank's own largest elements. power_sgd: two factors of
-  // low rank, with as many bytes as the rows and sketches of ARC-Top-K with the same options. Both use EF14.
+  // - reducer: the library's GradientReducer.
+  // - top_k: Every rank sends its largest elements to all others (an all-gather).
+  // - power_sgd: The gradient is sent as two low-rank factors. If the options are the same, the factors have as many bytes as
+  //   the rows and sketches that ARC-Top-K sends.
+  //
+  // top_k and power_sgd use error feedback (EF14).
   enum class By : uint8_t { nothing, reducer, top_k, power_sgd };
   By by = By::nothing;
-  unisono::Compression options = {};  // of top_k and power_sgd: ratio, rank, round, seed, start, max_payload and min_elements
+  // top_k and power_sgd use only ratio, rank, round, seed, start, max_payload and min_elements, and ignore the other options.
+  unisono::Compression options = {};
 
-  // "arc:ratio=0.1,adaptive=on", "top-k:ratio=0.1": what has its default is left out; empty: nothing.
+  // Returns a text like "arc:ratio=0.1,adaptive=on" or "top-k:ratio=0.1". The text leaves out all options that have their
+  // default values. It is empty for `nothing`.
   std::string to_string() const;
 };
 
-// text: "arc:ratio=0.2,rank=4"; empty: nothing. feedback: short for feedback= in the text; empty: as the text says. adaptive is
-// on, because the optimizer is Adam. invalid (bad_option): names the wrong option; also feedback without a text, or one that
-// contradicts it.
+// Parses the value of --compress, for example "arc:ratio=0.2,rank=4". An empty text means no compression. `feedback` is the
+// value of --feedback, and means the same as feedback= in the text; if it is empty, the text decides. The result always has
+// `adaptive` on, because the optimizer is Adam.
+//
+// Returns invalid, with the name of the option, if an option is wrong. It is also an error to give `feedback` without a text,
+// or a `feedback` that contradicts the text.
 unisono::Result<GradientCompression> parse_compress(const std::string& text, const std::string& feedback);
-// text: "top-k:ratio=0.1" or "power-sgd:ratio=0.2,rank=4"; empty: nothing. invalid: names the wrong option.
+// Parses the value of --baseline, for example "top-k:ratio=0.1" or "power-sgd:ratio=0.2,rank=4". An empty text means no
+// compression. Returns invalid, with the name of the option, if an option is wrong.
 unisono::Result<GradientCompression> parse_baseline(const std::string& text);
 
 }  // namespace language_model

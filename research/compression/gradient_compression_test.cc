@@ -10,13 +10,13 @@ using Feedback = unisono::Compression::Feedback;
 
 std::string message(const unisono::Result<GradientCompression>& result) { return result.ok() ? "" : result.status().message(); }
 
-TEST(GradientCompression, nothing_is_said_and_nothing_is_compressed) {
+TEST(GradientCompression, without_options_nothing_is_compressed) {
   EXPECT_EQ(parse_compress("", "")->by, By::nothing);
   EXPECT_EQ(parse_baseline("")->by, By::nothing);
   EXPECT_EQ(parse_compress("", "")->to_string(), "");
 }
 
-TEST(GradientCompression, feedback_is_short_for_the_option_of_the_text) {
+TEST(GradientCompression, the_option_feedback_equals_feedback_in_the_compression_text) {
   for (const char* text : {"arc", "arc:ratio=0.1", "arc:ratio=0.1,feedback=ef21"}) {
     const auto compression = parse_compress(text, "ef21");
     ASSERT_TRUE(compression.ok()) << message(compression);
@@ -37,7 +37,7 @@ TEST(GradientCompression, feedback_alone_is_refused) {
   EXPECT_NE(refused.find("needs --compress"), std::string::npos) << refused;
 }
 
-TEST(GradientCompression, what_cannot_be_read_is_named_with_its_option) {
+TEST(GradientCompression, malformed_text_is_refused_with_its_option) {
   for (const auto& [text, feedback, part] :
        {std::tuple{"arc:ratio=2", "", "ratio"}, {"arcs", "", "arcs"}, {"arc", "ef15", "ef15"}}) {
     const auto refused = message(parse_compress(text, feedback));
@@ -46,7 +46,7 @@ TEST(GradientCompression, what_cannot_be_read_is_named_with_its_option) {
   }
 }
 
-TEST(GradientCompression, baselines_take_the_words_they_have_in_common_with_arc) {
+TEST(GradientCompression, baselines_accept_the_options_they_share_with_arc) {
   const auto top_k = parse_baseline("top-k:ratio=0.1,start=20");
   ASSERT_TRUE(top_k.ok()) << message(top_k);
   EXPECT_EQ(top_k->by, By::top_k);
@@ -56,7 +56,7 @@ TEST(GradientCompression, baselines_take_the_words_they_have_in_common_with_arc)
   EXPECT_EQ(parse_baseline("power-sgd:rank=2")->to_string(), "power-sgd:rank=2");
 }
 
-TEST(GradientCompression, baselines_refuse_what_they_have_not) {
+TEST(GradientCompression, baselines_refuse_options_that_they_lack) {
   EXPECT_NE(message(parse_baseline("top_k")).find("\"top_k\" is none of top-k, power-sgd"), std::string::npos);
   EXPECT_NE(message(parse_baseline("top-k:feedback=none")).find("its feedback is ef14"), std::string::npos);
   EXPECT_NE(message(parse_baseline("power-sgd:values=int8")).find("takes ratio, rank"), std::string::npos);

@@ -10,6 +10,8 @@
 #include <iterator>
 #include <string_view>
 
+#include "base/concat.h"
+
 namespace language_model {
 
 using unisono::Code;
@@ -30,18 +32,19 @@ bool records(const DropOptions& options) {
 
 Status check(const MicroBatchSettings& s, const DropOptions& options) {
   if (s.random_drop > 0 && !s.replay.empty())
-    return refused("--random-drop and --replay both say what is computed: give one of them");
+    return refused("--random-drop and --replay both choose the micro-batches to compute: give one of them");
   if (s.random_drop > 0 && options.threshold != DropOptions::Threshold::off)
     return refused(
-        "--random-drop leaves out micro-batches whoever is late: --drop-compute may be off:... beside it, without a threshold");
+        "--random-drop drops micro-batches whichever rank is late: with it, --drop-compute must be off:..., without a "
+        "threshold");
   if (!s.trace.empty() && !records(options))
     return refused(
-        "--trace writes times that are recorded for a threshold: it takes --drop-compute auto, of which auto:calibration=STEPS "
-        "says for how many steps");
+        "--trace writes the times that are recorded for a threshold: it needs --drop-compute auto; auto:calibration=STEPS "
+        "sets the number of recorded steps");
   return options.check(s.count);
 }
 
-// The next number of a line of numbers with commas between them.
+// Reads the next number from a line of comma-separated numbers, and removes the number from the line.
 bool take(std::string_view& line, uint64_t& number) {
   const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), number);
   if (error != std::errc()) return false;
@@ -68,10 +71,11 @@ Result<MicroBatchOptions> parse_micro_batches(const MicroBatchSettings& s) {
   return options;
 }
 
-// Chooses the wanted number of positions, each choice equally likely (Knuth, The Art of Computer Programming, 3.4.2, algorithm
-// S).
-std::vector<uint32_t> counts_by_lot(double share, uint32_t micro_batches, const RankOfRun& run) {
-  auto random = unisono::sim::random_of(~run.seed, 0, run.rank, 0);  // not the random numbers of the delays
+// Draws the micro-batches to drop at random, so that every possible choice is equally likely (Knuth, The Art of Computer
+// Programming, 3.4.2, algorithm S).
+std::vector<uint32_t> random_drop_counts(double share, uint32_t micro_batches, const RankOfRun& run) {
+  // These random numbers are independent of those for the delays.
+  auto random = unisono::sim::random_of(~run.seed, 0, run.rank, 0);
   uint64_t places = run.steps * micro_batches;
   auto dropped = static_cast<uint64_t>(std::llround(share * static_cast<double>(places)));
   std::vector<uint32_t> counts(run.steps, micro_batches);
@@ -86,7 +90,7 @@ std::vector<uint32_t> counts_by_lot(double share, uint32_t micro_batches, const 
 }
 
 Result<MicroBatchOptions> with_counts(MicroBatchOptions options, const MicroBatchSettings& settings, const RankOfRun& run) {
-  if (settings.random_drop > 0) options.drop->replay = counts_by_lot(settings.random_drop, options.count, run);
+  if (settings.random_drop > 0) options.drop->replay = random_drop_counts(settings.random_drop, options.count, run);
   if (settings.replay.empty()) return options;
   const auto path = record_path(settings.replay, run.rank);
   std::ifstream file(path, std::ios::binary);
@@ -97,7 +101,7 @@ Result<MicroBatchOptions> with_counts(MicroBatchOptions options, const MicroBatc
   return options;
 }
 
-std::string record_path(const std::string& beginning, uint32_t rank) { return beginning + "." + std::to_string(rank) + ".csv"; }
+std::string record_path(const std::string& beginning, uint32_t rank) { return unisono::concat(beginning, ".", rank, ".csv"); }
 
 std::string record_text(std::span<const DropRecord> steps) {
   std::string text = record_head + std::string("\n");

@@ -1,4 +1,5 @@
-// The settings of --micro-batches, --drop-compute and the options beside them, and the files that they name.
+// The settings of --micro-batches, --drop-compute and related options. This file also has the functions for the files that
+// these options read and write.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +15,17 @@
 namespace language_model {
 
 struct MicroBatchSettings {
-  uint32_t count = 0;                 // 0: none
-  std::string drop = {}, delay = {};  // as DropOptions::parse and DelayModel::parse read them; empty: none
+  uint32_t count = 0;  // number of micro-batches in each part of a batch; 0: do not use micro-batches
+  // These texts are for DropOptions::parse and DelayModel::parse. An empty text means that nothing is dropped or delayed.
+  std::string drop = {}, delay = {};
   bool delay_base = false;
-  double random_drop = 0;                // share of micro-batches that are left out by lot
-  std::string record = {}, replay = {};  // beginnings of the names of files, one for each rank
-  std::string trace = {};                // a file
+  double random_drop = 0;  // share of the micro-batches that are dropped at random
+  // The paths of these files begin with these texts. Each rank has its own file, see record_path().
+  std::string record = {}, replay = {};
+  std::string trace = {};  // path of the trace file to write
 };
 
-// Checks the settings. invalid: names the wrong option, or options that exclude each other.
+// Returns invalid, with the name of the option, if an option is wrong or if two options exclude each other.
 unisono::Result<MicroBatchOptions> parse_micro_batches(const MicroBatchSettings& settings);
 
 struct RankOfRun {
@@ -30,21 +33,24 @@ struct RankOfRun {
   uint64_t steps = 0;
   uint64_t seed = 1;
 };
-// Adds what this rank computes in each step, by --random-drop or --replay. Without them the options stay as they are. invalid:
-// names the wrong line of the file.
+// Returns `options` with the number of micro-batches that this rank computes in each step. The numbers come from --random-drop
+// or --replay. Without these two, `options` is returned unchanged. If a line of the replayed file is wrong, the result is
+// invalid, with the line's number.
 unisono::Result<MicroBatchOptions> with_counts(MicroBatchOptions options, const MicroBatchSettings& settings,
                                                const RankOfRun& run);
-// Leaves out exactly this share of each rank's micro-batches, rounded to whole ones.
-std::vector<uint32_t> counts_by_lot(double share, uint32_t micro_batches, const RankOfRun& run);
+// Returns how many micro-batches the rank computes in each step. Over the whole run, it drops the fraction `share` of its
+// micro-batches, rounded to a whole number.
+std::vector<uint32_t> random_drop_counts(double share, uint32_t micro_batches, const RankOfRun& run);
 
 std::string record_path(const std::string& beginning, uint32_t rank);
-// step,k,M,compute_ns,wall_ns,dropped
+// Returns a head line, and then one line for each step: step,k,M,compute_ns,wall_ns,dropped. The line says that k of M
+// micro-batches were computed.
 std::string record_text(std::span<const DropRecord> steps);
-// Reads k of each of those lines. invalid: a line is wrong, or for another number of micro-batches; or there are fewer than
-// `steps` lines.
+// Reads the number k of each step from a text that record_text() wrote. Returns invalid if a line is wrong, if its number M is
+// not `micro_batches`, or if there are fewer than `steps` lines.
 unisono::Result<std::vector<uint32_t>> read_record(const std::string& text, uint32_t micro_batches, uint64_t steps);
-// The times that all ranks have recorded for the threshold, in the format of `unisono-lab drop-compute search`. All ranks call
-// it.
+// DropCompute records the times of its first steps to choose its threshold. This function returns the recorded times of all
+// ranks, in the format that `unisono-lab drop-compute search` reads. All ranks must call it.
 unisono::Result<std::string> trace_of(GradientExchange& exchange, const DropTraining& drop, uint32_t micro_batches);
 
 }  // namespace language_model

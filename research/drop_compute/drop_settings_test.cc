@@ -23,7 +23,7 @@ std::string refusal(const std::string& record) {
 }
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-TEST(DropSettings, nothing_is_dropped_and_no_clock_looked_at_unless_something_asks_for_it) {
+TEST(DropSettings, without_drop_options_nothing_is_dropped_and_no_clock_is_read) {
   EXPECT_FALSE(parse_micro_batches({})->drop);
   EXPECT_FALSE(parse_micro_batches({.count = 4, .delay = "L:mu=0.1"})->drop);
   EXPECT_EQ(parse_micro_batches({.count = 4, .record = "a"})->drop, unisono::DropOptions());
@@ -31,7 +31,7 @@ TEST(DropSettings, nothing_is_dropped_and_no_clock_looked_at_unless_something_as
   EXPECT_EQ(parse_micro_batches({.count = 4, .drop = "0.5:rule=at"})->drop->seconds, 0.5);
 }
 
-TEST(DropSettings, what_does_not_go_together_is_refused_with_a_sentence) {
+TEST(DropSettings, contradictory_options_are_refused_with_a_sentence) {
   EXPECT_TRUE(contains(refusal({.count = 4, .drop = "soon"}), "--drop-compute soon: "));
   EXPECT_TRUE(contains(refusal({.count = 4, .delay = "Q"}), "--delay-model Q: "));
   EXPECT_TRUE(contains(refusal({.count = 4, .drop = "auto:min_computed=5"}), "min_computed=5 of 4"));
@@ -42,10 +42,10 @@ TEST(DropSettings, what_does_not_go_together_is_refused_with_a_sentence) {
   EXPECT_EQ(refusal({.count = 4, .drop = "off:tail=discard", .random_drop = 0.1}), "");
 }
 
-TEST(DropSettings, by_lot_exactly_that_share_is_left_out_anywhere_and_by_each_rank_otherwise) {
+TEST(DropSettings, random_drops_have_exactly_the_share_and_differ_by_rank) {
   constexpr uint64_t steps = 500;
   for (const double share : {0.0, 0.03, 0.11, 0.5, 1.0}) {
-    const auto counts = counts_by_lot(share, 12, {.rank = 1, .steps = steps, .seed = 7});
+    const auto counts = random_drop_counts(share, 12, {.rank = 1, .steps = steps, .seed = 7});
     ASSERT_EQ(counts.size(), steps);
     const auto sum = [&](size_t from, size_t until) {
       return std::accumulate(counts.begin() + static_cast<ptrdiff_t>(from), counts.begin() + static_cast<ptrdiff_t>(until),
@@ -53,10 +53,10 @@ TEST(DropSettings, by_lot_exactly_that_share_is_left_out_anywhere_and_by_each_ra
     };
     EXPECT_EQ(sum(0, steps), steps * 12 - std::round(share * steps * 12)) << share;
     EXPECT_NEAR(sum(0, steps / 2) / (steps * 6), 1 - share, 0.03) << share;
-    EXPECT_EQ(counts, counts_by_lot(share, 12, {.rank = 1, .steps = steps, .seed = 7}));
+    EXPECT_EQ(counts, random_drop_counts(share, 12, {.rank = 1, .steps = steps, .seed = 7}));
     const bool varies = share > 0 && share < 1;
-    EXPECT_EQ(counts != counts_by_lot(share, 12, {.rank = 2, .steps = steps, .seed = 7}), varies);
-    EXPECT_EQ(counts != counts_by_lot(share, 12, {.rank = 1, .steps = steps, .seed = 8}), varies);
+    EXPECT_EQ(counts != random_drop_counts(share, 12, {.rank = 2, .steps = steps, .seed = 7}), varies);
+    EXPECT_EQ(counts != random_drop_counts(share, 12, {.rank = 1, .steps = steps, .seed = 8}), varies);
   }
 }
 
@@ -69,31 +69,31 @@ TEST(DropSettings, a_record_can_be_read_back) {
   EXPECT_EQ(*read, (std::vector<uint32_t>{4, 3, 0}));
 }
 
-TEST(DropSettings, a_record_without_its_head_is_refused) {
+TEST(DropSettings, a_record_without_its_header_is_refused) {
   EXPECT_TRUE(contains(refusal(std::string("1,4,4,1,1,0\n")), ":1: does not begin with the line"));
 }
 TEST(DropSettings, a_record_that_skips_a_step_is_refused) {
   EXPECT_TRUE(contains(refusal(head + std::string("1,4,4,1,1,0\n3,4,4,1,1,0\n")), ":3: is of step 3, not of step 2"));
 }
-TEST(DropSettings, a_record_of_other_micro_batches_is_refused) {
+TEST(DropSettings, a_record_with_a_different_number_of_micro_batches_is_refused) {
   EXPECT_TRUE(contains(refusal(head + std::string("1,4,5,1,1,0\n")), "--micro-batches says 4"));
 }
-TEST(DropSettings, a_record_of_more_than_all_is_refused) {
+TEST(DropSettings, a_record_with_too_many_micro_batches_is_refused) {
   EXPECT_TRUE(contains(refusal(head + std::string("1,5,4,1,1,0\n")), "5 of 4"));
 }
-TEST(DropSettings, a_record_of_words_is_refused) {
+TEST(DropSettings, a_record_without_numbers_is_refused) {
   EXPECT_TRUE(contains(refusal(head + std::string("1,all,4\n")), "three numbers"));
 }
-TEST(DropSettings, a_record_of_fewer_steps_is_refused) {
+TEST(DropSettings, a_record_with_too_few_steps_is_refused) {
   EXPECT_TRUE(contains(refusal(head + std::string("1,4,4,1,1,0\n")), "has 1 steps, and the training 2"));
 }
-TEST(DropSettings, a_record_that_is_not_there_is_refused) {
+TEST(DropSettings, a_missing_record_is_refused) {
   const auto options = with_counts({.count = 4, .drop = unisono::DropOptions()}, {.count = 4, .replay = "/nowhere/counts"},
                                    {.rank = 3, .steps = 2});
   EXPECT_TRUE(contains(options.status().message(), "/nowhere/counts.3.csv"));
 }
 
-TEST(DropSettings, a_training_by_lot_drops_that_share) {
+TEST(DropSettings, a_training_with_random_drops_drops_that_share) {
   std::vector<uint64_t> computed(2);
   with_group(2, {}, [&](GradientExchange& exchange) {
     TrainingOptions training;
@@ -112,7 +112,7 @@ TEST(DropSettings, a_training_by_lot_drops_that_share) {
   EXPECT_EQ(computed, (std::vector<uint64_t>{89, 89}));
 }
 
-TEST(DropSettings, a_trace_has_the_recorded_times_of_all_ranks_as_the_search_reads_them) {
+TEST(DropSettings, a_trace_has_the_recorded_times_of_all_ranks_in_the_format_of_the_search) {
   with_group(3, {}, [](GradientExchange& exchange) {
     TrainingOptions training;
     training.shape = {.layers = 1, .width = 32, .heads = 2, .hidden = 48, .context = 16};
@@ -130,7 +130,7 @@ TEST(DropSettings, a_trace_has_the_recorded_times_of_all_ranks_as_the_search_rea
     ASSERT_TRUE(trace.ok()) << trace.status().to_string() << "\n" << *written;
     EXPECT_EQ(trace->workers, 3u);
     EXPECT_EQ(trace->micro_batches, 4u);
-    EXPECT_EQ(trace->steps(), 6u);  // but the two of the warm-up
+    EXPECT_EQ(trace->steps(), 6u);  // 8 steps without 2 steps of warm-up
     EXPECT_GT(trace->micro_batch_ns(), 0);
   });
 }

@@ -19,10 +19,10 @@ Result<std::unique_ptr<DropTraining>> DropTraining::make(const DropOptions& opti
 }
 
 Status DropTraining::step(std::span<float> gradients) {
-  return leaves_midway_ ? step_midway(gradients) : step_in_order(gradients);
+  return interrupts_micro_batches_ ? step_with_interruptions(gradients) : step_in_order(gradients);
 }
 
-// All gradients are averaged, whatever was computed, even if nothing was.
+// A rank takes part in the step's average even if it has computed no micro-batch.
 Status DropTraining::step_in_order(std::span<float> gradients) {
   auto& exchange = borrowed_.exchange;
   if (auto begun = drop_.begin_step(); !begun.ok()) return begun;
@@ -49,8 +49,9 @@ Status DropTraining::step_in_order(std::span<float> gradients) {
   return {};
 }
 
-// A micro-batch that is interrupted needs its own thread and memory, which run() has.
-Status DropTraining::step_midway(std::span<float> gradients) {
+// The rule `at` may interrupt a micro-batch while it is computed. Such a micro-batch needs its own thread and its own memory.
+// DropCompute::run() provides both.
+Status DropTraining::step_with_interruptions(std::span<float> gradients) {
   const auto step = drop_.run(gradients, work(steps_));
   if (!step.ok()) return step.status();
   note(*step);
@@ -81,8 +82,8 @@ DropWork DropTraining::work(uint64_t step) {
               }};
 }
 
-Status DropTraining::settle(bool last) {
-  if (leaves_midway_) {
+Status DropTraining::drain_and_pause(bool last) {
+  if (interrupts_micro_batches_) {
     if (auto drained = drop_.drain(work(steps_)); !drained.ok()) return drained;
   }
   drop_.pause();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "research/drop_compute/drop_settings.h"
 #include "research/model/test_support.h"
 
@@ -88,7 +89,7 @@ void expect_equal(const std::vector<Trained>& all, const std::string& what) {
   }
 }
 
-TEST(DropTraining, one_micro_batch_gives_the_bits_of_none_with_drop_compute_and_without) {
+TEST(DropTraining, one_micro_batch_gives_the_bits_of_the_whole_share_with_and_without_drop_compute) {
   const auto with = [](uint32_t count, std::optional<DropOptions> options) {
     auto training = small_training(3, 6);
     training.micro_batches = {.count = count, .drop = std::move(options)};
@@ -102,7 +103,7 @@ TEST(DropTraining, one_micro_batch_gives_the_bits_of_none_with_drop_compute_and_
   }
 }
 
-TEST(DropTraining, what_is_not_cut_has_the_bits_of_one_process_that_computes_all_in_order) {
+TEST(DropTraining, without_drops_the_bits_are_those_of_one_process_in_order) {
   const auto alone = train_alone(small_training(3, 6), {.first = 0, .count = 3, .total = 3});
   for (const char* text :
        {"", "off", "9:warmup=0", "9:normalize=computed,warmup=0", "9:rule=at,warmup=0", "9:rule=before,calibration=10"}) {
@@ -116,7 +117,7 @@ TEST(DropTraining, what_is_not_cut_has_the_bits_of_one_process_that_computes_all
   }
 }
 
-TEST(DropTraining, a_replay_of_what_a_clock_has_cut_gives_the_same_bits) {
+TEST(DropTraining, a_replay_of_recorded_drops_gives_the_same_bits) {
   auto timed = small_training(3, 12);
   timed.micro_batches.delay = unisono::sim::DelayModel::parse("R:compute=0.001").value();
   timed.micro_batches.drop = drop("0.002:warmup=2");
@@ -127,7 +128,7 @@ TEST(DropTraining, a_replay_of_what_a_clock_has_cut_gives_the_same_bits) {
   for (const auto& rank : recorded) {
     const auto read = read_record(record_text(rank.drops), micro_batches, 12);
     ASSERT_TRUE(read.ok()) << read.status().to_string();
-    EXPECT_EQ((*read)[0] + (*read)[1], 2 * micro_batches);  // it warms up
+    EXPECT_EQ((*read)[0] + (*read)[1], 2 * micro_batches);  // in the two steps of warm-up, all micro-batches are computed
     for (const auto count : *read) computed += count;
     counts.push_back(*read);
   }
@@ -144,7 +145,7 @@ TEST(DropTraining, a_replay_of_what_a_clock_has_cut_gives_the_same_bits) {
   }
 }
 
-TEST(DropTraining, with_every_codec_and_compression_all_ranks_end_alike_though_some_compute_nothing) {
+TEST(DropTraining, all_ranks_end_equal_with_every_codec_and_compression_though_some_compute_nothing) {
   const auto arc = parse_compress("arc:ratio=0.2,start=0,auto_off=off", "ef14").value();
   const auto int8_rows = parse_compress("arc:ratio=0.2,start=0,auto_off=off,values=int8,values_schedule=two_step", "").value();
   const std::vector<ExchangeOptions> exchanges{exchange_of({}, unisono::Codec::quantized(8)),
@@ -158,21 +159,21 @@ TEST(DropTraining, with_every_codec_and_compression_all_ranks_end_alike_though_s
         3,
         [&](uint32_t rank) {
           auto options = small_training(3, 8);
-          // Rank 1 computes nothing in some steps, and in the fourth step no rank does.
-          auto counts = counts_by_lot(0.3, micro_batches, {.rank = rank, .steps = 8, .seed = 3});
+          // Rank 1 computes nothing in some steps. In the fourth step, no rank computes anything.
+          auto counts = random_drop_counts(0.3, micro_batches, {.rank = rank, .steps = 8, .seed = 3});
           if (rank == 1) counts[1] = counts[2] = counts[6] = 0;
           counts[3] = 0;
           options.micro_batches.drop = replay(counts, i % 2 == 0 ? "off" : "off:normalize=computed");
           return options;
         },
         exchanges[i]);
-    expect_equal(all, "exchange " + std::to_string(i));
+    expect_equal(all, unisono::concat("exchange ", i));
     EXPECT_GT(all[0].losses.front(), 5.3f) << i;
     EXPECT_LT(all[0].losses.back(), 5.3f) << i;
   }
 }
 
-TEST(DropTraining, a_rank_that_computes_nothing_gives_zeros_and_divided_by_the_computed_the_rest_is_the_others_gradient) {
+TEST(DropTraining, a_rank_that_computes_nothing_contributes_zeros_and_the_mean_is_over_the_computed) {
   auto alone = small_training(2, 6);
   const auto expected = train_alone(alone, {.first = 0, .count = 1, .total = 2});
   const auto all = train(2, [&](uint32_t rank) {
@@ -186,8 +187,8 @@ TEST(DropTraining, a_rank_that_computes_nothing_gives_zeros_and_divided_by_the_c
   }
 }
 
-// With a learning rate of zero each step's loss is that of the first parameters on the micro-batches that were computed, so the
-// loss shows which ones they were.
+// Returns the expected loss of each step. The learning rate is zero, so the parameters never change. So the loss depends only
+// on which micro-batches were computed.
 std::vector<float> losses_expected(const std::vector<std::vector<uint32_t>>& counts, bool defers) {
   const auto options = small_training(2, counts[0].size());
   const Text text = repeating_text(options.shape.context);
@@ -212,7 +213,7 @@ std::vector<float> losses_expected(const std::vector<std::vector<uint32_t>>& cou
   return losses;
 }
 
-TEST(DropTraining, the_loss_is_the_mean_over_what_was_computed_and_what_was_left_out_comes_next_or_never) {
+TEST(DropTraining, the_loss_is_the_mean_over_the_computed_and_dropped_micro_batches_are_deferred_or_skipped) {
   const std::vector<std::vector<uint32_t>> counts{{4, 1, 3, 2, 4}, {2, 4, 0, 1, 4}};
   for (const bool defers : {true, false}) {
     const auto expected = losses_expected(counts, defers);
@@ -227,7 +228,7 @@ TEST(DropTraining, the_loss_is_the_mean_over_what_was_computed_and_what_was_left
   }
 }
 
-TEST(DropTraining, a_step_of_which_nobody_computes_anything_changes_no_parameters_and_has_the_loss_before_it) {
+TEST(DropTraining, a_step_without_any_computed_micro_batch_keeps_parameters_and_loss) {
   auto options = small_training(2, 3);
   options.micro_batches.drop = replay({4, 0, 0});
   with_group(2, exchange_of(), [&](GradientExchange& exchange) {
@@ -241,7 +242,7 @@ TEST(DropTraining, a_step_of_which_nobody_computes_anything_changes_no_parameter
   });
 }
 
-TEST(DropTraining, at_the_threshold_even_the_first_micro_batch_is_left_and_all_ranks_stay_alike) {
+TEST(DropTraining, with_rule_at_even_the_first_micro_batch_can_be_dropped_and_all_ranks_stay_equal) {
   for (const char* text : {"1e-9:rule=at,warmup=1", "0.001:rule=at,warmup=1", "0.003:rule=at,warmup=1,normalize=computed"}) {
     auto options = small_training(3, 8);
     options.micro_batches.delay = unisono::sim::DelayModel::parse("R:compute=0.001").value();
@@ -260,7 +261,7 @@ TEST(DropTraining, at_the_threshold_even_the_first_micro_batch_is_left_and_all_r
   }
 }
 
-// An exchange that records the arguments of ready().
+// An exchange that records how often gradients were ready early.
 class Watched final : public GradientExchange {
  public:
   explicit Watched(GradientExchange& inner) : inner_(inner) {}
@@ -290,13 +291,13 @@ class Watched final : public GradientExchange {
   const CompressionNotes& compression() const override { return inner_.compression(); }
   std::span<const float> residuals() const override { return inner_.residuals(); }
 
-  std::vector<size_t> early;  // per step, before all were ready
+  std::vector<size_t> early;  // by step: calls of ready() with first > 0
 
  private:
   GradientExchange& inner_;
 };
 
-TEST(DropTraining, gradients_leave_during_the_last_micro_batch_if_it_is_the_last_for_certain_and_else_all_at_the_end) {
+TEST(DropTraining, gradients_are_sent_during_the_last_micro_batch_only_if_it_is_certain_to_be_the_last) {
   for (const bool certain : {true, false}) {
     with_group(2, exchange_of(), [&](GradientExchange& exchange) {
       Watched watched(exchange);
@@ -308,7 +309,7 @@ TEST(DropTraining, gradients_leave_during_the_last_micro_batch_if_it_is_the_last
   }
 }
 
-TEST(DropTraining, one_process_alone_has_nothing_to_drop_and_parts_in_order_neither) {
+TEST(DropTraining, drop_compute_is_refused_for_one_process_and_for_parts_in_order) {
   auto options = small_training(1, 2);
   options.micro_batches.drop = drop("auto");
   const Text text = repeating_text(options.shape.context);

@@ -8,7 +8,7 @@
 namespace language_model {
 namespace {
 
-// An average, because the loss of one small batch fluctuates.
+// Returns an exponential average of the loss. The loss itself varies much from step to step, because batches are small.
 double smooth(double before, float loss, uint64_t steps) {
   return steps <= 1 ? static_cast<double>(loss)
                     : before + (static_cast<double>(loss) - before) * std::max(0.05, 1.0 / static_cast<double>(steps));
@@ -29,13 +29,13 @@ class Loop {
         break;
       }
       note(*step);
-      if (options_.progress_every_s > 0 && tally_.life_s >= told_s_ + options_.progress_every_s)
-        told_s_ = tally_.life_s, log_.progress(tally_);
+      if (options_.progress_every_s > 0 && tally_.life_s >= last_progress_s_ + options_.progress_every_s)
+        last_progress_s_ = tally_.life_s, log_.progress(tally_);
       on_step(tally_, averaging_.get());
       if (options_.validate_every > 0 && tally_.steps % options_.validate_every == 0) validate(options_.validation_sequences);
     }
     ElasticOutcome outcome{.why = why, .tally = {}, .held_out = {}};
-    // A process that is told to stop has no time for an averaging step, in which it would wait for others.
+    // If the process was told to stop, it skips the last averaging step, because it would have to wait for peers there.
     if (why == "steps" || why == "seconds") {
       if (auto last = averaging_steps_.finish(trainer_.parameters()); last.ok()) note(*last);
       else outcome.why = "refused: " + last.status().to_string();
@@ -48,7 +48,7 @@ class Loop {
 
  private:
   std::string ending() const {
-    if (options_.told_to_go()) return "told";
+    if (options_.stop_requested()) return "told";
     if (options_.steps > 0 && averaging_steps_.steps() >= options_.steps) return "steps";
     return options_.seconds > 0 && options_.clock() >= options_.seconds ? "seconds" : "";
   }
@@ -63,7 +63,7 @@ class Loop {
   }
   const TrainingTally& tally() {
     tally_.run_steps = averaging_steps_.steps();
-    tally_.life_s = options_.clock() - looked_s_;
+    tally_.life_s = options_.clock() - validation_s_;
     return tally_;
   }
   void note(const unisono::MoshpitStep& step) {
@@ -75,7 +75,7 @@ class Loop {
   float validate(size_t sequences) {
     const double begun = options_.clock();
     const float loss = trainer_.held_out_loss(sequences);
-    looked_s_ += options_.clock() - begun;
+    validation_s_ += options_.clock() - begun;
     log_.held_out(static_cast<double>(loss), tally());
     return loss;
   }
@@ -85,8 +85,8 @@ class Loop {
   const ElasticLoopOptions& options_;
   EventLog& log_;
   TrainingTally tally_;
-  double looked_s_ = 0;  // at held-out text
-  double told_s_ = 0;    // of its life, when it last told how far it is
+  double validation_s_ = 0;     // seconds that this process spent on computing held-out losses
+  double last_progress_s_ = 0;  // the value of tally_.life_s at the last progress event
   std::shared_ptr<const unisono::AveragingReport> averaging_;
 };
 

@@ -1,5 +1,5 @@
-// Tests of the loop of an elastic training (with simulated averaging steps), of its events and its page, and of exact training
-// that restarts from a checkpoint.
+// Tests of the elastic training loop with simulated averaging steps, and of its event log and display. Also tests exact
+// training that restarts from a checkpoint.
 #include "research/elastic/elastic_training.h"
 
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/concat.h"
 #include "research/elastic/elastic_view.h"
 #include "research/elastic/restartable_training.h"
 #include "research/model/test_support.h"
@@ -29,7 +30,7 @@ LocalTrainerOptions training(uint64_t stream = 0) {
   return {.shape = tiny, .optimizer = {.steps = 1000, .warm_up_steps = 5}, .batch = 4, .seed = 3, .stream = stream};
 }
 
-// Every fourth step ends an averaging step that changes nothing.
+// Reports an averaging step after every fourth local step, but does not change parameters.
 class NoAveragingSteps final : public AveragingSteps {
  public:
   Result<MoshpitStep> after_step(std::span<float>, uint64_t samples) override {
@@ -51,15 +52,16 @@ class NoAveragingSteps final : public AveragingSteps {
 class ElasticTraining : public testing::Test {
  protected:
   void SetUp() override {
-    place_ = std::filesystem::temp_directory_path() / ("elastic_training_" + std::to_string(getpid()) + "_" +
-                                                       testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::create_directory(place_);
+    folder_ =
+        std::filesystem::temp_directory_path() /
+        (unisono::concat("elastic_training_", getpid(), "_", testing::UnitTest::GetInstance()->current_test_info()->name()));
+    std::filesystem::create_directory(folder_);
     loop_.batch = 4;
     loop_.final_validation_sequences = 8;
     loop_.clock = [this] { return now_ += 0.25; };
-    loop_.told_to_go = [this] { return told_; };
+    loop_.stop_requested = [this] { return stop_requested_; };
   }
-  void TearDown() override { std::filesystem::remove_all(place_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   ElasticOutcome train(AveragingSteps& averaging_steps, LocalTrainer& trainer, const std::string& events = "") {
     auto log = EventLog::open(events);
@@ -73,11 +75,11 @@ class ElasticTraining : public testing::Test {
     return all;
   }
 
-  std::filesystem::path place_;
+  std::filesystem::path folder_;
   Text text_ = repeating_text(tiny.context);
   ElasticLoopOptions loop_;
   double now_ = 0;
-  bool told_ = false;
+  bool stop_requested_ = false;
 };
 
 TEST_F(ElasticTraining, ends_after_the_runs_steps_with_a_last_averaging_and_the_held_out_loss) {
@@ -85,7 +87,7 @@ TEST_F(ElasticTraining, ends_after_the_runs_steps_with_a_last_averaging_and_the_
   LocalTrainer trainer(training(), text_);
   const float before = trainer.held_out_loss(8);
   NoAveragingSteps averaging_steps;
-  averaging_steps.steps_ = 20;  // the donor's
+  averaging_steps.steps_ = 20;  // the run has made 20 steps before this peer joins
   const auto outcome = train(averaging_steps, trainer);
   EXPECT_EQ(outcome.why, "steps");
   EXPECT_EQ(outcome.tally.steps, 40u);
@@ -96,32 +98,33 @@ TEST_F(ElasticTraining, ends_after_the_runs_steps_with_a_last_averaging_and_the_
   EXPECT_LT(*outcome.held_out, before - 0.3f);
 }
 
-TEST_F(ElasticTraining, who_is_told_to_go_goes_without_another_averaging) {
+TEST_F(ElasticTraining, a_process_that_is_stopped_leaves_without_another_averaging) {
   LocalTrainer trainer(training(), text_);
   NoAveragingSteps averaging_steps;
   auto log = EventLog::open("");
-  const auto outcome = train_elastic(trainer, averaging_steps, loop_, *log,
-                                     [&](const TrainingTally& tally, const AveragingReport*) { told_ = tally.steps == 3; });
+  const auto outcome =
+      train_elastic(trainer, averaging_steps, loop_, *log,
+                    [&](const TrainingTally& tally, const AveragingReport*) { stop_requested_ = tally.steps == 3; });
   EXPECT_EQ(outcome.why, "told");
   EXPECT_EQ(outcome.tally.steps, 3u);
   EXPECT_EQ(averaging_steps.finished, 0u);
   EXPECT_FALSE(outcome.held_out);
 }
 
-TEST_F(ElasticTraining, a_run_that_was_left_ends_it_with_the_reason) {
+TEST_F(ElasticTraining, a_run_that_was_left_ends_the_training_with_the_reason) {
   LocalTrainer trainer(training(), text_);
   NoAveragingSteps averaging_steps;
   averaging_steps.refused_after = 2;
   EXPECT_EQ(train(averaging_steps, trainer).why, "refused: unavailable: SHUTTING_DOWN");
 }
 
-TEST_F(ElasticTraining, ends_in_time_and_tells_useful_time_from_all_time) {
+TEST_F(ElasticTraining, ends_in_time_and_separates_useful_time_from_total_time) {
   loop_.seconds = 20;
   LocalTrainer trainer(training(), text_);
   NoAveragingSteps averaging_steps;
   const auto outcome = train(averaging_steps, trainer);
   EXPECT_EQ(outcome.why, "seconds");
-  // Each reading of the clock takes a quarter of a second, and a step reads it once.
+  // The test's clock advances by 0.25 s with each reading. A step's computing is timed by two readings in a row.
   EXPECT_DOUBLE_EQ(outcome.tally.useful_s, 0.25 * static_cast<double>(outcome.tally.steps));
   EXPECT_GT(outcome.tally.useful_share(), 0.2);
   EXPECT_LT(outcome.tally.useful_share(), 0.5);
@@ -133,7 +136,7 @@ TEST_F(ElasticTraining, events_are_whole_json_lines) {
   loop_.validation_sequences = 4;
   LocalTrainer trainer(training(), text_);
   NoAveragingSteps averaging_steps;
-  const auto path = (place_ / "events.jsonl").string();
+  const auto path = (folder_ / "events.jsonl").string();
   train(averaging_steps, trainer, path);
   std::string kinds;
   for (const auto& line : lines(path)) kinds += line.at("kind").get<std::string>() + " ";
@@ -145,7 +148,7 @@ TEST_F(ElasticTraining, events_are_whole_json_lines) {
   EXPECT_EQ(last.at("hash").get<std::string>().size(), 16u);
 }
 
-TEST_F(ElasticTraining, streams_differ_and_a_stream_is_the_same_again) {
+TEST_F(ElasticTraining, streams_differ_and_each_stream_is_reproducible) {
   LocalTrainer a(training(1), text_), again(training(1), text_), b(training(2), text_);
   const float loss = a.compute(7);
   EXPECT_EQ(again.compute(7), loss);
@@ -153,7 +156,7 @@ TEST_F(ElasticTraining, streams_differ_and_a_stream_is_the_same_again) {
   EXPECT_NE(b.compute(7), loss);
 }
 
-TEST_F(ElasticTraining, moments_that_were_given_go_on_to_the_bit) {
+TEST_F(ElasticTraining, loaded_moments_continue_with_the_same_bits) {
   LocalTrainer a(training(), text_), b(training(), text_);
   for (uint64_t step = 0; step < 4; ++step) a.compute(step), a.apply(step);
   ASSERT_TRUE(b.load_optimizer(a.save_optimizer()).ok());
@@ -169,13 +172,13 @@ TEST_F(ElasticTraining, moments_that_were_given_go_on_to_the_bit) {
   EXPECT_EQ(b.load_optimizer(wrong).code(), Code::invalid);
 }
 
-TEST_F(ElasticTraining, a_job_that_is_started_again_from_a_checkpoint_ends_with_the_bits_of_one_that_was_not) {
+TEST_F(ElasticTraining, a_job_restarted_from_a_checkpoint_ends_with_the_bits_of_an_uninterrupted_one) {
   const auto run = [&](const std::string& checkpoint, std::vector<uint64_t> ends) {
     uint64_t hash = 0;
     for (const auto end : ends) {
       auto exchange = make_local_exchange();
       LocalTrainer trainer(training(), text_);
-      RestartableOptions options{.loop = loop_, .checkpoint = (place_ / checkpoint).string(), .checkpoint_every = 10};
+      RestartableOptions options{.loop = loop_, .checkpoint = (folder_ / checkpoint).string(), .checkpoint_every = 10};
       options.loop.steps = end;
       auto log = EventLog::open("");
       const auto outcome =
@@ -185,18 +188,18 @@ TEST_F(ElasticTraining, a_job_that_is_started_again_from_a_checkpoint_ends_with_
     }
     return hash;
   };
-  // Ends between two checkpoints: the steps since the first one are made again.
+  // The first run ends at step 17, between two checkpoints. The second repeats the steps from the checkpoint at step 10.
   EXPECT_EQ(run("a", {17, 30}), run("b", {30}));
 }
 
-TEST_F(ElasticTraining, a_job_that_is_told_to_end_loses_no_step) {
+TEST_F(ElasticTraining, a_job_that_is_stopped_loses_no_step) {
   auto exchange = make_local_exchange();
   LocalTrainer trainer(training(), text_);
-  const auto path = (place_ / "checkpoint").string();
+  const auto path = (folder_ / "checkpoint").string();
   auto log = EventLog::open("");
   const auto outcome =
       train_restartable(trainer, *exchange, {.loop = loop_, .checkpoint = path, .checkpoint_every = 1000}, *log,
-                        [&](const TrainingTally& tally, const AveragingReport*) { told_ = tally.run_steps == 7; });
+                        [&](const TrainingTally& tally, const AveragingReport*) { stop_requested_ = tally.run_steps == 7; });
   ASSERT_TRUE(outcome.ok());
   EXPECT_EQ(outcome->why, "told");
   LocalTrainer again(training(), text_);
@@ -204,9 +207,9 @@ TEST_F(ElasticTraining, a_job_that_is_told_to_end_loses_no_step) {
   EXPECT_EQ(hash_of(again.parameters()), hash_of(trainer.parameters()));
 }
 
-TEST_F(ElasticTraining, a_checkpoint_of_another_model_or_a_cut_one_is_refused) {
+TEST_F(ElasticTraining, a_checkpoint_of_another_model_or_a_truncated_one_is_refused) {
   LocalTrainer trainer(training(), text_);
-  const auto path = (place_ / "checkpoint").string();
+  const auto path = (folder_ / "checkpoint").string();
   EXPECT_EQ(*read_checkpoint(path, trainer), 0u) << "there is none";
   ASSERT_TRUE(write_checkpoint(path, 12, trainer).ok());
   EXPECT_EQ(*read_checkpoint(path, trainer), 12u);
@@ -221,17 +224,17 @@ TEST_F(ElasticTraining, a_checkpoint_of_another_model_or_a_cut_one_is_refused) {
   }
 }
 
-TEST(ElasticView, a_page_has_no_line_that_is_too_long_and_no_byte_that_a_terminal_obeys) {
+TEST(ElasticView, a_page_has_no_line_that_is_too_long_and_no_control_byte) {
   ElasticView view{
       .run = "demo", .name = "a", .status = {}, .report = {}, .averaging = nullptr, .tally = {}, .tokens_per_s = 1234};
   for (int i = 0; i < 20; ++i)
-    view.status.peers.push_back({.name = "peer \x1b[2J" + std::to_string(i),
+    view.status.peers.push_back({.name = unisono::concat("peer \x1b[2J", i),
                                  .status = i < 3 ? "dead" : "alive",
                                  .address = "tcp://10.0.0.1:4040",
                                  .role = "peer"});
   AveragingReport averaging;
   averaging.rounds.resize(1);
-  averaging.rounds[0].absent = {"worker 3\n(said nothing for 2.0 s)"};
+  averaging.rounds[0].absent = {"worker 3\n(sent nothing for 2.0 s)"};
   view.averaging = &averaging;
   const auto page = page_of(view, 60, 5);
   EXPECT_EQ(page.find('\x1b'), std::string::npos);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/concat.h"
+
 namespace language_model {
 namespace {
 
@@ -14,7 +16,7 @@ uint32_t count_there(const unisono::ElasticStatus& status) {
 
 std::string grid_of(const std::vector<uint32_t>& dims) {
   std::string text;
-  for (const auto dim : dims) text += (text.empty() ? "" : "x") + std::to_string(dim);
+  for (const auto dim : dims) text += unisono::concat(text.empty() ? "" : "x", dim);
   return text.empty() ? "-" : text;
 }
 
@@ -24,7 +26,8 @@ std::string averaging_text(const ElasticView& view) {
                      view.averaging->exact ? ", exact," : ", not exact,", view.averaging->seconds, view.report.spread);
 }
 
-// Other processes choose the names, and a terminal interprets some bytes as commands.
+// Adds a line to the page. Control characters are replaced, because other processes choose the names, and a terminal could take
+// control characters for commands.
 void add(std::string& page, std::string line, size_t width) {
   line.resize(std::min(line.size(), width));
   for (char& c : line) {

@@ -41,7 +41,7 @@ EventLog::~EventLog() {
   if (file_ != nullptr && file_ != stdout) std::fclose(file_);
 }
 
-// Writes whole lines at once, because the process may be killed at any time.
+// Writes a whole line at once and flushes it, because the process may be killed at any time.
 void EventLog::write(const std::string& line) {
   if (file_ == nullptr) return;
   std::fwrite((line + "\n").data(), 1, line.size() + 1, file_);

@@ -1,5 +1,5 @@
-// The event log of a training process, for a program that watches it: one JSON object per line, with `kind` and `time` (seconds
-// since 1970, comparable on one host).
+// The event log of a training process. It is made for a program that watches the process. Each line is a JSON object with the
+// members `kind` and `time`. The time is in seconds since 1970, so the events of all processes of a host can be put in order.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,21 @@
 
 namespace language_model {
 
-// The state of one training process. Times are measured from its start.
+// The state of one training process.
 struct TrainingTally {
-  uint64_t steps = 0;      // that it made
-  uint64_t run_steps = 0;  // of the run as it counts them, or of the job
+  uint64_t steps = 0;      // steps that this process made
+  uint64_t run_steps = 0;  // steps of the whole elastic run, or of the whole restartable job
   uint64_t samples = 0;
-  double loss = 0;      // of the last steps
-  double life_s = 0;    // since the process began, without looking at held-out text
-  double useful_s = 0;  // of it, computing steps
+  double loss = 0;      // an average over the last steps
+  double life_s = 0;    // seconds since the process started, minus the time that it spent on held-out losses
+  double useful_s = 0;  // the part of life_s in which the process computed steps
   double useful_share() const { return life_s > 0 ? useful_s / life_s : 0; }
 };
 
 class EventLog {
  public:
-  // path: empty: nothing is written; "-": standard output. A file that exists is continued. unavailable: it cannot be opened.
+  // Opens the log. If the file exists, new lines are appended to it. If `path` is "-", the log goes to standard output. If
+  // `path` is empty, nothing is written. Returns unavailable if the file cannot be opened.
   static unisono::Result<EventLog> open(const std::string& path);
   EventLog(EventLog&& other) noexcept : file_(other.file_) { other.file_ = nullptr; }
   EventLog& operator=(EventLog&&) = delete;
@@ -36,7 +37,8 @@ class EventLog {
                  const TrainingTally& tally);
   void progress(const TrainingTally& tally);
   void held_out(double loss, const TrainingTally& tally);
-  // why: "steps", "seconds", "told", or the error. hash: that of the parameters.
+  // why: the reason for the end, which is "steps", "seconds", "told" (told to stop), or an error. hash: the hash of the
+  // parameters.
   void ended(const std::string& why, uint64_t hash, const TrainingTally& tally);
 
  private:

@@ -1,6 +1,6 @@
-// Trains the language model in one process: a step of AdamW on a batch, the loss on held-out text, and the state that another
-// process needs to continue. The sequences of a step depend only on (seed, stream, number of the step). Different streams draw
-// independently.
+// Trains the language model in one process. It makes AdamW steps on batches, and computes the loss on held-out text. It also
+// saves its state, so that another process can continue from there. The sequences of a step depend only on the seed, the stream
+// and the step number. Two trainers with different streams draw their sequences independently.
 #pragma once
 
 #include <cstddef>
@@ -20,25 +20,25 @@ struct LocalTrainerOptions {
   ModelShape shape;
   OptimizerOptions optimizer;
   size_t batch = 16;    // sequences per step
-  uint64_t seed = 1;    // of the first parameters, and of what is drawn
-  uint64_t stream = 0;  // no two processes should have the same
+  uint64_t seed = 1;    // seed for the initial parameters and for the batches
+  uint64_t stream = 0;  // Each process should have a different stream.
 };
 
 class LocalTrainer {
  public:
-  // options.shape must have passed validate(). text must outlive it.
+  // options.shape must have passed validate(). text must outlive the trainer.
   LocalTrainer(const LocalTrainerOptions& options, const Text& text);
 
-  // Computes the batch of that number and returns its loss in nats per byte. Its gradients are in gradients(), and behind them
-  // the loss elements (micro_batches.h).
+  // Computes the gradients of the batch with number `number`, and returns the batch's loss in nats per byte. gradients() then
+  // returns the gradients, followed by the loss elements (research/model/micro_batches.h).
   float compute(uint64_t number);
-  // Updates the parameters by gradients(), with the learning rate of that step of the schedule.
+  // Updates the parameters with gradients(). The learning rate is that of step number `schedule_step`.
   void apply(size_t schedule_step);
 
   std::span<float> parameters() { return parameters_; }
   std::span<float> gradients() { return gradients_; }
   size_t tokens_per_step() const { return options_.batch * options_.shape.context; }
-  // The loss on this many sequences, spread evenly over the held-out text.
+  // Returns the mean loss of this many sequences. They are spread evenly over the held-out text.
   float held_out_loss(size_t sequences);
 
   std::vector<std::byte> save_optimizer() const { return optimizer_.save(); }

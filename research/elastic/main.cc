@@ -1,13 +1,13 @@
-// train_elastic: one peer of a training that others join and leave while it goes on.
+// train_elastic: one peer of a training. Other processes can join and leave while the training runs.
 //
-//   train_elastic --text text.txt --run demo --found --port 4040              begins the run
-//   train_elastic --text text.txt --run demo --join 127.0.0.1:4040            joins it, any number of times
+//   train_elastic --text text.txt --run demo --found --port 4040              starts the run
+//   train_elastic --text text.txt --run demo --join 127.0.0.1:4040            joins the run; start any number of these
 //
 //   unisono launch -n 4 -- train_elastic --text text.txt --checkpoint last.bin
-//                                       the alternative: exact, and started again when a process is lost
+//                                       the alternative: exact training, restarted when a process is lost
 //
-// SIGTERM and SIGINT: leaves the run and ends. Exit status: 0 at the end or when told to go; 2 if the training could not be
-// done, with the reason on standard error.
+// On SIGTERM and SIGINT, the process leaves the run and exits. The exit status is 0 at the end or after a signal. It is 2
+// if the training failed; the reason is then on standard error.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -38,7 +38,7 @@ using unisono::Status;
 
 constexpr const char* optimizer_blob = "language_model.adamw";
 
-volatile sig_atomic_t told = 0;
+volatile sig_atomic_t stop_signal = 0;
 
 struct Settings {
   LocalTrainerOptions training;
@@ -49,14 +49,15 @@ struct Settings {
   double held_out = 0.05;
   int64_t stream = -1;
   uint32_t gather_ms = 0, stall_ms = 0;
-  // With --events - standard output is for events alone.
+  // With `--events -`, standard output is for events only, so all other output goes to standard error.
   std::FILE* out() const { return events == "-" ? stderr : stdout; }
 };
 
-// Call it only when other peers know this process: until then a signal just ends it.
+// Installs signal handlers, so that a signal makes the process leave the run. Call it when the process has joined the run.
+// Before that, a signal ends the process at once.
 void watch_signals() {
   struct sigaction action {};
-  action.sa_handler = [](int) { told = 1; };
+  action.sa_handler = [](int) { stop_signal = 1; };
   for (const int signal : {SIGTERM, SIGINT}) sigaction(signal, &action, nullptr);
 }
 
@@ -66,66 +67,72 @@ void declare_training(CLI::App& app, Settings& s) {
   app.add_option("--batch", t.batch, "sequences per step of this process")->capture_default_str()->check(CLI::Range(1, 65536));
   app.add_option("--context", t.shape.context, "bytes per sequence")->capture_default_str();
   app.add_option("--layers", t.shape.layers, "transformer blocks")->capture_default_str();
-  app.add_option("--width", t.shape.width, "of the residual stream")->capture_default_str();
-  app.add_option("--heads", t.shape.heads, "of the attention")->capture_default_str();
+  app.add_option("--width", t.shape.width, "width of the residual stream")->capture_default_str();
+  app.add_option("--heads", t.shape.heads, "number of attention heads")->capture_default_str();
   app.add_option("--hidden", t.shape.hidden, "width of the SwiGLU")->capture_default_str();
-  app.add_option("--lr", t.optimizer.learning_rate, "learning rate, after 50 steps in which it rises")
+  app.add_option("--lr", t.optimizer.learning_rate, "learning rate after a warm-up of 50 steps")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--seed", t.seed, "of the first parameters, and of what is drawn")->capture_default_str();
-  app.add_option("--stream", s.stream, "number of the sequences that this process draws; none: by lot")
+  app.add_option("--seed", t.seed, "seed of the initial parameters and of the random choices")->capture_default_str();
+  app.add_option("--stream", s.stream, "number of the random sequence of this process; none: chosen at random")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--steps", s.loop.steps, "of the run, where this process ends; 0: no end")->capture_default_str();
-  app.add_option("--seconds", s.loop.seconds, "after which this process ends; 0: no end")
+  app.add_option("--steps", s.loop.steps, "step of the run after which this process ends; 0: no end")->capture_default_str();
+  app.add_option("--seconds", s.loop.seconds, "seconds after which this process ends; 0: no end")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--validate-every", s.loop.validate_every, "own steps between losses on the held-out text; 0: at the end only")
+  app.add_option("--validate-every", s.loop.validate_every,
+                 "steps of this process between validations on the held-out text; 0: at the end only")
       ->capture_default_str();
-  app.add_option("--validation-sequences", s.loop.final_validation_sequences, "of the held-out text, at the end")
+  app.add_option("--validation-sequences", s.loop.final_validation_sequences,
+                 "sequences of the held-out text for the final validation")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--held-out", s.held_out, "part of the text that is not learned")->capture_default_str();
+  app.add_option("--held-out", s.held_out, "share of the text that is held out for validation")->capture_default_str();
   app.add_option("--events", s.events,
-                 "a file for a JSON line about each averaging step and what else happens; -: standard output");
+                 "file for JSON lines, one for each averaging step and each other event; -: standard output");
 }
 
 void declare_run(CLI::App& app, Settings& s) {
   auto& e = s.elastic;
   auto* run = app.add_option("--run", e.run_id, "name of the run");
-  auto* found = app.add_flag("--found", e.found, "begins the run, where nobody answers at --join");
-  auto* join = app.add_option("--join", e.seeds,
-                              "where peers of the run can be found: host:port, or file:PATH with one a line; any one is enough")
-                   ->delimiter(',');
-  auto* port = app.add_option("--port", e.port, "to listen at; 0: the kernel chooses")->capture_default_str();
-  auto* name = app.add_option("--name", e.name, "of this peer, for people");
-  auto* key = app.add_option("--run-key-file", s.key_file, "a file whose first line is a secret that all peers have")
-                  ->check(CLI::ExistingFile);
+  auto* found = app.add_flag("--found", e.found, "founds the run if no peer answers at --join");
+  auto* join =
+      app.add_option(
+             "--join", e.seeds,
+             "addresses of peers of the run: host:port, or file:PATH with one address per line; one reachable peer is enough")
+          ->delimiter(',');
+  auto* port = app.add_option("--port", e.port, "port to listen at; 0: the kernel chooses")->capture_default_str();
+  auto* name = app.add_option("--name", e.name, "name of this peer in messages");
+  auto* key =
+      app.add_option("--run-key-file", s.key_file, "file whose first line is the secret key of the run, equal for all peers")
+          ->check(CLI::ExistingFile);
   auto* profile = app.add_option("--profile", s.profile, "how long peers wait for each other: lan or wan")
                       ->capture_default_str()
                       ->check(CLI::IsMember({"lan", "wan"}));
-  auto* group = app.add_option("--max-group", e.max_group, "peers that meet at once, at most")->capture_default_str();
-  auto* peers = app.add_option("--min-peers", e.min_peers, "the first averaging step waits for so many")->capture_default_str();
-  auto* gather =
-      app.add_option("--gather-ms", s.gather_ms, "how long a group waits for peers that do not come; 0: the profile's")
-          ->capture_default_str();
-  auto* stall = app.add_option("--stall-ms", s.stall_ms, "how long one that says nothing is waited for; 0: the profile's")
+  auto* group = app.add_option("--max-group", e.max_group, "largest number of peers in a group")->capture_default_str();
+  auto* peers = app.add_option("--min-peers", e.min_peers, "number of peers that the first averaging step waits for")
+                    ->capture_default_str();
+  auto* gather = app.add_option("--gather-ms", s.gather_ms, "how long a group waits for absent peers; 0: value of the profile")
+                     ->capture_default_str();
+  auto* stall = app.add_option("--stall-ms", s.stall_ms, "how long a group waits for a silent peer; 0: value of the profile")
                     ->capture_default_str();
   auto* sgd =
-      app.add_option("--sgd", s.sgd, "what MoshpitSgdOptions::parse reads, such as local_steps=16,average=pseudo_gradients")
+      app.add_option("--sgd", s.sgd, "a text of MoshpitSgdOptions::parse, such as local_steps=16,average=pseudo_gradients")
           ->capture_default_str();
   for (auto* option : {static_cast<CLI::Option*>(found), join, port, name, key, profile, group, peers, gather, stall, sgd})
     option->needs(run);
-  auto* checkpoint = app.add_option("--checkpoint", s.checkpoint,
-                                    "no run: exact data-parallel training in the group that the environment names (unisono "
-                                    "launch), which goes on from this file");
+  auto* checkpoint =
+      app.add_option("--checkpoint", s.checkpoint,
+                     "instead of an elastic run: exact data-parallel training in the group of the environment (unisono "
+                     "launch), which continues from this file");
   checkpoint->excludes(run);
-  app.add_option("--checkpoint-every", s.checkpoint_every, "steps")
+  app.add_option("--checkpoint-every", s.checkpoint_every, "steps between checkpoints")
       ->capture_default_str()
       ->check(CLI::PositiveNumber)
       ->needs(checkpoint);
 }
 
-// Shows a page that is redrawn on a terminal, else a line every few seconds.
+// Shows the progress. On a terminal, it is a page that is drawn again and again. Otherwise it is a line every few seconds.
 class Screen {
  public:
   Screen(const Settings& s, size_t tokens_per_step, unisono::Elastic& peer, const unisono::MoshpitSgd& sgd)
@@ -181,7 +188,7 @@ class RealAveragingSteps final : public AveragingSteps {
   unisono::MoshpitSgd& sgd_;
 };
 
-int tell(const Settings& s, const ElasticOutcome& outcome, const std::string& more) {
+int print_outcome(const Settings& s, const ElasticOutcome& outcome, const std::string& more) {
   if (outcome.held_out) fmt::print(s.out(), "loss {:.4f} on held-out text  ", *outcome.held_out);
   fmt::print(s.out(), "{} steps here, {} of the run; useful {:.1f} % of {:.1f} s{}; ended: {}\n", outcome.tally.steps,
              outcome.tally.run_steps, 100 * outcome.tally.useful_share(), outcome.tally.life_s, more, outcome.why);
@@ -199,7 +206,7 @@ Result<int> run_peer(Settings& s, const Text& text, EventLog& log) {
   if (!s.key_file.empty()) {
     std::ifstream file(s.key_file);
     if (!std::getline(file, s.elastic.run_key) || s.elastic.run_key.empty())
-      return Status(Code::invalid, s.key_file + " has no first line");
+      return Status(Code::invalid, s.key_file + " has no first line, which must hold the key of the run");
   }
   auto run = unisono::Elastic::join(s.elastic);
   if (!run.ok()) return run.status();
@@ -208,13 +215,15 @@ Result<int> run_peer(Settings& s, const Text& text, EventLog& log) {
   if (!sgd.ok()) return sgd.status();
   for (const auto& [name, bytes] : run->state().blobs) {
     if (name != optimizer_blob) continue;
-    // Without the donor's moments this process starts with zeros: worse, but no reason to leave.
+    // If the moments of the other peer's optimizer cannot be loaded, this process starts with zeros. The training goes on, but
+    // its next steps are a little worse.
     if (auto loaded = trainer.load_optimizer(bytes); !loaded.ok())
       fmt::print(stderr, "train_elastic: {}\n", loaded.to_string());
   }
   sgd->give_state([&trainer] {
     unisono::MoshpitSgd::Blobs blobs;
-    blobs.emplace_back(optimizer_blob, trainer.save_optimizer());  // moved, because a list in braces would be copied
+    // The saved bytes are moved in. An initializer list would copy them.
+    blobs.emplace_back(optimizer_blob, trainer.save_optimizer());
     return blobs;
   });
   log.joined(run->state(), {.run_steps = sgd->steps(), .life_s = s.loop.clock()});
@@ -228,7 +237,7 @@ Result<int> run_peer(Settings& s, const Text& text, EventLog& log) {
                                      });
   if (outcome.why == "told") sgd->abandon();
   if (auto left = run->leave(); !left.ok()) fmt::print(stderr, "train_elastic: leaving: {}\n", left.to_string());
-  return tell(s, outcome, "; " + sgd->report().to_string());
+  return print_outcome(s, outcome, "; " + sgd->report().to_string());
 }
 
 Result<int> run_job(Settings& s, const Text& text, EventLog& log) {
@@ -241,20 +250,20 @@ Result<int> run_job(Settings& s, const Text& text, EventLog& log) {
                                          {.loop = s.loop, .checkpoint = s.checkpoint, .checkpoint_every = s.checkpoint_every},
                                          log, [](const TrainingTally&, const unisono::AveragingReport*) {});
   if (!outcome.ok()) return outcome.status();
-  return tell(s, *outcome, "");
+  return print_outcome(s, *outcome, "");
 }
 
 Result<int> run(Settings& s) {
   if (s.elastic.run_id.empty() && s.checkpoint.empty())
     return Status(Code::invalid,
-                  "--run (a peer of an elastic run) or --checkpoint (exact training that is started again) is needed");
+                  "give --run (a peer of an elastic run) or --checkpoint (exact training that can be restarted)");
   if (auto shape = s.training.shape.validate(); !shape.ok()) return shape;
   const auto text = Text::load(s.text, s.held_out, s.training.shape.context);
   if (!text.ok()) return text.status();
   auto log = EventLog::open(s.events);
   if (!log.ok()) return log.status();
   s.training.optimizer.warm_up_steps = 50;
-  // The rate does not fall: peers that come and go know of no end at which it would be 0.
+  // The learning rate stays constant after the warm-up. It cannot fall to 0 at the end, because nobody knows when the run ends.
   s.training.optimizer.steps = std::numeric_limits<uint32_t>::max();
   s.loop.progress_every_s = 1;
   s.training.stream =
@@ -262,7 +271,7 @@ Result<int> run(Settings& s) {
   s.loop.batch = s.training.batch;
   const auto begun = std::chrono::steady_clock::now();
   s.loop.clock = [begun] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count(); };
-  s.loop.told_to_go = [] { return told != 0; };
+  s.loop.stop_requested = [] { return stop_signal != 0; };
   return s.checkpoint.empty() ? run_peer(s, *text, *log) : run_job(s, *text, *log);
 }
 
@@ -272,7 +281,8 @@ Result<int> run(Settings& s) {
 int main(int argc, char** argv) {
   language_model::Settings settings;
   CLI::App app(
-      "One process of a training of the language model that others join and leave while it goes on.\nOthers find it with: "
+      "Trains the language model in one process of an elastic run; processes join and leave while the training "
+      "continues.\nOther processes join with: "
       "train_elastic --text FILE --run NAME --join HOST:PORT");
   language_model::declare_training(app, settings);
   language_model::declare_run(app, settings);

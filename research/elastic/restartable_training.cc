@@ -31,24 +31,24 @@ class Job {
         break;
       }
       on_step(tally_, nullptr);
-      if (options_.loop.progress_every_s > 0 && tally().life_s >= told_s_ + options_.loop.progress_every_s)
-        told_s_ = tally_.life_s, log_.progress(tally_);
+      if (options_.loop.progress_every_s > 0 && tally().life_s >= last_progress_s_ + options_.loop.progress_every_s)
+        last_progress_s_ = tally_.life_s, log_.progress(tally_);
       if (exchange_.rank() == 0 && tally_.run_steps % options_.checkpoint_every == 0) {
         if (auto written = write_checkpoint(options_.checkpoint, tally_.run_steps, trainer_); !written.ok()) return written;
         log_.progress(tally());
-        told_s_ = tally_.life_s;
+        last_progress_s_ = tally_.life_s;
       }
     }
-    // With notice nothing is lost, whether this rank sees the signal first or a link to one that has gone: a step that failed
-    // has changed nothing.
-    if (exchange_.rank() == 0 && options_.loop.told_to_go()) {
+    // If the job was told to stop, rank 0 writes a checkpoint, so no step is lost. It does so even if the loop ended because a
+    // link was lost meanwhile. The parameters are those of the last complete step then, because a failed step changes nothing.
+    if (exchange_.rank() == 0 && options_.loop.stop_requested()) {
       if (auto written = write_checkpoint(options_.checkpoint, tally_.run_steps, trainer_); !written.ok()) return written;
     }
     ElasticOutcome outcome{.why = why, .tally = {}, .held_out = {}};
     if (why == "steps" || why == "seconds") {
       const double begun = options_.loop.clock();
       outcome.held_out = trainer_.held_out_loss(options_.loop.final_validation_sequences);
-      looked_s_ += options_.loop.clock() - begun;
+      validation_s_ += options_.loop.clock() - begun;
       log_.held_out(static_cast<double>(*outcome.held_out), tally());
     }
     outcome.tally = tally();
@@ -57,9 +57,10 @@ class Job {
   }
 
  private:
-  // All ranks end a job of some seconds after the same step, for rank 0 tells the time with its gradients.
+  // Returns why the job ends. Returns an empty text while the job goes on. If the job has a time limit, the clock of rank 0
+  // decides. Rank 0 sends its decision together with the gradients, so all ranks end after the same step.
   std::string ending() const {
-    if (options_.loop.told_to_go()) return "told";
+    if (options_.loop.stop_requested()) return "told";
     if (options_.loop.steps > 0 && tally_.run_steps >= options_.loop.steps) return "steps";
     return time_is_up_ ? "seconds" : "";
   }
@@ -79,12 +80,12 @@ class Job {
     tally_.loss = tally_.steps == 1 ? loss : tally_.loss + 0.05 * (loss - tally_.loss);
     if (options_.loop.seconds == 0) return {};
     float up[] = {exchange_.rank() == 0 && options_.loop.clock() >= options_.loop.seconds ? 1.0f : 0.0f};
-    auto told = exchange_.broadcast(up);
+    auto status = exchange_.broadcast(up);
     time_is_up_ = up[0] > 0;
-    return told;
+    return status;
   }
   const TrainingTally& tally() {
-    tally_.life_s = options_.loop.clock() - looked_s_;
+    tally_.life_s = options_.loop.clock() - validation_s_;
     return tally_;
   }
 
@@ -94,7 +95,7 @@ class Job {
   EventLog& log_;
   TrainingTally tally_;
   bool time_is_up_ = false;
-  double looked_s_ = 0, told_s_ = 0;
+  double validation_s_ = 0, last_progress_s_ = 0;
 };
 
 }  // namespace
@@ -107,7 +108,7 @@ Status write_checkpoint(const std::string& path, uint64_t steps, LocalTrainer& t
   std::memcpy(bytes.data(), head, sizeof head);
   std::memcpy(bytes.data() + sizeof head, parameters.data(), parameters.size_bytes());
   std::memcpy(bytes.data() + sizeof head + parameters.size_bytes(), optimizer.data(), optimizer.size());
-  // Whole or not at all: whoever is killed meanwhile leaves the one before.
+  // The new file replaces the old one atomically. If the process is killed meanwhile, the previous checkpoint stays.
   const auto beside = path + ".new";
   if (auto written = write_file(beside, bytes); !written.ok()) return written;
   std::error_code error;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "research/compression/compressed_exchange.h"
 #include "research/model/group_calls.h"
 #include "unisono/unisono.h"
@@ -68,13 +69,14 @@ class GroupExchange final : public GradientExchange {
     for (Piece& bucket : buckets_) {
       const auto report = bucket.work.wait();
       if (!report.ok()) {
-        if (failure.ok()) failure = report.status();  // the other operations must end, too: they use the buffer
+        if (failure.ok()) failure = report.status();  // Go on waiting, because the other operations still use the buffer.
         continue;
       }
       ++statistics_.operations;
       statistics_.sent_bytes += report->sent_bytes;
       statistics_.received_bytes += report->received_bytes;
-      // The part of [started, done) before the end of the backward pass that no earlier bucket has covered.
+      // Add the time in which this bucket was in flight during the backward pass. Leave out the time that was already counted
+      // for an earlier bucket.
       const auto done = std::min(entered, bucket.started + std::chrono::microseconds(report->total_us));
       const auto from = std::max(bucket.started, busy_until);
       if (done > from) overlapped += done - from;
@@ -90,7 +92,7 @@ class GroupExchange final : public GradientExchange {
   Status broadcast(std::span<float> values) override { return group_.broadcast(unisono::Tensor(values), 0).status(); }
   Status average(std::span<float> values) override { return group_.all_reduce(unisono::Tensor(values), averaging).status(); }
   Status gather(std::span<const uint64_t> mine, std::span<uint64_t> all) override {
-    return group_.all_gather(unisono::ConstTensor(mine), unisono::Tensor(all), {}, patient).status();
+    return group_.all_gather(unisono::ConstTensor(mine), unisono::Tensor(all), {}, long_timeout).status();
   }
   Result<unisono::DropCompute> make_drop_compute(uint32_t micro_batches, const unisono::DropOptions& options) override {
     return unisono::DropCompute::make(group_, micro_batches, options);
@@ -104,13 +106,13 @@ class GroupExchange final : public GradientExchange {
   std::span<const float> residuals() const override { return residuals_; }
 
  private:
-  // Options for the all-reduce of the bucket that begins at `start`. Error feedback adds what earlier steps have lost of it
-  // before.
+  // Returns the options for the all-reduce of the bucket that begins at index `start`. With error feedback, the all-reduce adds
+  // the residuals (the encoding errors of earlier steps) to the gradients.
   unisono::CallOptions encoding(size_t start, std::span<float> bucket) {
     auto options = averaging;
     if (codec_.is_plain()) return options;
-    // A schedule by name, so that the codec is used whatever links and bucket are: the bits of a run must not depend on
-    // measurements.
+    // With this fixed schedule, the codec is used for all links and all bucket sizes. With the automatic choice, the bits of a
+    // run would depend on measurements.
     options.schedule = unisono::ScheduleKind::two_step;
     options.codec = codec_;
     if (error_feedback_) {
@@ -128,7 +130,7 @@ class GroupExchange final : public GradientExchange {
   std::vector<float> residuals_;
   std::span<float> gradients_;
   size_t exact_from_ = 0;
-  size_t open_ = 0;  // elements before this one are not yet in a bucket
+  size_t open_ = 0;  // Elements before this index do not belong to a bucket yet.
   std::vector<Piece> buckets_;
   Clock::duration starting_{0};
   ExchangeStatistics statistics_;
@@ -151,11 +153,11 @@ class LocalExchange final : public GradientExchange {
     return {};
   }
   Result<unisono::DropCompute> make_drop_compute(uint32_t, const unisono::DropOptions&) override {
-    return Status(Code::unsupported, "one process waits for nobody: there is nothing to drop");
+    return Status(Code::unsupported, "DropCompute needs at least two processes: one process never waits");
   }
   Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan&, std::span<const float>,
                                                         std::unique_ptr<unisono::ShardOptimizer>) override {
-    return Status(Code::unsupported, "one process owns all parameters: there is nobody to send them to");
+    return Status(Code::unsupported, "sharded training needs at least two processes: one process owns all parameters");
   }
   const ExchangeStatistics& statistics() const override { return statistics_; }
   const CompressionNotes& compression() const override { return notes_; }
@@ -166,7 +168,7 @@ class LocalExchange final : public GradientExchange {
   CompressionNotes notes_;
 };
 
-// An error here is better than a step in which ranks start different operations.
+// Checks that all ranks have the same compression. If they had not, they would start different operations.
 Status check_compression(unisono::Group& group, const std::string& own) {
   constexpr size_t bytes = 512;
   std::vector<uint8_t> mine(bytes), all(bytes * group.world_size());
@@ -186,7 +188,7 @@ Status check_compression(unisono::Group& group, const std::string& own) {
   for (size_t rank = 1; rank < group.world_size(); ++rank) {
     if (text_of(rank) == text_of(0)) continue;
     return {Code::invalid,
-            "config_mismatch: rank 0 was started " + text_of(0) + ", and rank " + std::to_string(rank) + " " + text_of(rank)};
+            unisono::concat("config_mismatch: rank 0 was started ", text_of(0), ", and rank ", rank, " ", text_of(rank))};
   }
   return {};
 }

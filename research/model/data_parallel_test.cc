@@ -56,9 +56,9 @@ TEST(GroupExchange, a_bucket_leaves_as_soon_as_it_is_complete_and_not_before) {
     auto gradients = gradients_of(exchange.rank(), 25);
     const auto untouched = gradients;
     exchange.begin(gradients);
-    exchange.ready(16);  // 9 elements: no bucket yet
-    gradients[15] += 1;  // so this still belongs to us
-    exchange.ready(0);   // 10, 10 and 5
+    exchange.ready(16);  // 9 elements: less than a bucket of 10
+    gradients[15] += 1;  // allowed: element 15 is not ready yet
+    exchange.ready(0);   // 25 elements: buckets of 10, 10 and 5
     ASSERT_TRUE(exchange.finish().ok());
     EXPECT_EQ(exchange.statistics().operations, 3u);
     EXPECT_EQ(gradients[15], average_in_rank_order(2, 25)[15] + 1);
@@ -66,7 +66,7 @@ TEST(GroupExchange, a_bucket_leaves_as_soon_as_it_is_complete_and_not_before) {
   });
 }
 
-TEST(GroupExchange, statistics_count_the_gradients_alone) {
+TEST(GroupExchange, statistics_count_gradients_only) {
   with_group(4, {.bucket_bytes = 1 << 16}, [](GradientExchange& exchange) {
     std::vector<float> gradients(100'000, 1.0f);
     ASSERT_TRUE(exchange.broadcast(gradients).ok());
@@ -76,7 +76,7 @@ TEST(GroupExchange, statistics_count_the_gradients_alone) {
     ASSERT_TRUE(exchange.finish().ok());
     const double ideal = 2.0 * 3 / 4 * 400'000;
     EXPECT_GE(static_cast<double>(exchange.statistics().sent_bytes), ideal);
-    const double in_one_shot = 3 * 400'000;  // short buckets may be sent whole to every rank, where that is faster
+    const double in_one_shot = 3 * 400'000;  // a short bucket may be sent whole to each of the 3 other ranks, if that is faster
     EXPECT_LE(static_cast<double>(exchange.statistics().sent_bytes), 1.05 * in_one_shot);
     EXPECT_GT(exchange.statistics().waited_s, 0);
     EXPECT_GE(exchange.statistics().overlapped_s, 0);
@@ -97,7 +97,7 @@ TEST(GroupExchange, broadcast_and_gather_reach_everyone) {
 
 TEST(GroupExchange, a_rank_that_leaves_ends_the_step_of_the_others_with_an_error) {
   with_group(3, {.bucket_bytes = 1 << 10}, [](GradientExchange& exchange) {
-    if (exchange.rank() == 2) return;  // its links close
+    if (exchange.rank() == 2) return;  // the links of rank 2 close
     std::vector<float> gradients(1000, 1.0f);
     exchange.begin(gradients);
     exchange.ready(0);
@@ -107,11 +107,11 @@ TEST(GroupExchange, a_rank_that_leaves_ends_the_step_of_the_others_with_an_error
   });
 }
 
-// The values of every rank after some steps with a codec. The last element is kept exact.
+// Results of some steps with a codec on all ranks. The last element is not encoded.
 struct EncodedSteps {
-  std::vector<std::vector<std::vector<float>>> results;  // of rank, step
-  std::vector<std::vector<float>> residuals;             // of rank
-  std::vector<uint64_t> sent_bytes;                      // of rank
+  std::vector<std::vector<std::vector<float>>> results;  // [rank][step][element]
+  std::vector<std::vector<float>> residuals;             // [rank][element]
+  std::vector<uint64_t> sent_bytes;                      // [rank]
 };
 
 EncodedSteps encoded_steps(uint32_t ranks, size_t steps, size_t count, const ExchangeOptions& options) {
@@ -140,7 +140,8 @@ ExchangeOptions encoding(const char* codec, bool error_feedback) {
           .exact_tail = 1};
 }
 
-// The largest difference between the sum of all steps' averages and the sum of the inputs, less the residuals.
+// With error feedback, sum(inputs) = ranks * sum(averages) + sum(residuals) for each element. The inputs are those of all ranks
+// and steps, the averages those of all steps, the residuals those of all ranks. Returns the largest deviation.
 double largest_loss(const EncodedSteps& outcome, uint32_t ranks, size_t steps, size_t count) {
   double largest = 0;
   std::vector<double> missing(count);
@@ -198,7 +199,7 @@ TEST(GroupExchange, a_codec_is_used_inside_a_host_too) {
   EXPECT_NEAR(ratio, 4.25 / 32, 0.002);
 }
 
-TEST(LocalExchange, moves_nothing_and_gathers_itself) {
+TEST(LocalExchange, gathers_only_its_own_values) {
   const auto exchange = make_local_exchange();
   std::vector<float> values{1, 2, 3};
   exchange->begin(values);

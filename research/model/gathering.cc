@@ -41,7 +41,8 @@ Status gather_ranks(const Trainer& trainer, GradientExchange& exchange, Results&
   return {};
 }
 
-// Collects what DropCompute did for the table, and writes the files that were asked for.
+// Collects what DropCompute did, for the table of results. Also writes the record file and the trace file, if the settings ask
+// for them.
 Status gather_drops(const MicroBatchSettings& s, const Trainer& trainer, GradientExchange& exchange, Results& results) {
   const auto& history = trainer.history();
   const size_t steps = history.losses.size();
@@ -69,7 +70,7 @@ Status gather_drops(const MicroBatchSettings& s, const Trainer& trainer, Gradien
   return exchange.rank() == 0 ? write_file(s.trace, *trace) : Status();
 }
 
-// Collects the state of the shards likewise.
+// Collects the results of the sharded training.
 Status gather_sharded(const Trainer& trainer, GradientExchange& exchange, Results& results) {
   if (!trainer.sharded()) return {};
   const auto& plan = *results.options.sharded;

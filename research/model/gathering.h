@@ -1,4 +1,4 @@
-// Collects the results of all ranks on each rank.
+// Collects the results of all ranks. Afterwards every rank has them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace language_model {
 
-// Every rank's `mine`, in rank order.
+// Returns the values `mine` of all ranks, in rank order.
 template <typename T>
 unisono::Result<std::vector<T>> gather(GradientExchange& exchange, const std::vector<T>& mine) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint64_t) == 0);
@@ -26,8 +26,8 @@ unisono::Result<std::vector<T>> gather(GradientExchange& exchange, const std::ve
   return all;
 }
 
-// Fills `results` with the numbers of every rank, the micro-batches that DropCompute dropped, and the state of the shards. Also
-// writes the record and trace files that the settings name. All ranks call it.
+// Fills `results` with the numbers of every rank, with those of DropCompute, and with those of the sharded training. Also
+// writes the record and trace files that `micro_batches` asks for. All ranks must call it.
 unisono::Status gather_results(const Trainer& trainer, const MicroBatchSettings& micro_batches, GradientExchange& exchange,
                                Results& results);
 

@@ -1,4 +1,4 @@
-// Options of the calls that all exchanges make besides those for the gradients.
+// Options for collective calls that do not move gradients.
 #pragma once
 
 #include <chrono>
@@ -7,11 +7,12 @@
 
 namespace language_model {
 
-// Plain on purpose: a codec that UNISONO_CODEC gives the group must not encode losses.
+// The codec is plain. Otherwise UNISONO_CODEC could set another codec for the group, and that codec must not encode losses.
 inline constexpr unisono::CallOptions averaging{
     .op = unisono::ReduceOp::avg, .order = unisono::Order::in_rank_order, .codec = unisono::Codec{}};
 
-// Ranks wait here for those that compute the reference run, which may take longer than the default timeout.
-inline constexpr unisono::CallOptions patient{.timeout = std::chrono::minutes(30)};
+// For calls in which ranks wait until another rank has finished its reference run. That may take longer than the default
+// timeout.
+inline constexpr unisono::CallOptions long_timeout{.timeout = std::chrono::minutes(30)};
 
 }  // namespace language_model

@@ -1,7 +1,8 @@
-// The kernels, compiled once per instruction set with LANGUAGE_MODEL_TARGET naming it.
+// The kernels. This file is compiled once for each instruction set (target). The macro LANGUAGE_MODEL_TARGET is the name of the
+// target.
 //
-// All code here is in an anonymous namespace and Eigen lives in a namespace of its own per target, because two
-// translation units with different instruction sets must not share an inline function: the linker would keep either one.
+// All code here is in an anonymous namespace, and each target has its own namespace for Eigen. Without that, the builds for
+// different targets could have inline functions of the same name, and the linker would keep only one of these.
 #define EIGEN_DONT_PARALLELIZE
 #define LANGUAGE_MODEL_JOIN2(a, b) a##b
 #define LANGUAGE_MODEL_JOIN(a, b) LANGUAGE_MODEL_JOIN2(a, b)
@@ -16,7 +17,8 @@
 namespace language_model {
 namespace {
 
-// Sums are kept in this many lanes, whatever the vector width is.
+// A sum is computed in this many lanes (partial sums), even if the machine's vectors have another width. Therefore all targets
+// add in the same order.
 constexpr size_t lane_count = 16;
 
 template <typename T, typename Combine>
@@ -51,15 +53,18 @@ inline T max_of(size_t count, T initial, Value value) {
 
 inline double exponential(double x) { return std::exp(x); }
 
-// e^x for a loop that the compiler can vectorise (libm's cannot be): x = n ln 2 + r, e^r by its Taylor series to r^7, whose
-// error for |r| <= ln 2 / 2 is below 6e-9. Inputs below -87 give about 1e-38 and above 88 about 1.7e38; NaN stays NaN.
+// Returns e^x. The compiler can vectorize this function, but it cannot vectorize a call of libm.
+// x = n ln 2 + r, with |r| <= ln 2 / 2. e^r is computed by its Taylor series up to r^7; the error is below 6e-9.
+// Inputs below -87 give about 1e-38, inputs above 88 give about 1.7e38, and NaN gives NaN.
 inline float exponential(float x) {
-  constexpr float round_to_integer = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits of the mantissa
+  // If this is added, the nearest integer moves into the low bits of the mantissa.
+  constexpr float round_to_integer = 0x1.8p23f;
   x = x < -87.0f ? -87.0f : x;
   x = x > 88.0f ? 88.0f : x;
   const float shifted = x * 1.44269504f + round_to_integer;
   const float n = shifted - round_to_integer;
-  const float r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;  // ln 2 in two parts, the first exact for every n
+  // ln 2 is the sum of these two constants. The product of n and the first one is exact.
+  const float r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
   float series = 1.0f / 5040;
   series = series * r + 1.0f / 720;
   series = series * r + 1.0f / 120;
@@ -235,7 +240,7 @@ constexpr Kernels<T> make_kernels(const char* name) {
 #define LANGUAGE_MODEL_TEXT2(a) #a
 #define LANGUAGE_MODEL_TEXT(a) LANGUAGE_MODEL_TEXT2(a)
 
-// Named kernels_float_baseline, kernels_float_x86_64_v3, …
+// The names are kernels_float_baseline, kernels_float_x86_64_v3, …
 extern const Kernels<float> LANGUAGE_MODEL_JOIN(kernels_float_, LANGUAGE_MODEL_TARGET);
 const Kernels<float> LANGUAGE_MODEL_JOIN(kernels_float_, LANGUAGE_MODEL_TARGET) =
     make_kernels<float>(LANGUAGE_MODEL_TEXT(LANGUAGE_MODEL_TARGET));

@@ -1,8 +1,8 @@
-// The arithmetic of the model: matrix products (by Eigen) and all loops over elements and rows.
+// The arithmetic of the model: matrix products (computed by Eigen), and all loops over elements and rows.
 //
-// kernels.cc is compiled once per instruction set and kernels<T>() picks the best one that this machine has, so that one
-// binary runs everywhere. Sums have a fixed order that depends on the shape alone: the same input gives the same bits in
-// every process on machines of one kind. No kernel starts a thread.
+// kernels.cc is compiled once for each instruction set. kernels<T>() returns the best build for this machine, so one binary
+// runs everywhere. The order of additions depends only on the shape. Therefore the same input gives the same bits in all
+// processes whose machines are of the same kind. No kernel starts a thread.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace language_model {
 
-// Rows that start on cache lines keep 512-bit loads whole.
+// Aligns memory to cache lines, so that no 512-bit load crosses the border between two lines.
 template <typename T>
 struct CacheLineAllocator {
   using value_type = T;
@@ -27,7 +27,7 @@ struct CacheLineAllocator {
 template <typename T>
 using Buffer = std::vector<T, CacheLineAllocator<T>>;
 
-// Row-major; row i starts at data + i * stride.
+// A row-major matrix. Row i starts at data + i * stride.
 template <typename T>
 struct Matrix {
   T* data = nullptr;
@@ -36,7 +36,7 @@ struct Matrix {
   size_t stride = 0;
 };
 
-// out = scale * a b, or out += scale * a b; a or b, not both, may be used transposed.
+// Computes out = scale * a b, or out += scale * a b. Either a or b may be transposed, but not both.
 template <typename T>
 struct Product {
   Matrix<const T> a;
@@ -48,7 +48,7 @@ struct Product {
   T scale = 1;
 };
 
-// Root mean square layer norm (Zhang and Sennrich, 2019): out = gain * in / sqrt(mean(in^2) + 1e-5), row by row.
+// Root mean square layer norm (Zhang and Sennrich, 2019). It computes for each row: out = gain * in / sqrt(mean(in^2) + 1e-5).
 template <typename T>
 struct RmsNorm {
   size_t rows = 0;
@@ -56,46 +56,47 @@ struct RmsNorm {
   const T* in = nullptr;
   const T* gain = nullptr;
   T* out = nullptr;
-  T* inverse_rms = nullptr;  // one per row, kept for the backward pass
+  T* inverse_rms = nullptr;  // The forward pass stores one value per row here, and the backward pass uses it.
 };
 template <typename T>
 struct RmsNormBackward {
-  RmsNorm<T> norm;  // out is not read
+  RmsNorm<T> norm;  // The arguments of the forward pass. norm.out is not read.
   const T* out_gradient = nullptr;
-  T* in_gradient = nullptr;    // added to: the residual stream's own gradient is already there
-  T* gain_gradient = nullptr;  // added to
+  T* in_gradient = nullptr;  // The kernel adds to these values, because they already have the gradient of the residual stream.
+  T* gain_gradient = nullptr;  // The kernel adds to these values, because the gradient of a gain is a sum over the rows.
 };
 
-// Rotary position embedding (Su et al., 2021): the pair (i, i + head_width / 2) of every head is turned by
-// position * 10000^(-2i / head_width).
+// Rotary position embedding (Su et al., 2021). In every head, the pair of elements (i, i + head_width / 2) is rotated by the
+// angle position * 10000^(-2i / head_width).
 template <typename T>
 struct Rotation {
-  Matrix<T> heads;  // rows are positions 0, 1, …, context - 1, 0, …; columns are a multiple of head_width
+  Matrix<T> heads;  // Row i has position i % context. The number of columns is a multiple of head_width.
   size_t head_width = 0;
   size_t context = 0;
-  const T* cosine = nullptr;  // context × head_width / 2
+  const T* cosine = nullptr;  // context × head_width / 2 values
   const T* sine = nullptr;
-  bool inverse = false;  // turn back: the gradient of a rotation
+  bool inverse = false;  // true: rotate backwards, as the backward pass needs it
 };
 
-// SwiGLU (Shazeer, 2020): out = silu(gate) * up; gate and up are the halves of a row of gate_up.
+// SwiGLU (Shazeer, 2020). It computes out = silu(gate) * up. A row of gate_up has the gate values, followed by the up values.
 template <typename T>
 struct SwiGlu {
   size_t rows = 0;
   size_t hidden = 0;
-  const T* gate_up = nullptr;  // rows × 2 hidden
-  T* out = nullptr;            // rows × hidden
+  const T* gate_up = nullptr;  // rows × 2 hidden values
+  T* out = nullptr;            // rows × hidden values
 };
 template <typename T>
 struct SwiGluBackward {
-  SwiGlu<T> forward;  // out is not read
+  SwiGlu<T> forward;  // The arguments of the forward pass. forward.out is not read.
   const T* out_gradient = nullptr;
   T* gate_up_gradient = nullptr;
 };
 
 template <typename T>
 struct CrossEntropy {
-  Matrix<T> logits;  // becomes its own gradient, times gradient_scale, unless that is 0
+  // The kernel replaces each logit by its gradient times gradient_scale. If gradient_scale is 0, the logits stay as they are.
+  Matrix<T> logits;
   const uint8_t* targets = nullptr;
   T gradient_scale = 0;
 };
@@ -107,20 +108,21 @@ struct Kernels {
   void (*rms_norm)(const RmsNorm<T>&);
   void (*rms_norm_backward)(const RmsNormBackward<T>&);
   void (*rotate)(const Rotation<T>&);
-  // Row i holds the scores of query first_row + i; keys after it get probability 0.
+  // Replaces scores by probabilities. Row i has the scores of query number first_row + i. The keys after that query get
+  // probability 0.
   void (*causal_softmax)(Matrix<T> scores, size_t first_row);
-  // gradient of the probabilities in, gradient of the scores out.
+  // Before the call, `gradient` has the gradient of the probabilities. The kernel replaces it by the gradient of the scores.
   void (*causal_softmax_backward)(Matrix<const T> probabilities, Matrix<T> gradient, size_t first_row);
   void (*swiglu)(const SwiGlu<T>&);
   void (*swiglu_backward)(const SwiGluBackward<T>&);
-  // The sum over rows of -log softmax(logits)[target], in nats.
+  // Returns the sum of -log softmax(logits)[target] over all rows, in nats.
   double (*cross_entropy)(const CrossEntropy<T>&);
 };
 
-// For float: the best of this machine. For double: plain, for checking gradients.
+// For float, returns the best build for this machine. For double, returns the baseline build, which is used to check gradients.
 template <typename T>
 const Kernels<T>& kernels();
-// Every build that this machine can run, the plainest first.
+// Returns all builds that this machine can run. The baseline is the first.
 std::vector<const Kernels<float>*> supported_kernels();
 
 }  // namespace language_model

@@ -1,5 +1,5 @@
-// Chooses the build of the kernels for this machine. This is a separate file because it must be compiled for the oldest
-// machine.
+// Chooses the build of the kernels for this machine. This is a separate file, because it must be compiled for the oldest
+// instruction set.
 #include "research/model/kernels.h"
 
 namespace language_model {

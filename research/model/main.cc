@@ -1,18 +1,18 @@
-// train_model: trains one small language model, data-parallel over Unisono.
+// train_model: trains a small language model, data-parallel over Unisono.
 //
 //   unisono launch -n 4 -- train_model --text text.txt OPTIONS
 //
-//   (no option)                               four processes, a quarter of every batch each
-//   --codec int4 --error-feedback             low-bit gradients
+//   (no option)                               four processes, each with a quarter of every batch
+//   --codec int4 --error-feedback             gradients with few bits
 //   --compress arc:ratio=0.2,rank=4           compressed gradients: ARC-Top-K sends a fifth of the rows
-//   --micro-batches 4 --drop-compute auto     a late process leaves out its last micro-batches
-//   --sharded loss_budget=1                   each process owns a shard; over UDP, packets may be lost
+//   --micro-batches 4 --drop-compute auto     a process that is late skips its last micro-batches
+//   --sharded loss_budget=1                   each process owns a shard of the parameters; over UDP, packets may be lost
 //
-//   train_model --text text.txt --reference parts     one process, the same parts one after another
-//   train_model --text text.txt --reference whole     one process, the whole batch at once
+//   train_model --text text.txt --reference parts     one process computes the same parts, one after another
+//   train_model --text text.txt --reference whole     one process computes the whole batch at once
 //
-// Exit status: 0 if all checks passed; 1 if parameters differ between ranks or the loss from one process's; 2 if the training
-// could not be done, with the reason on standard error.
+// The exit status is 0 if all checks passed. It is 1 if the parameters differ between ranks, or if the losses differ from
+// those of one process. It is 2 if the training failed; the reason is then on standard error.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -47,7 +47,7 @@ struct Settings {
   std::string text;
   std::string out = "out/train_model";
   std::string reference;  // "", "parts" or "whole"
-  size_t parts = 4;       // of --reference parts
+  size_t parts = 4;       // number of parts for --reference parts
   size_t reference_steps = 200;
   size_t validation_sequences = 0;
   double held_out = 0.05;
@@ -57,7 +57,7 @@ struct Settings {
   std::string codec = "plain";
   bool error_feedback = false;
   std::string compress, feedback, baseline;
-  GradientCompression compression;  // what those three say
+  GradientCompression compression;  // It is parsed from `compress`, `feedback` and `baseline`.
   MicroBatchSettings micro_batches;
   std::optional<std::string> sharded;
   std::string ablation;
@@ -66,52 +66,52 @@ struct Settings {
 };
 
 void declare_gradient_options(CLI::App& app, Settings& s, CLI::Option* reference) {
-  auto* codec = app.add_option("--codec", s.codec,
-                               "how gradients travel: plain, bf16, int8 ... int2, or whatever Codec::parse reads; the loss "
-                               "stays exact, and differences from one process are told but not judged")
-                    ->capture_default_str();
+  auto* codec =
+      app.add_option(
+             "--codec", s.codec,
+             "the codec of the gradients on the network: plain, bf16, int8 ... int2, or any text of Codec::parse; the loss "
+             "stays exact, and differences from one process are reported without a verdict")
+          ->capture_default_str();
   app.add_flag("--error-feedback", s.error_feedback,
-               "what a codec loses of a gradient is added to the next one (EF14): memory as large as the gradients once more")
+               "adds the error of the codec to the next gradient (EF14); needs memory as large as the gradients")
       ->needs(codec);
   auto* compress =
       app.add_option("--compress", s.compress,
                      "gradients are reduced by the library's GradientReducer: arc:ratio=0.2,rank=4, random-k:ratio=0.2, or "
-                     "whatever Compression::parse reads; the loss stays exact, and differences from one process are told "
-                     "but not judged");
-  app.add_option("--feedback", s.feedback, "short for feedback= in --compress: ef14, ef21, ef21m or none");
+                     "any text of Compression::parse; the loss stays exact, and differences from one process are reported "
+                     "without a verdict");
+  app.add_option("--feedback", s.feedback, "the same as feedback= in --compress: ef14, ef21, ef21m or none");
   auto* baseline =
       app.add_option("--baseline", s.baseline,
-                     "what --compress is compared with: top-k:ratio=0.2 (all-gather of each rank's own largest elements) "
-                     "or power-sgd:ratio=0.2,rank=4 (as many bytes as arc with the same options); both with EF14");
+                     "a baseline for --compress: top-k:ratio=0.2 (all-gather of each rank's own largest elements) "
+                     "or power-sgd:ratio=0.2,rank=4 (sends as many bytes as arc with the same options); both use EF14");
   for (auto* option : {codec, compress, baseline}) option->excludes(reference);
 }
 
 void declare_micro_batch_options(CLI::App& app, MicroBatchSettings& s, CLI::Option* reference) {
   auto* count =
-      app.add_option(
-             "--micro-batches", s.count,
-             "each process's share of a batch is computed in so many parts of equally many sequences, whose gradients add up")
+      app.add_option("--micro-batches", s.count,
+                     "number of equal parts in which each process computes its share of a batch; their gradients are added")
           ->check(CLI::Range(1, 65536));
   auto* drop = app.add_option("--drop-compute", s.drop,
-                              "a late process leaves out its remaining micro-batches: auto, seconds, off, or whatever "
-                              "DropOptions::parse reads, "
-                              "such as auto:rule=before; differences from one process are told but not judged");
+                              "a late process drops its remaining micro-batches: auto, seconds, off, or any text of "
+                              "DropOptions::parse, "
+                              "such as auto:rule=before; differences from one process are reported without a verdict");
   auto* delay = app.add_option(
       "--delay-model", s.delay,
-      "each micro-batch really takes longer, by what a law says beyond its base: L:mu=0.02, R:compute=0.02, or whatever the "
-      "simulator's DelayModel reads; the same for the same seed, step, rank and micro-batch");
-  auto* base =
-      app.add_flag("--delay-base", s.delay_base, "by all that the law says, for models that compute in much less than its base")
-          ->needs(delay);
+      "delays each micro-batch by the random part of a delay model (without its base time): L:mu=0.02, R:compute=0.02, or any "
+      "text of the simulator's DelayModel; equal for equal seed, step, rank and micro-batch");
+  auto* base = app.add_flag("--delay-base", s.delay_base,
+                            "delays by the base time of the model, too; for models that compute in much less time than that")
+                   ->needs(delay);
   auto* random = app.add_option("--random-drop", s.random_drop,
-                                "this share of micro-batches is left out by lot, whoever is late: to compare with")
+                                "drops this share of all micro-batches at random, whichever rank is late; for comparison")
                      ->check(CLI::Range(0.0, 1.0));
   auto* record = app.add_option("--record", s.record,
-                                "beginning of the names of files, one for each rank: what it computed in each step, and when");
-  auto* replay = app.add_option("--replay", s.replay, "likewise: computes what such files say, whoever is late");
-  auto* trace =
-      app.add_option("--trace", s.trace,
-                     "a file for the times that were recorded for the threshold, as unisono-lab drop-compute search reads it");
+                                "prefix of file names, one file per rank: what the rank computed in each step, and when");
+  auto* replay = app.add_option("--replay", s.replay, "prefix of such files: computes what they list, whichever rank is late");
+  auto* trace = app.add_option(
+      "--trace", s.trace, "file for the times recorded for the threshold, in the format of unisono-lab drop-compute search");
   for (auto* option : {drop, delay, random, record, replay, trace}) option->needs(count);
   for (auto* option : {drop, delay, base, random, record, replay, trace}) option->excludes(reference);
 }
@@ -119,12 +119,13 @@ void declare_micro_batch_options(CLI::App& app, MicroBatchSettings& s, CLI::Opti
 void declare_sharded_options(CLI::App& app, Settings& s) {
   auto* sharded = app.add_option(
       "--sharded", s.sharded,
-      "each process owns a shard of the parameters, and links may lose packets (UNISONO_TRANSPORT=udp): what "
-      "ShardedOptions::parse reads, such as loss_budget=1,drift=50; "
-      "gradients are clipped as ever where it says nothing of clip=; differences from one process are told but not judged");
+      "each process owns a shard of the parameters, and links may lose packets (UNISONO_TRANSPORT=udp): a text of "
+      "ShardedOptions::parse, such as loss_budget=1,drift=50; "
+      "without clip=, gradients are clipped as in other trainings; differences from one process are reported without a "
+      "verdict");
   app.add_option("--ablation", s.ablation,
-                 "does one thing wrong, to show what the rule is for: count or zero_fill (estimators of gradients), "
-                 "zero_parameters or differences (of what is not received)")
+                 "breaks one rule on purpose, to show its effect: count or zero_fill (estimators of gradients), "
+                 "zero_parameters or differences (for values that are not received)")
       ->needs(sharded);
   for (const char* other :
        {"--reference", "--codec", "--compress", "--baseline", "--drop-compute", "--random-drop", "--replay"})
@@ -141,17 +142,17 @@ void declare_options(CLI::App& app, Settings& s) {
       ->check(CLI::Range(1, 65536));
   app.add_option("--context", t.shape.context, "bytes per sequence")->capture_default_str();
   app.add_option("--layers", t.shape.layers, "transformer blocks")->capture_default_str();
-  app.add_option("--width", t.shape.width, "of the residual stream")->capture_default_str();
-  app.add_option("--heads", t.shape.heads, "of the attention")->capture_default_str();
+  app.add_option("--width", t.shape.width, "width of the residual stream")->capture_default_str();
+  app.add_option("--heads", t.shape.heads, "number of attention heads")->capture_default_str();
   app.add_option("--hidden", t.shape.hidden, "width of the SwiGLU")->capture_default_str();
   app.add_option("--lr", t.optimizer.learning_rate, "peak learning rate")->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--seed", t.seed, "of the first parameters and of the batches")->capture_default_str();
+  app.add_option("--seed", t.seed, "seed of the initial parameters and of the batches")->capture_default_str();
   app.add_option("--validate-every", t.validation_every, "steps between losses on the held-out text; 0 = never")
       ->capture_default_str();
   app.add_option("--validation-sequences", s.validation_sequences,
-                 "of the held-out text, per loss taken of it; 0 = 64, and 256 at the end")
+                 "sequences of the held-out text per validation; 0 = 64, and 256 at the end")
       ->capture_default_str();
-  app.add_option("--held-out", s.held_out, "part of the text that is not learned")->capture_default_str();
+  app.add_option("--held-out", s.held_out, "share of the text that is held out for validation")->capture_default_str();
   app.add_option("--bucket-kib", s.bucket_kib, "gradients are all-reduced in pieces of this size")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
@@ -162,7 +163,9 @@ void declare_options(CLI::App& app, Settings& s) {
   declare_gradient_options(app, s, reference);
   declare_micro_batch_options(app, s.micro_batches, reference);
   declare_sharded_options(app, s);
-  app.add_option("--parts", s.parts, "with --reference parts: how many")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--parts", s.parts, "number of parts for --reference parts")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   app.add_option("--reference-steps", s.reference_steps,
                  "steps that one process repeats after a data-parallel training, to "
                  "compare the loss; 0 = none")
@@ -172,14 +175,15 @@ void declare_options(CLI::App& app, Settings& s) {
                  "processes on machines of one kind have them")
       ->capture_default_str();
   app.add_option("--tolerance-whole", s.tolerance_whole,
-                 "likewise from one process with the whole batch at once, which rounds "
-                 "otherwise, and rounding grows with the steps")
+                 "the same for one process with the whole batch at once, which rounds "
+                 "differently; the difference grows with the steps")
       ->capture_default_str();
   app.add_option("--sample", s.sample_bytes, "bytes of text that the trained model writes at the end")->capture_default_str();
   app.add_flag("--json", s.json, "print the summary as JSON on standard output, progress on standard error");
 }
 
-// The loss that the progress line shows. A small batch's loss fluctuates, so this is an average over about the last 20 steps.
+// The loss that the progress line shows. It is an average over about the last 20 steps, because the loss of a small batch
+// fluctuates.
 class LossNote {
  public:
   std::string after(const Trainer::Progress& p) {
@@ -194,8 +198,8 @@ class LossNote {
   std::string validation_ = "  -  ";
 };
 
-// Runs `steps` steps of a trainer. Unless the title is empty, shows the progress and the warnings of compression and
-// DropCompute.
+// Runs `steps` steps of a trainer. Shows the progress, and the warnings about compression and from DropCompute. If `title` is
+// empty, nothing is shown.
 Status run_shown(Trainer& trainer, const Settings& s, size_t steps, const std::string& title,
                  const GradientExchange& exchange) {
   Progress progress({.title = title,
@@ -216,7 +220,7 @@ Status run_shown(Trainer& trainer, const Settings& s, size_t steps, const std::s
   });
 }
 
-// micro_batches: their number in each part; 0: a part is computed whole.
+// micro_batches: number of micro-batches in each part. 0: each part is computed as a whole.
 Result<ReferenceRun> run_reference(const Settings& s, const Text& text, Parts parts, uint32_t micro_batches,
                                    const std::string& title) {
   const auto exchange = make_local_exchange();
@@ -233,7 +237,8 @@ Result<ReferenceRun> run_reference(const Settings& s, const Text& text, Parts pa
                       .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
 }
 
-// Two ranks repeat the first steps alone, at the same time (or one rank does both). Afterwards all ranks have both curves.
+// Computes the reference runs of the first steps. Rank 0 computes the parts in order. Rank 1 computes the whole batch; if there
+// is no rank 1, rank 0 does this, too. Afterwards all ranks have the losses of both runs.
 Status run_references(const Settings& s, const Text& text, GradientExchange& exchange, Results& results) {
   const uint32_t rank = exchange.rank();
   const uint32_t world_size = exchange.world_size();
@@ -267,7 +272,7 @@ Status run_references(const Settings& s, const Text& text, GradientExchange& exc
   return share(whole_rank, results.whole);
 }
 
-// A model that has learned little writes any byte, and a terminal obeys some of them.
+// Replaces control characters. A badly trained model can write any byte, and a terminal takes some bytes for commands.
 std::string printable(std::string text) {
   for (char& c : text) {
     if (c != '\n' && (c < ' ' || c > '~')) c = '?';
@@ -275,7 +280,7 @@ std::string printable(std::string text) {
   return text;
 }
 
-// Prints and writes everything; returns the exit status.
+// Prints the results and writes the files. Returns the exit status.
 int show(const Settings& s, const Results& results) {
   const auto written = write_files(results, s.out);
   if (s.json) {
@@ -292,7 +297,8 @@ int show(const Settings& s, const Results& results) {
   return !faults.empty() ? 1 : written.ok() ? 0 : 2;
 }
 
-// All ranks must train the same thing, or they would average gradients of different models without noticing.
+// Checks that all ranks have the same options and the same text. If they had not, they would average gradients of different
+// models.
 Status check_agreement(const Settings& s, const Text& text, GradientExchange& exchange) {
   const TrainingOptions& t = s.training;
   const uint64_t numbers[] = {t.optimizer.steps,
@@ -320,7 +326,7 @@ Status check_agreement(const Settings& s, const Text& text, GradientExchange& ex
     for (const char c : words) options = mixed(options, static_cast<uint8_t>(c), words.size());
   }
   for (const auto part : {text.training(), text.validation()}) {
-    for (const uint8_t byte : part) content = (content ^ byte) * 0x100000001B3ull;  // FNV-1a
+    for (const uint8_t byte : part) content = (content ^ byte) * 0x100000001B3ull;  // FNV-1a hash
     content = mixed(content, part.size(), 2);
   }
   const auto all = gather<uint64_t>(exchange, {options, content});
@@ -335,7 +341,7 @@ Status check_agreement(const Settings& s, const Text& text, GradientExchange& ex
   return {};
 }
 
-// Reads --codec, --compress, --feedback and --baseline, of which at most one method may be given.
+// Reads --codec, --compress, --feedback and --baseline. At most one of the methods may be selected.
 Result<unisono::Codec> choose_gradients(Settings& s) {
   auto compress = parse_compress(s.compress, s.feedback);
   if (!compress.ok()) return compress.status();
@@ -345,22 +351,22 @@ Result<unisono::Codec> choose_gradients(Settings& s) {
   if (!codec.ok()) return codec.status();
   s.codec = codec->to_string();
   if (!s.compress.empty() && !s.baseline.empty())
-    return Status(Code::invalid, "--compress and --baseline are two ways for the same gradients: give one of them");
+    return Status(Code::invalid, "--compress and --baseline exclude each other: give one of them");
   if (!(s.compress + s.baseline).empty() && (!codec->is_plain() || s.error_feedback)) {
     return Status(Code::invalid,
-                  "--codec and --error-feedback are for gradients that travel whole; what the rows of --compress travel with "
-                  "is its values=, "
-                  "as in --compress arc:values=int8, and their feedback is its own");
+                  "--codec and --error-feedback apply only to uncompressed gradients; --compress sets the codec of its rows "
+                  "with values=, "
+                  "as in --compress arc:values=int8, and has its own feedback");
   }
   s.compression = s.compress.empty() ? *std::move(baseline) : *std::move(compress);
   return codec;
 }
 
-// Reads the options of the training, and finds this process's part of a batch.
+// Makes the exchange that the options ask for. Sets `parts` to the part of the batch that this process computes.
 Result<std::unique_ptr<GradientExchange>> make_exchange(const Settings& s, const unisono::Codec& codec, Parts& parts) {
   if (s.reference == "parts") parts = {.first = 0, .count = s.parts, .total = s.parts};
   if (!s.reference.empty()) return make_local_exchange();
-  // The loss stands behind the gradients (micro_batches.h).
+  // exact_tail: the loss elements follow the gradients (micro_batches.h), and the codec must not be used for them.
   auto exchange = make_group_exchange({.bucket_bytes = s.bucket_kib << 10,
                                        .codec = codec,
                                        .error_feedback = s.error_feedback,
@@ -371,7 +377,8 @@ Result<std::unique_ptr<GradientExchange>> make_exchange(const Settings& s, const
   return exchange;
 }
 
-// Whether micro-batches may be left out. The loss then differs from that of one process with the whole batch.
+// Returns whether micro-batches may be dropped. In that case, the loss differs from the loss of one process that computes the
+// whole batch.
 bool may_drop(const TrainingOptions& training) {
   const auto& drop = training.micro_batches.drop;
   return drop && (drop->threshold != unisono::DropOptions::Threshold::off || !drop->replay.empty());
@@ -401,7 +408,7 @@ Result<int> run(Settings s) {
   if (auto agreed = check_agreement(s, *text, exchange); !agreed.ok()) return agreed;
   const bool speaks = exchange.rank() == 0;
   if (speaks) {
-    // A directory that cannot be written must be an error now, not after the training.
+    // Make the directories now. If one of them cannot be written, the user must know it before the training, not after it.
     if (auto made = make_directory(s.out); !made.ok()) return made;
   }
   for (const auto& path : {s.micro_batches.record, s.micro_batches.trace}) {

@@ -28,7 +28,7 @@ double MicroBatches::delay_s(const MicroBatch& which) const {
 
 void MicroBatches::add(const MicroBatch& which, std::span<const float> parameters, std::span<float> gradients,
                        const Model<float>::Ready& ready) {
-  // The sleep comes before computing, so that no gradient leaves earlier than it would from a rank that is really slow.
+  // First sleep, then compute. If it were the other way round, a slow rank could send gradients before its delay.
   if (const double delay = delay_s(which); delay > 0) std::this_thread::sleep_for(std::chrono::duration<double>(delay));
   const auto batch = batch_of(which);
   const auto tail = gradients.last(loss_elements);

@@ -1,8 +1,9 @@
-// A process's share of a batch, computed in several micro-batches of equally many sequences, whose gradients add up.
+// A process computes its part of a batch in several micro-batches. All of them have the same number of sequences, and their
+// gradients are added up.
 //
-// The sequences of a micro-batch depend only on its position, counted in micro-batches from the start of the process's own
-// data. In order they are the sequences that the undivided share would have. A delay law can make micro-batches take longer:
-// the process sleeps before it computes, and nothing interrupts that sleep.
+// The position of a micro-batch is its number since the start of the process's own data. Only the position selects the
+// sequences. The micro-batches of a part, taken in order, have the same sequences as the undivided part. A delay model can make
+// micro-batches slower: the process sleeps before it computes, and nothing interrupts the sleep.
 #pragma once
 
 #include <cstdint>
@@ -16,45 +17,48 @@
 
 namespace language_model {
 
-// Two values behind the gradients: the sum of the losses of the micro-batches, and their number.
+// Two values follow the gradients: the sum of the losses of the micro-batches, and the number of micro-batches.
 inline constexpr size_t loss_elements = 2;
-// The mean loss over those micro-batches; it may be taken of averages over ranks, too. NaN if there is no micro-batch.
+// Computes the mean loss from the two loss elements. They may have been averaged over the ranks. Returns NaN if there was no
+// micro-batch.
 float loss_of(std::span<const float> gradients);
 
 struct MicroBatchOptions {
-  uint32_t count = 0;  // of each part of a batch; 0: parts are computed whole
-  // The law for how much longer they take than its `base`. With delay_base they sleep for the whole time of the law: for models
-  // that compute in much less than the base.
+  uint32_t count = 0;  // number of micro-batches in each part of a batch; 0: parts are computed as a whole
+  // `delay` models the random time that each micro-batch takes. `base` of the model is about the time that the computing itself
+  // takes, so the process sleeps for the random time minus `base`. If the computing takes much less time than `base`, set
+  // `delay_base`. The process then sleeps for the whole random time.
   std::optional<unisono::sim::DelayModel> delay = {};
   bool delay_base = false;
-  // Without a value all micro-batches are computed, and no clock is read.
+  // nullopt: all micro-batches are computed, and no clock is read.
   std::optional<unisono::DropOptions> drop = {};
 };
 
 struct MicroBatch {
-  size_t part = 0;        // of the batch; of data-parallel ranks, the rank
-  uint64_t position = 0;  // in that part's data
-  uint64_t step = 0;      // the step in which it is computed, from 0
-  uint32_t number = 0;    // its number in the step; its delay depends on step and number
+  size_t part = 0;        // number of the part; in data-parallel training, it is the rank
+  uint64_t position = 0;  // position in the data of the part, counted in micro-batches
+  uint64_t step = 0;      // the step in which the micro-batch is computed, from 0
+  uint32_t number = 0;    // number of the micro-batch in its step, from 0; the delay depends on it and on the step
 };
 
 class MicroBatches {
  public:
   struct Data {
     const Text& text;
-    uint64_t seed = 1;     // of the batches and of the delays
-    size_t sequences = 1;  // of a micro-batch
+    uint64_t seed = 1;     // seed for the batches and the delays
+    size_t sequences = 1;  // number of sequences in each micro-batch
   };
-  // model is borrowed, and big enough for a micro-batch. options.count > 0.
+  // `model` must outlive this object. Its batches must be large enough for a micro-batch. options.count must not be 0.
   MicroBatches(const MicroBatchOptions& options, Model<float>& model, const Data& data)
       : options_(options), model_(model), data_(data), own_(model.layout().count) {}
 
   uint32_t count() const { return options_.count; }
   Batch batch_of(const MicroBatch& which) const;
-  // How long the micro-batch sleeps.
+  // Returns how many seconds the process sleeps before it computes this micro-batch.
   double delay_s(const MicroBatch& which) const;
-  // Adds the gradient of the mean loss, divided by the number of micro-batches, and behind the gradients the loss and 1. ready:
-  // called with the offset from which on the gradients are complete.
+  // Adds to `gradients` the gradient of the micro-batch's mean loss, divided by the number of micro-batches. Adds the loss to
+  // the first loss element, and 1 to the second. Calls `ready` with an index as soon as all gradients from this index on are
+  // complete.
   void add(const MicroBatch& which, std::span<const float> parameters, std::span<float> gradients,
            const Model<float>::Ready& ready);
 

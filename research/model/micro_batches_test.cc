@@ -31,7 +31,7 @@ struct Bench {
   Buffer<float> parameters;
 };
 
-TEST(MicroBatches, in_order_they_have_the_sequences_of_the_whole_share_step_by_step) {
+TEST(MicroBatches, micro_batches_in_order_have_the_sequences_of_the_whole_share) {
   const Bench bench({.count = 3});
   for (const uint64_t step : {0, 1, 7}) {
     for (const size_t part : {0, 2}) {
@@ -48,7 +48,7 @@ TEST(MicroBatches, in_order_they_have_the_sequences_of_the_whole_share_step_by_s
   }
 }
 
-TEST(MicroBatches, their_gradients_add_up_to_that_of_the_whole_share_and_their_losses_to_its_loss) {
+TEST(MicroBatches, gradients_and_losses_add_up_to_those_of_the_whole_share) {
   Bench bench({.count = 4});
   const size_t count = bench.parameters.size();
   Buffer<float> added(count + loss_elements), whole(count);
@@ -63,7 +63,7 @@ TEST(MicroBatches, their_gradients_add_up_to_that_of_the_whole_share_and_their_l
   EXPECT_EQ(added.back(), 4);
 }
 
-TEST(MicroBatches, what_is_told_to_be_ready_has_the_gradient_and_is_not_touched_any_more) {
+TEST(MicroBatches, ready_ranges_hold_the_gradient_and_do_not_change) {
   Bench bench({.count = 2});
   Buffer<float> gradients(bench.parameters.size() + loss_elements);
   bench.micro_batches.add({}, bench.parameters, gradients, [](size_t) {});
@@ -85,7 +85,7 @@ TEST(MicroBatches, what_is_told_to_be_ready_has_the_gradient_and_is_not_touched_
   }
 }
 
-TEST(MicroBatches, a_delay_is_that_of_its_seed_step_rank_and_number_whatever_position_is_computed) {
+TEST(MicroBatches, a_delay_depends_on_seed_step_rank_and_number_only) {
   const auto law = unisono::sim::DelayModel::parse("L:mu=0.02").value();
   const Bench bench({.count = 3, .delay = law}), with_base({.count = 3, .delay = law, .delay_base = true});
   const MicroBatch which{.part = 2, .position = 10, .step = 4, .number = 1};
@@ -101,7 +101,7 @@ TEST(MicroBatches, a_delay_is_that_of_its_seed_step_rank_and_number_whatever_pos
     EXPECT_NE(bench.micro_batches.delay_s(differs), bench.micro_batches.delay_s(which));
 }
 
-TEST(MicroBatches, a_slow_worker_is_later_by_its_factor_and_nobody_is_early) {
+TEST(MicroBatches, a_slow_worker_is_later_by_its_factor_and_no_worker_is_early) {
   const auto law = unisono::sim::DelayModel::parse("constant:base=0.5,slow=1x3").value();
   const Bench slow({.count = 1, .delay = law}),
       noise({.count = 1, .delay = unisono::sim::DelayModel::parse("G:mean=1,sd=0.5").value()}), none({.count = 1});

@@ -5,6 +5,8 @@
 #include <random>
 #include <utility>
 
+#include "base/concat.h"
+
 namespace language_model {
 
 using unisono::Code;
@@ -12,7 +14,8 @@ using unisono::Status;
 
 namespace {
 
-// The number of queries in a block. With blocks, most of the scores above the diagonal are never computed.
+// Queries are processed in blocks of this size. Most of the scores above the diagonal (those of later keys) are then not
+// computed.
 constexpr size_t query_block = 32;
 
 template <typename T>
@@ -34,13 +37,13 @@ Matrix<T> some_rows(Matrix<T> m, size_t first, size_t count) {
 
 Status ModelShape::validate() const {
   const auto refuse = [](std::string why) { return Status(Code::invalid, "model shape: " + std::move(why)); };
-  if (layers == 0 || layers > 256) return refuse("layers is " + std::to_string(layers) + ", must be 1 to 256");
-  if (width == 0 || width > 8192) return refuse("width is " + std::to_string(width) + ", must be 1 to 8192");
+  if (layers == 0 || layers > 256) return refuse(unisono::concat("layers is ", layers, ", must be 1 to 256"));
+  if (width == 0 || width > 8192) return refuse(unisono::concat("width is ", width, ", must be 1 to 8192"));
   if (heads == 0 || width % (2 * heads) != 0) {
-    return refuse("width " + std::to_string(width) + " is no even multiple of heads " + std::to_string(heads));
+    return refuse(unisono::concat("width ", width, " is no even multiple of heads ", heads));
   }
-  if (hidden == 0 || hidden > 65536) return refuse("hidden is " + std::to_string(hidden) + ", must be 1 to 65536");
-  if (context == 0 || context > 4096) return refuse("context is " + std::to_string(context) + ", must be 1 to 4096");
+  if (hidden == 0 || hidden > 65536) return refuse(unisono::concat("hidden is ", hidden, ", must be 1 to 65536"));
+  if (context == 0 || context > 4096) return refuse(unisono::concat("context is ", context, ", must be 1 to 4096"));
   return {};
 }
 
@@ -51,14 +54,14 @@ ParameterLayout::ParameterLayout(const ModelShape& shape) {
     count += rows * columns;
     return offset;
   };
-  // Matrices keep the scale of what passes through them; those that write into the residual stream are made smaller by
-  // the number of writers, so that the stream's scale does not depend on the depth (as in GPT-2).
+  // Most matrices keep the scale of their input. The 2 * layers matrices that write to the residual stream are scaled by 1 /
+  // sqrt(2 * layers). Therefore the scale of the stream does not depend on the depth (as in GPT-2).
   const double from_width = 1 / std::sqrt(static_cast<double>(shape.width));
   const double from_hidden = 1 / std::sqrt(static_cast<double>(shape.hidden));
   const double per_writer = 1 / std::sqrt(2.0 * static_cast<double>(shape.layers));
   embedding = add("embedding", vocabulary_size, shape.width, 0.5);
   for (size_t i = 0; i < shape.layers; ++i) {
-    const std::string prefix = "layer " + std::to_string(i) + " ";
+    const std::string prefix = unisono::concat("layer ", i, " ");
     LayerOffsets at;
     at.norm_1 = add(prefix + "norm 1", 1, shape.width, 0);
     at.qkv = add(prefix + "query key value", shape.width, 3 * shape.width, from_width);
@@ -114,7 +117,7 @@ Model<T>::Model(const ModelShape& shape, size_t sequences_max, const Kernels<T>&
   score_gradient_.resize(query_block * shape.context);
 }
 
-// The queries, keys or values (part 0, 1, 2) of one head of one sequence.
+// Returns a part of one head of one sequence. Part 0 has the queries, part 1 the keys, part 2 the values.
 template <typename T>
 Matrix<T> Model<T>::head_block(Buffer<T>& qkv, size_t part, size_t sequence, size_t head, size_t rows) {
   const size_t head_width = shape_.width / shape_.heads;
@@ -150,7 +153,8 @@ void Model<T>::attention(Activations& saved) {
   }
 }
 
-// width_gradient_ holds the gradient of the attention's output; the gradient of saved.qkv goes to qkv_gradient_.
+// Before the call, width_gradient_ has the gradient of the attention's output. The function writes the gradient of saved.qkv to
+// qkv_gradient_.
 template <typename T>
 void Model<T>::attention_backward(Activations& saved) {
   const size_t context = shape_.context;
@@ -257,7 +261,8 @@ double Model<T>::forward(std::span<const T> parameters, const Batch& batch) {
   return run_forward(parameters, batch, static_cast<T>(1.0 / static_cast<double>(batch.sequences * shape_.context)));
 }
 
-// stream_gradient_ holds the gradient of the layer's output, and of its input afterwards.
+// Before the call, stream_gradient_ has the gradient of the layer's output. Afterwards it has the gradient of the layer's
+// input.
 template <typename T>
 void Model<T>::backward_layer(const T* p, const LayerOffsets& at, Activations& saved, T* gradients, const Ready& ready) {
   const size_t width = shape_.width;
@@ -267,7 +272,7 @@ void Model<T>::backward_layer(const T* p, const LayerOffsets& at, Activations& s
   const auto gated = rows_of(gated_gradient_.data(), tokens_, hidden);
   const auto gate_up = rows_of(gate_up_gradient_.data(), tokens_, 2 * hidden);
   const auto qkv = rows_of(qkv_gradient_.data(), tokens_, 3 * width);
-  // The gradient of a matrix is its input, transposed, times the gradient of its output.
+  // The gradient of a matrix is the product of the transposed input and the gradient of the output.
   const auto matrix_gradient = [&](Buffer<T>& in, size_t in_width, Matrix<const T> out_gradient, size_t offset) {
     kernels_.multiply({.a = rows_of<const T>(in.data(), tokens_, in_width),
                        .b = out_gradient,
@@ -310,7 +315,8 @@ void Model<T>::backward(std::span<const T> parameters, const Batch& batch, std::
   const size_t width = shape_.width;
   const T* const p = parameters.data();
   T* const g = gradients.data();
-  const auto logits = rows_of<const T>(logits_.data(), tokens_, vocabulary_size);  // by now their gradient
+  // logits_ now has the gradient of the logits. forward() has written it there.
+  const auto logits = rows_of<const T>(logits_.data(), tokens_, vocabulary_size);
   kernels_.multiply({.a = rows_of<const T>(final_normed_.data(), tokens_, width),
                      .b = logits,
                      .out = rows_of(g + layout_.head, width, vocabulary_size),

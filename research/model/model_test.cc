@@ -24,7 +24,7 @@ Batch random_batch(size_t sequences, size_t context, std::mt19937_64& generator)
   return batch;
 }
 
-// Far from the special values that training starts with: gains are not 1 and logits are not small.
+// Parameters unlike the initial ones: gains are not 1, and logits are not small.
 std::vector<double> random_parameters(const ParameterLayout& layout, std::mt19937_64& generator) {
   std::normal_distribution<double> normal;
   std::vector<double> parameters(layout.count);
@@ -45,7 +45,8 @@ struct Checked {
     loss = model.forward(parameters, batch);
     model.backward(parameters, batch, gradients, [](size_t) {});
   }
-  // The derivative along a direction, by central differences of fourth order: error about step^4, noise 1e-15 / step.
+  // Returns the derivative along `direction`, by central differences of fourth order. The error is about step^4, the noise
+  // 1e-15 / step.
   double slope(const std::vector<double>& direction) {
     constexpr double step = 1e-4;
     const auto loss_at = [&](double distance) {
@@ -67,7 +68,7 @@ TEST(Model, gradient_of_single_parameters_agrees_with_finite_differences) {
   for (const Region& region : c.model.layout().regions) {
     for (int sample = 0; sample < 24; ++sample) {
       size_t i = region.offset + c.generator() % region.count();
-      // Most rows of the embedding do not occur in the batch and have gradient zero; look at those that do.
+      // Take an embedding row of a byte in the batch: the gradients of the other rows are zero.
       if (region.name == "embedding") i = c.batch.inputs[c.generator() % c.batch.inputs.size()] * 12u + c.generator() % 12;
       std::vector<double> direction(c.parameters.size());
       direction[i] = 1;
@@ -138,7 +139,7 @@ TEST(Model, same_input_gives_same_bits) {
   const Batch batch = random_batch(2, shape.context, generator);
   const double loss = model.forward(parameters, batch);
   model.backward(parameters, batch, first, [](size_t) {});
-  other.loss(parameters, random_batch(3, shape.context, generator));  // leaves other values in its buffers
+  other.loss(parameters, random_batch(3, shape.context, generator));  // leaves other values in the buffers of `other`
   EXPECT_EQ(loss, other.forward(parameters, batch));
   other.backward(parameters, batch, second, [](size_t) {});
   EXPECT_EQ(first, second);
@@ -162,7 +163,7 @@ TEST(Model, later_bytes_do_not_change_the_loss_of_earlier_ones) {
   }
 }
 
-TEST(Model, ready_falls_to_zero_and_what_is_ready_does_not_change) {
+TEST(Model, ready_falls_to_zero_and_ready_gradients_do_not_change) {
   std::mt19937_64 generator(seed);
   Model<float> model(small_shape(), 2);
   std::vector<float> parameters(model.layout().count), gradients(parameters.size());
@@ -183,7 +184,7 @@ TEST(Model, ready_falls_to_zero_and_what_is_ready_does_not_change) {
   EXPECT_EQ(offsets.back(), 0u);
 }
 
-TEST(Model, first_loss_is_that_of_knowing_nothing) {
+TEST(Model, first_loss_is_that_of_a_uniform_guess) {
   std::mt19937_64 generator(seed);
   Model<float> model({}, 2);
   std::vector<float> parameters(model.layout().count);
@@ -205,7 +206,8 @@ TEST(ModelShape, refuses_shapes_that_cannot_be_computed) {
   EXPECT_TRUE(ModelShape{}.validate().ok());
   EXPECT_FALSE((ModelShape{.layers = 0}.validate().ok()));
   EXPECT_FALSE((ModelShape{.width = 100, .heads = 3}.validate().ok()));
-  EXPECT_FALSE((ModelShape{.width = 9, .heads = 3}.validate().ok()));  // heads of odd width cannot be rotated
+  // head width 9 / 3 is odd, and cannot be rotated in pairs
+  EXPECT_FALSE((ModelShape{.width = 9, .heads = 3}.validate().ok()));
   EXPECT_FALSE((ModelShape{.hidden = 0}.validate().ok()));
   EXPECT_FALSE((ModelShape{.context = 0}.validate().ok()));
 }

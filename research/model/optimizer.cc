@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/concat.h"
+
 namespace language_model {
 
 namespace {
@@ -25,12 +27,12 @@ double norm_of(std::span<const float> values) {
   return std::sqrt(total);
 }
 
-// The numbers of one step, equal for all parameters of a region.
+// The constants of one step. They are equal for all parameters of a region (a matrix or a vector).
 struct Step {
-  float clip;  // what gradients are multiplied by
+  float clip;  // Gradients are multiplied by this.
   float rate;
-  float decay;       // what parameters are multiplied by
-  float mean_scale;  // the averages start at zero: 1 / (1 - beta^t) corrects for that
+  float decay;       // Parameters are multiplied by this.
+  float mean_scale;  // 1 / (1 - beta_1^t). It corrects the running averages, because they start at zero.
   float square_scale;
   float beta_1, beta_2, epsilon;
 };
@@ -46,7 +48,7 @@ void update(const Step s, size_t count, const float* __restrict gradient, float*
   }
 }
 
-// The powers are products, step by step, so that all users of them have the same bits.
+// The powers of the two betas. They are computed by repeated multiplication, so that AdamW and ShardAdamW get the same bits.
 struct Powers {
   uint64_t step = 0;
   double beta_1 = 1, beta_2 = 1;
@@ -97,7 +99,7 @@ class ShardAdamW final : public unisono::ShardOptimizer {
   void set_rate(double rate) override { rate_ = rate; }
   uint32_t state_count() const override { return 2; }
   std::span<float> state(uint32_t index) override { return index == 0 ? mean_ : square_; }
-  // All shards except the last have the same size.
+  // Only the last shard may have another size than the others. Therefore the position of a shard follows from its size.
   void resize(uint64_t elements) override {
     first_ = is_last_ ? count_ - elements : rank_ * elements;
     mean_.assign(elements, 0.0f);
@@ -111,7 +113,7 @@ class ShardAdamW final : public unisono::ShardOptimizer {
   const uint32_t rank_;
   const bool is_last_;
   double rate_;
-  size_t first_ = 0;  // of the shard, in all parameters
+  size_t first_ = 0;  // index of the shard's first value in the array of all parameters
   std::vector<float> mean_, square_;
   Powers powers_;
 };
@@ -155,7 +157,7 @@ std::vector<std::byte> AdamW::save() const {
   const uint64_t head[] = {mean_.size(), step_, std::bit_cast<uint64_t>(beta_1_power_), std::bit_cast<uint64_t>(beta_2_power_)};
   std::vector<std::byte> saved;
   saved.reserve(sizeof head + 2 * mean_.size() * sizeof(float));
-  // Memory is reserved once, because every averaging step saves the optimizer.
+  // The memory was reserved above, because the optimizer is saved in every averaging step.
   for (const std::span<const std::byte> part : {std::span<const std::byte>(std::as_bytes(std::span(head))),
                                                 std::as_bytes(std::span(mean_)), std::as_bytes(std::span(square_))})
     saved.insert(saved.end(), part.begin(), part.end());
@@ -167,12 +169,13 @@ unisono::Status AdamW::load(std::span<const std::byte> saved) {
   const size_t bytes = mean_.size() * sizeof(float);
   if (saved.size() != sizeof head + 2 * bytes)
     return {unisono::Code::invalid,
-            "saved moments have " + std::to_string(saved.size()) + " bytes, not " + std::to_string(sizeof head + 2 * bytes)};
+            unisono::concat("saved moments have ", saved.size(), " bytes, not ", sizeof head + 2 * bytes)};
   std::memcpy(head, saved.data(), sizeof head);
   const double power_1 = std::bit_cast<double>(head[2]), power_2 = std::bit_cast<double>(head[3]);
-  // The values come from other processes: 1 before the first step, then falling.
+  // Check the values, because they come from another process. The powers are 1 before the first step, and get smaller with each
+  // step.
   if (head[0] != mean_.size() || !(power_1 >= 0 && power_1 <= 1 && power_2 >= 0 && power_2 <= 1))
-    return {unisono::Code::invalid, "saved moments are of another model, or damaged"};
+    return {unisono::Code::invalid, "the saved moments belong to another model, or are damaged"};
   step_ = head[1], beta_1_power_ = power_1, beta_2_power_ = power_2;
   std::memcpy(mean_.data(), saved.data() + sizeof head, bytes);
   std::memcpy(square_.data(), saved.data() + sizeof head + bytes, bytes);

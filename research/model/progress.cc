@@ -9,7 +9,7 @@ namespace language_model {
 
 namespace {
 
-constexpr size_t line_count = 20;  // lines per run where there is no terminal
+constexpr size_t line_count = 20;  // number of lines for a whole run, if there is no terminal
 constexpr size_t bar_cells = 28;
 constexpr auto redraw_every = std::chrono::milliseconds(100);
 

@@ -1,4 +1,5 @@
-// Shows the progress of a long run: a bar that is redrawn on a terminal, a plain line every few percent elsewhere.
+// Shows the progress of a long run. On a terminal, it is a bar that is drawn again and again. Otherwise it is a line every few
+// percent.
 #pragma once
 
 #include <chrono>
@@ -12,12 +13,12 @@ class Progress {
   struct Options {
     std::string title;
     size_t steps = 1;
-    size_t tokens_per_step = 0;  // 0: no rate is shown
+    size_t tokens_per_step = 0;  // 0: do not show the rate
     std::FILE* out = stdout;
   };
   explicit Progress(const Options& options);
 
-  // Call it after each step. note: text to show besides the time.
+  // Call it after each step. `note` is shown after the time.
   void show(size_t step, const std::string& note);
 
  private:

@@ -106,7 +106,7 @@ std::string csv(const Results& r) {
   return out;
 }
 
-// A gradient reducer does not report received bytes.
+// Returns whether the number of received bytes is known. Gradient reducers do not report it.
 bool known_received(const Results& r, const RankResult& x) { return r.compression.method.empty() || x.received_bytes > 0; }
 
 double payload_ratio(const CompressionNotes& notes) {
@@ -143,7 +143,7 @@ std::string describe(const Results& r) {
   auto out = fmt::format("{} micro-batches of each rank in a step, DropCompute {}\n", s.count, r.drop->options);
   if (!s.delay.empty())
     out += fmt::format("  each later by {} of {}\n", s.delay_base ? "all" : "what is above its base", s.delay);
-  if (s.random_drop > 0) out += fmt::format("  {:g} % are left out by lot, whoever is late\n", 100 * s.random_drop);
+  if (s.random_drop > 0) out += fmt::format("  {:g} % are dropped at random, whichever rank is late\n", 100 * s.random_drop);
   if (!s.replay.empty()) out += fmt::format("  computed is what {} says\n", record_path(s.replay, 0) + ", …");
   out += fmt::format("  left out: {:.2f} %; by rank:", 100 * r.dropped());
   for (const auto& rank : r.ranks) out += fmt::format(" {:.2f}", 100 * dropped_of(rank));

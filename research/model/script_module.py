@@ -1,4 +1,4 @@
-"""For tests: a program whose name has no ending, as a module."""
+"""For tests: imports a program whose file name has no extension as a module."""
 
 import importlib.machinery
 import importlib.util

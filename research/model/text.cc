@@ -7,6 +7,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/concat.h"
+
 namespace language_model {
 
 using unisono::Code;
@@ -56,8 +58,8 @@ Result<Text> Text::from_bytes(std::vector<uint8_t> bytes, double validation_frac
   const size_t shorter = std::min(held_out, text.training_count_);
   if (shorter < context + 1) {
     return Status(Code::invalid,
-                  "the text has " + std::to_string(text.bytes_.size()) + " bytes, " + std::to_string(held_out) +
-                      " of them for validation; both parts need at least context + 1 = " + std::to_string(context + 1));
+                  unisono::concat("the text has ", text.bytes_.size(), " bytes, ", held_out,
+                                  " of them for validation; both parts need at least context + 1 = ", context + 1));
   }
   return text;
 }
@@ -65,9 +67,9 @@ Result<Text> Text::from_bytes(std::vector<uint8_t> bytes, double validation_frac
 Batch training_batch(const Text& text, uint64_t seed, uint64_t step, SequenceRange range) {
   Batch batch;
   const auto training = text.training();
-  const uint64_t places = training.size() - text.context();
+  const uint64_t position_count = training.size() - text.context();
   for (size_t i = range.first; i < range.first + range.count; ++i) {
-    append_sequence(training, mixed(seed, step, i) % places, text.context(), batch);
+    append_sequence(training, mixed(seed, step, i) % position_count, text.context(), batch);
   }
   return batch;
 }
@@ -75,9 +77,9 @@ Batch training_batch(const Text& text, uint64_t seed, uint64_t step, SequenceRan
 Batch validation_batch(const Text& text, size_t total, SequenceRange range) {
   Batch batch;
   const auto validation = text.validation();
-  const size_t places = validation.size() - text.context();
+  const size_t position_count = validation.size() - text.context();
   for (size_t i = range.first; i < range.first + range.count; ++i) {
-    append_sequence(validation, (places - 1) * i / total, text.context(), batch);
+    append_sequence(validation, (position_count - 1) * i / total, text.context(), batch);
   }
   return batch;
 }

@@ -1,7 +1,8 @@
-// The text that is learned: one file, whose last part is held out, and the sequences of it that make the batch of a step.
+// The training text, and the sequences of the batch of each step. The text is one file. Its last part is not used for training,
+// but for validation (it is held out).
 //
-// Every sequence of every batch is a function of (seed, step, index of the sequence in the whole batch) alone, so that four
-// processes which take a quarter of the batch each see exactly what one process with the whole batch sees.
+// A sequence depends only on the seed, on the step, and on its index in the whole batch. Therefore four processes that compute
+// a quarter of the batch each see the same sequences as one process that computes the whole batch.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +15,14 @@
 
 namespace language_model {
 
-// A well mixed function of its arguments (the finaliser of SplitMix64, applied to each in turn).
+// Returns a hash of the arguments in which all bits are well mixed. It applies the finalizer of SplitMix64 to each argument in
+// turn.
 uint64_t mixed(uint64_t a, uint64_t b, uint64_t c);
 
 class Text {
  public:
-  // Fails if the file cannot be read, or if a part of it is too short for one sequence.
+  // These functions fail if the file cannot be read, or if the training part or the validation part is too short for one
+  // sequence.
   static unisono::Result<Text> load(const std::string& path, double validation_fraction, size_t context);
   static unisono::Result<Text> from_bytes(std::vector<uint8_t> bytes, double validation_fraction, size_t context);
 
@@ -34,15 +37,15 @@ class Text {
   size_t context_ = 0;
 };
 
-// Some consecutive sequences of a batch.
+// A range of the sequences of a batch.
 struct SequenceRange {
   size_t first = 0;
   size_t count = 0;
 };
 
-// Sequences of the batch of one step, drawn from anywhere in the training part.
+// Returns some sequences of the batch of one step. They are drawn at random from the training part.
 Batch training_batch(const Text& text, uint64_t seed, uint64_t step, SequenceRange range);
-// Sequences out of `total` that are spread evenly over the validation part.
+// Spreads `total` sequences evenly over the validation part, and returns those whose numbers are in `range`.
 Batch validation_batch(const Text& text, size_t total, SequenceRange range);
 
 }  // namespace language_model

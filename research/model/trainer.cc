@@ -10,6 +10,8 @@
 #include <random>
 #include <utility>
 
+#include "base/concat.h"
+
 namespace language_model {
 
 using unisono::Code;
@@ -53,8 +55,8 @@ Result<std::unique_ptr<Trainer>> Trainer::make(const TrainingOptions& options, P
                                                GradientExchange& exchange) {
   if (auto shape = options.shape.validate(); !shape.ok()) return shape;
   const auto refuse = [](const char* what, size_t sequences, size_t total) {
-    return Status(Code::invalid, std::string(what) + " of " + std::to_string(sequences) + " sequences cannot be cut into " +
-                                     std::to_string(total) + " equal parts");
+    return Status(Code::invalid,
+                  unisono::concat(what, " of ", sequences, " sequences cannot be cut into ", total, " equal parts"));
   };
   if (options.batch == 0 || options.batch % parts.total != 0) return refuse("a batch", options.batch, parts.total);
   if (const uint32_t count = options.micro_batches.count; count > 0 && options.batch / parts.total % count != 0)
@@ -65,10 +67,9 @@ Result<std::unique_ptr<Trainer>> Trainer::make(const TrainingOptions& options, P
     }
   }
   if (options.micro_batches.drop && (options.micro_batches.count == 0 || parts.count != 1))
-    return Status(Code::invalid, "what can be left out are micro-batches of one part");
+    return Status(Code::invalid, "DropCompute needs exactly one part of the batch per process");
   if (options.sharded && (options.micro_batches.drop || parts.count != 1))
-    return Status(Code::invalid,
-                  "a process owns a shard of the parameters where it computes one part of a batch, and leaves nothing out");
+    return Status(Code::invalid, "sharded training needs exactly one part of the batch per process, and no DropCompute");
   std::unique_ptr<Trainer> trainer(new Trainer(options, parts, text, exchange));
   if (options.sharded) {
     auto sharded =
@@ -111,9 +112,9 @@ void Trainer::compute_part(size_t index, size_t part, std::span<float> out, cons
     const uint32_t count = micro_batches_->count();
     std::fill(out.begin(), out.end(), 0.0f);
     for (uint32_t number = 0; number < count; ++number) {
-      const auto& told = number + 1 == count ? ready : [](size_t) {};
+      const auto& on_ready = number + 1 == count ? ready : [](size_t) {};
       micro_batches_->add({.part = part, .position = index * count + number, .step = index, .number = number}, parameters_, out,
-                          told);
+                          on_ready);
     }
     return;
   }
@@ -132,7 +133,7 @@ Status Trainer::step_of_parts(size_t index) {
   if (parts_.count == 1) {
     compute_part(index, parts_.first, gradients_, [this](size_t first) { exchange_.ready(first); });
   } else {
-    // The same order as an all-reduce in rank order: the sum from the first part to the last, then one division.
+    // Add in the same order as an all-reduce in rank order: first add all parts, from the first to the last; then divide once.
     compute_part(index, parts_.first, gradients_, [](size_t) {});
     for (size_t part = 1; part < parts_.count; ++part) {
       compute_part(index, parts_.first + part, part_gradients_, [](size_t) {});
@@ -147,13 +148,13 @@ Status Trainer::step_of_parts(size_t index) {
   return {};
 }
 
-// Losses are averaged when the training ends (finish_sharded), so that a step waits for nothing but its own two halves.
+// Losses are averaged only after the training (finish_sharded). Therefore a step waits for no operations except its own two.
 Status Trainer::step_sharded(size_t index) {
   compute_part(index, parts_.first, gradients_, [](size_t) {});
   if (auto done = sharded_->run(std::span<const float>(gradients_).first(parameters_.size())); !done.ok()) return done;
   std::ranges::copy(sharded_->parameters(), parameters_.begin());
   history_.losses.push_back(loss_of(gradients_));
-  // This rank has no numbers for steps that the others made without it.
+  // The other ranks may have made steps without this rank. The losses of those steps are NaN.
   history_.losses.resize(sharded_->step(), std::numeric_limits<float>::quiet_NaN());
   return {};
 }
@@ -214,7 +215,8 @@ Result<float> Trainer::validate(size_t step, size_t sequences) {
   return loss;
 }
 
-// Turns losses into means over the ranks that computed a step, and parameters into the owners' values.
+// Replaces the loss of each step by the average over the ranks that computed the step. Replaces each parameter by the value
+// that its owner has.
 Status Trainer::finish_sharded(size_t steps) {
   std::vector<float> sums(2 * steps);
   for (size_t i = 0; i < steps; ++i) {
@@ -233,12 +235,13 @@ Status Trainer::run(size_t steps, const OnProgress& on_progress) {
   }
   for (size_t index = 0; index < steps;) {
     if (auto done = step(index); !done.ok()) return done;
-    // This may be several steps further if others went on without this rank, but not beyond a validation: all ranks wait there.
+    // If the other ranks made several steps without this rank, its next sharded step skips these. It never skips a validation,
+    // because all ranks wait for each other there.
     index = sharded_ ? sharded_->step() : index + 1;
     const bool last = index == steps;
     const bool validates = options_.validation_every > 0 && (last || index % options_.validation_every == 0);
     if (const bool looks = validates || last || index == hash_after_; drop_ && looks) {
-      if (auto settled = drop_->settle(last); !settled.ok()) return settled;
+      if (auto settled = drop_->drain_and_pause(last); !settled.ok()) return settled;
     }
     if (index == hash_after_) remembered_hash_ = hash_of(parameters_);
     if (validates) {

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <thread>
 
+#include "base/concat.h"
 #include "research/model/results.h"
 #include "research/model/test_support.h"
 #include "research/model/text.h"
@@ -33,18 +34,19 @@ TrainingOptions small_training() {
   return options;
 }
 
-// Exchange between the threads of one process, with averages in rank order: what the group is expected to do.
-struct Meeting {
-  explicit Meeting(uint32_t ranks) : inputs(ranks), barrier(ranks) {}
+// What the ranks of a ThreadExchange share. This exchange runs between threads of one process. It adds the values in rank
+// order, and divides the sum by the number of ranks. A group must compute the same averages.
+struct SharedState {
+  explicit SharedState(uint32_t ranks) : inputs(ranks), barrier(ranks) {}
   std::vector<std::span<float>> inputs;
   std::barrier<> barrier;
 };
 
 class ThreadExchange final : public GradientExchange {
  public:
-  ThreadExchange(Meeting& meeting, uint32_t rank) : meeting_(meeting), rank_(rank) {}
+  ThreadExchange(SharedState& shared, uint32_t rank) : shared_(shared), rank_(rank) {}
   uint32_t rank() const override { return rank_; }
-  uint32_t world_size() const override { return static_cast<uint32_t>(meeting_.inputs.size()); }
+  uint32_t world_size() const override { return static_cast<uint32_t>(shared_.inputs.size()); }
   void begin(std::span<float> gradients) override { gradients_ = gradients; }
   void ready(size_t first) override { lowest_ = first; }
   Status finish() override {
@@ -52,21 +54,21 @@ class ThreadExchange final : public GradientExchange {
   }
   bool applied() const override { return true; }
   Status broadcast(std::span<float> values) override {
-    meeting_.inputs[rank_] = values;
-    meeting_.barrier.arrive_and_wait();
-    if (rank_ != 0) std::copy(meeting_.inputs[0].begin(), meeting_.inputs[0].end(), values.begin());
-    meeting_.barrier.arrive_and_wait();
+    shared_.inputs[rank_] = values;
+    shared_.barrier.arrive_and_wait();
+    if (rank_ != 0) std::copy(shared_.inputs[0].begin(), shared_.inputs[0].end(), values.begin());
+    shared_.barrier.arrive_and_wait();
     return {};
   }
   Status average(std::span<float> values) override {
-    meeting_.inputs[rank_] = values;
-    meeting_.barrier.arrive_and_wait();
-    std::vector<float> sum(meeting_.inputs[0].begin(), meeting_.inputs[0].end());
+    shared_.inputs[rank_] = values;
+    shared_.barrier.arrive_and_wait();
+    std::vector<float> sum(shared_.inputs[0].begin(), shared_.inputs[0].end());
     for (size_t rank = 1; rank < world_size(); ++rank) {
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] += meeting_.inputs[rank][i];
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += shared_.inputs[rank][i];
     }
     for (float& value : sum) value /= static_cast<float>(world_size());
-    meeting_.barrier.arrive_and_wait();
+    shared_.barrier.arrive_and_wait();
     std::copy(sum.begin(), sum.end(), values.begin());
     return {};
   }
@@ -83,7 +85,7 @@ class ThreadExchange final : public GradientExchange {
   std::span<const float> residuals() const override { return {}; }
 
  private:
-  Meeting& meeting_;
+  SharedState& shared_;
   uint32_t rank_;
   std::span<float> gradients_;
   size_t lowest_ = 1;
@@ -113,12 +115,12 @@ Outcome train_alone(const TrainingOptions& options, Parts parts, const Text& tex
 TEST(Training, three_ranks_get_the_bits_of_one_process_with_the_same_parts) {
   const auto options = small_training();
   const Text text = repeating_text(options.shape.context);
-  Meeting meeting(3);
+  SharedState shared(3);
   std::vector<Outcome> outcomes(3);
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
-      ThreadExchange exchange(meeting, rank);
+      ThreadExchange exchange(shared, rank);
       outcomes[rank] = train(options, {.first = rank, .count = 1, .total = 3}, text, exchange);
     });
   }
@@ -171,7 +173,7 @@ TEST(Training, refuses_a_batch_that_cannot_be_shared_equally) {
       << trainer.status().message();
 }
 
-TEST(Training, a_failed_exchange_ends_it_with_its_message) {
+TEST(Training, a_failed_exchange_ends_the_training_with_its_message) {
   class Failing final : public GradientExchange {
    public:
     uint32_t rank() const override { return 0; }
@@ -208,7 +210,7 @@ TEST(Training, a_failed_exchange_ends_it_with_its_message) {
   EXPECT_EQ(trainer->history().losses.size(), 2u);
 }
 
-TEST(Text, parts_of_a_batch_are_the_batch) {
+TEST(Text, parts_of_a_batch_add_up_to_the_batch) {
   const Text text = repeating_text(24);
   const Batch whole = training_batch(text, 5, 9, {0, 6});
   std::vector<uint8_t> inputs, targets;
@@ -265,7 +267,7 @@ TEST(AdamW, agrees_with_the_formulas_in_double) {
   EXPECT_EQ(learning_rate(options, 5), 0.0f);
 }
 
-TEST(Comparison, says_identical_only_if_the_bits_are) {
+TEST(Comparison, identical_requires_equal_bits) {
   const ReferenceRun reference{.losses = {3, 2}, .parameter_hash = 7};
   const auto same = compare({3, 2, 1}, 7, reference, 0);
   EXPECT_TRUE(same.ok() && same.losses_identical && same.parameters_identical);
@@ -295,7 +297,7 @@ Results some_results() {
   return results;
 }
 
-TEST(Comparison, without_a_tolerance_nothing_is_judged) {
+TEST(Comparison, without_a_tolerance_the_comparison_has_no_verdict) {
   const auto c = compare({1, 2, 3}, 0, {.losses = {1, 2, 4}, .parameter_hash = 1}, std::nullopt);
   EXPECT_DOUBLE_EQ(c.difference_max, 1);
   EXPECT_FALSE(c.losses_identical);
@@ -320,12 +322,12 @@ TEST(Results, a_loss_that_is_not_a_number_is_a_fault) {
 }
 
 TEST(Results, bytes_are_compared_with_the_ideal) {
-  // 2 (n - 1) / n × 4000 bytes = 6000 bytes per step, times 4 steps.
+  // 2 (n - 1) / n × 4000 bytes with n = 4 are 6000 bytes per step.
   EXPECT_EQ(ideal_bytes(some_results()), 6000);
   EXPECT_NE(table(some_results()).find("1.0000"), std::string::npos) << table(some_results());
 }
 
-TEST(Results, table_and_summary_say_what_compression_did) {
+TEST(Results, table_and_summary_report_compression) {
   Results results = some_results();
   EXPECT_TRUE(nlohmann::json::parse(summary_json(results))["compression"].is_null());
   EXPECT_EQ(table(results).find("compressed"), std::string::npos);
@@ -348,7 +350,7 @@ TEST(Results, table_and_summary_say_what_compression_did) {
   }
 }
 
-TEST(Results, what_was_left_out_is_told_of_all_and_of_each_rank_with_what_drop_compute_reports) {
+TEST(Results, dropped_micro_batches_are_reported_in_total_and_per_rank) {
   Results results = some_results();
   EXPECT_EQ(nlohmann::json::parse(summary_json(results))["drop_compute"], nullptr);
   for (size_t rank = 0; rank < 4; ++rank) {
@@ -372,13 +374,13 @@ TEST(Results, what_was_left_out_is_told_of_all_and_of_each_rank_with_what_drop_c
   const auto shown = table(results);
   for (const char* part :
        {"12 micro-batches of each rank", "above its base of L:mu=0.02", "left out: 15.00 %; by rank: 0.00 10.00 20.00 30.00 %",
-        "threshold 0.25 s", "1.25 times those before"}) {
+        "threshold 0.25 s", "1.25 times the rate before"}) {
     EXPECT_NE(shown.find(part), std::string::npos) << part << " is not in\n" << shown;
   }
 }
 
 TEST(Results, files_are_written_and_can_be_read_back) {
-  const auto directory = std::filesystem::temp_directory_path() / ("language_model_test_" + std::to_string(getpid()));
+  const auto directory = std::filesystem::temp_directory_path() / (unisono::concat("language_model_test_", getpid()));
   const auto written = write_files(some_results(), (directory / "deep" / "er").string());
   ASSERT_TRUE(written.ok()) << written.to_string();
   std::ifstream json_file(directory / "deep" / "er" / "summary.json");

@@ -1,8 +1,8 @@
-// One step of a training whose processes each own a shard of the parameters, over links that lose packets: gradients in,
-// parameters out.
+// The steps of a training over links that lose packets. Each process owns a shard of the parameters. A step takes gradients and
+// returns new parameters.
 //
-// The right way is the library's ShardedStep (unisono/sharded_step.h). Other ways break one of its rules on purpose, to show
-// what the rule is for (wrong_broadcasts.h). Do not train like that.
+// The correct implementation is the library's ShardedStep (unisono/sharded_step.h). The other implementations break one of its
+// rules on purpose, to show why the rule exists (wrong_broadcasts.h). Do not train with those.
 #pragma once
 
 #include <cstdint>
@@ -16,34 +16,38 @@
 
 namespace language_model {
 
-// zero_parameters: values that do not arrive become zeros, instead of staying what they were. differences: owners send by how
-// much their values have changed, and what arrives is added.
+// Says what happens to a value that does not arrive. zero_parameters: it becomes zero, instead of keeping its old value.
+// differences: owners send the changes of values, and receivers add them; a change that is lost is never added.
 enum class WrongBroadcast : uint8_t { none, zero_parameters, differences };
 
 struct ShardedPlan {
   unisono::ShardedOptions options;
   WrongBroadcast wrong = WrongBroadcast::none;
-  std::string ablation = {};  // as the option names it; empty: no rule is broken
+  std::string ablation = {};  // text of the option --ablation; empty: no rule is broken
 };
 
-// text: as ShardedOptions::parse reads it. ablation: empty; count or zero_fill, which are estimators; zero_parameters or
-// differences. clip_norm: the value if the text has no clip=. invalid: names the wrong option.
+// Parses the options of a sharded training. `text` has the options of ShardedOptions::parse. If it has no clip=, the gradients
+// are clipped to `clip_norm`. `ablation` names the rule to break; an empty text breaks none. `count` and `zero_fill` select a
+// wrong estimator; `zero_parameters` and `differences` select a wrong broadcast. Returns invalid, with the name of the option,
+// if an option is wrong.
 unisono::Result<ShardedPlan> parse_sharded(const std::string& text, const std::string& ablation, double clip_norm);
 
 class ShardedExchange {
  public:
   virtual ~ShardedExchange() = default;
-  // The parameters that this rank computes with: its own replica.
+  // Returns this rank's replica (copy) of the parameters, with which the rank computes its gradients.
   virtual std::span<const float> parameters() const = 0;
-  // The number of steps done.
+  // Returns the number of steps that are done.
   virtual uint32_t step() const = 0;
-  // gradients: this rank's, for all parameters. A rank that was away continues with the others, some steps later.
+  // Runs a step. `gradients` are this rank's gradients of all parameters. If the rank was away, it continues at the step of the
+  // other ranks.
   virtual unisono::Result<unisono::ShardedReport> run(std::span<const float> gradients, double rate) = 0;
-  // The owners' values of all parameters, equal on all ranks. All ranks call it alike.
+  // Writes, for every parameter, the value that its owner has. The result is equal on all ranks. All ranks must call it
+  // together.
   virtual unisono::Status owners_values(std::span<float> values) = 0;
 };
 
-// All ranks call it; all begin with rank 0's parameters. Errors: those of ShardedStep::make.
+// All ranks must call it. All of them start with the parameters of rank 0. Returns the errors of ShardedStep::make.
 unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded_exchange(const unisono::Group& group, const ShardedPlan& plan,
                                                                         std::span<const float> parameters,
                                                                         std::unique_ptr<unisono::ShardOptimizer> optimizer);

@@ -1,4 +1,4 @@
-// The results of a training with a sharded optimizer, for the table and for summary.json.
+// Prints the results of a training with a sharded optimizer. They are a part of the table and of summary.json.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

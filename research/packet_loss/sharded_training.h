@@ -1,5 +1,5 @@
-// A training with a sharded optimizer, and its records of each step: how much was missing, how old parameters were, and how far
-// replicas drifted apart.
+// A training with a sharded optimizer. In each step, it records how many values were missing, how old the parameters were, and
+// how far the replicas (the ranks' copies of the parameters) differed.
 #pragma once
 
 #include <cstdint>
@@ -16,29 +16,37 @@
 
 namespace language_model {
 
-// Sums over all steps of one rank so far. They are gathered as words, so every member has 8 bytes. A range is the content of
-// one datagram.
+// These numbers are sums over all steps of one rank so far. Every member has 8 bytes, because gather() sends them as 64-bit
+// words. A range is the content of one datagram.
 struct ShardedSums {
   struct Half {
-    uint64_t expected = 0;               // ranges that were sent to this rank
-    uint64_t missing = 0, repaired = 0;  // ranges that never came, and those that came only when they were requested again
-    uint64_t late = 0;                   // datagrams that came after their phase had closed
-    uint64_t cut = 0;                    // streams that a deadline ended, or that were silent
+    uint64_t expected = 0;  // ranges that were sent to this rank
+    // missing: ranges that never arrived. repaired: ranges that arrived only after they had been requested again.
+    uint64_t missing = 0, repaired = 0;
+    uint64_t late = 0;  // datagrams that arrived after the end of the phase to which they belong
+    uint64_t cut = 0;   // streams that ended because of a deadline or because the sender was silent or lost
   };
-  uint64_t steps = 0, learning = 0;  // learning: steps in which deadlines were still learned and everything was repaired
+  // learning: the steps in which no deadlines were known yet, so that all losses were repaired
+  uint64_t steps = 0, learning = 0;
   Half gradients, values;
-  uint64_t full_ranges = 0, short_ranges = 0,
-           empty_ranges = 0;  // of the own shard: with all, some, and none of the others' gradients
-  uint64_t ranges = 0, stale = 0, fetched = 0, held = 0,
-           age_max = 0;          // of the others' values at the end of steps, and of the own shard
-  uint64_t behind = 0;           // steps that this rank was not there for
-  uint64_t scalars_missing = 0;  // norms of other ranks that were old
-  uint64_t skipped = 0;          // steps that changed nothing, because gradients were not finite
+  // Numbers of ranges of this rank's shard for which the gradients of all, of some, or of none of the other ranks arrived.
+  uint64_t full_ranges = 0, short_ranges = 0, empty_ranges = 0;
+  // These numbers are sums over the steps:
+  // - ranges: the ranges of the other ranks' shards
+  // - stale: the ranges that were older than the step when it ended
+  // - fetched: the ranges that were requested again because they were too old
+  // - held: the ranges of this rank's shard that were not updated, because no contribution to them arrived
+  //
+  // age_max is the largest age of any range, in steps.
+  uint64_t ranges = 0, stale = 0, fetched = 0, held = 0, age_max = 0;
+  uint64_t behind = 0;           // steps in which this rank did not take part
+  uint64_t scalars_missing = 0;  // gradient norms of other ranks that did not arrive, so that their previous norms were used
+  uint64_t skipped = 0;          // steps without an update, because the gradients were not finite
   uint64_t reduce_us = 0, update_us = 0, gather_us = 0;
 };
-// The share of ranges that did not come the first time: (missing + repaired) / expected.
+// Returns the share of ranges that did not arrive when they were sent first: (missing + repaired) / expected.
 double lost_share(const ShardedSums::Half& half);
-// Sums over all ranks; age_max is the largest.
+// Returns the sums over all ranks. age_max is not a sum, but the largest value of all ranks.
 ShardedSums sum_of(std::span<const ShardedSums> ranks);
 
 struct DriftPoint {
@@ -46,39 +54,41 @@ struct DriftPoint {
   unisono::ShardedDrift drift;
 };
 
-// Losses on the held-out text.
+// Two losses on the held-out text.
 struct ReplicaPoint {
   size_t step = 0;
-  float owners = 0;   // with the owners' values
-  float replica = 0;  // the mean over the ranks of their losses on a part of the held-out text, each with its own replica
+  float owners = 0;  // computed with the parameter values that the owners have
+  // Each rank computes the loss of its own replica on a part of the held-out text. This is the mean over the ranks.
+  float replica = 0;
 };
 
 struct ShardedNotes {
-  ShardedSums sums;               // this rank's
-  std::vector<DriftPoint> drift;  // equal on all ranks
+  ShardedSums sums;               // the sums of this rank
+  std::vector<DriftPoint> drift;  // measurements of the differences between replicas; equal on all ranks
   std::vector<ReplicaPoint> validation;
-  std::vector<std::string> warnings;  // each once
+  std::vector<std::string> warnings;  // all warnings; equal ones are listed once
 };
 
 // The report at the end of a training.
 struct ShardedResults {
-  std::string options;   // as ShardedOptions::to_string says them
-  std::string ablation;  // empty: no rule was broken
-  ShardedNotes notes;    // rank 0's
+  std::string options;   // text of ShardedOptions::to_string
+  std::string ablation;  // the rule that was broken; empty: none
+  ShardedNotes notes;    // These notes are from rank 0.
   std::vector<ShardedSums> ranks;
 };
 
 class ShardedTraining {
  public:
-  // All ranks call it; all begin with rank 0's parameters, whatever the others give. Errors: those of make_sharded_exchange.
+  // All ranks must call it. All of them use the parameters of rank 0; the parameters of the other ranks are ignored. Returns
+  // the errors of make_sharded_exchange.
   static unisono::Result<std::unique_ptr<ShardedTraining>> make(const ShardedPlan& plan, const ParameterLayout& layout,
                                                                 const OptimizerOptions& options,
                                                                 std::span<const float> parameters, GradientExchange& exchange);
 
-  // The number of steps done.
+  // Returns the number of steps that are done.
   size_t step() const { return exchange_->step(); }
   std::span<const float> parameters() const { return exchange_->parameters(); }
-  // A rank that was away skips steps: step() then grows by more than one.
+  // Runs a step. If this rank was away, step() grows by more than one.
   unisono::Status run(std::span<const float> gradients);
   unisono::Status owners_values(std::span<float> values) { return exchange_->owners_values(values); }
   void note_validation(const ReplicaPoint& point) { notes_.validation.push_back(point); }

@@ -63,9 +63,9 @@ std::vector<Trained> train(const TrainingOptions& options, const char* transport
   return all;
 }
 
-// For tests in which nothing may be lost. A rank that is later than a learned deadline, as on a loaded machine, counts as lost
-// datagrams do.
-const std::string patient = "deadline=20s,";
+// For tests without loss. With learned deadlines, data that comes late on a loaded machine would count as lost. So this long
+// deadline replaces them.
+const std::string deadline_text = "deadline=20s,";
 
 std::vector<Trained> train_sharded(TrainingOptions options, const ShardedPlan& plan, const char* transport) {
   options.sharded = plan;
@@ -78,7 +78,8 @@ TEST(ShardAdamW, shards_get_the_bits_that_the_whole_gets) {
   AdamW whole(layout, options);
   std::vector<float> expected(layout.count, 0.3f), found = expected, gradients(layout.count);
   constexpr uint32_t world = 4;
-  const size_t most = (layout.count / 16 / world + 1) * 16;  // so that borders are inside of regions
+  // elements per shard; not a multiple of region sizes, so shard borders are inside regions
+  const size_t most = (layout.count / 16 / world + 1) * 16;
   ASSERT_GT(layout.count, (world - 1) * most);
   std::vector<std::unique_ptr<unisono::ShardOptimizer>> shards;
   for (uint32_t rank = 0; rank < world; ++rank) {
@@ -92,7 +93,7 @@ TEST(ShardAdamW, shards_get_the_bits_that_the_whole_gets) {
     for (uint32_t rank = 0; rank < world; ++rank) {
       shards[rank]->set_rate(learning_rate(options, step));
       const size_t begin = rank * most, end = std::min(begin + most, layout.count), middle = begin + 7;
-      // In two parts, as ranges come.
+      // Update in two parts, as ranges arrive separately.
       for (const auto& [from, to] : {std::pair{begin, middle}, std::pair{middle, end}}) {
         shards[rank]->update({.begin = from - begin,
                               .values = std::span(found).subspan(from, to - from),
@@ -104,11 +105,11 @@ TEST(ShardAdamW, shards_get_the_bits_that_the_whole_gets) {
   }
 }
 
-TEST(ShardedTraining, without_loss_it_has_the_bits_of_the_training_that_averages_gradients) {
+TEST(ShardedTraining, without_loss_the_bits_are_those_of_the_training_that_averages_gradients) {
   const auto options = small_training(no_clipping);
   const auto expected = train(options, "shm");
-  for (const auto& [text, transport] : {std::pair{patient + "loss_budget=1,drift=5", "udp"},
-                                        {patient + "loss_budget=0", "udp"},
+  for (const auto& [text, transport] : {std::pair{deadline_text + "loss_budget=1,drift=5", "udp"},
+                                        {deadline_text + "loss_budget=0", "udp"},
                                         {"delivery=reliable", "shm"}}) {
     const auto found = train_sharded(options, plan(text), transport);
     for (uint32_t rank = 0; rank < ranks; ++rank) {
@@ -126,33 +127,33 @@ TEST(ShardedTraining, without_loss_it_has_the_bits_of_the_training_that_averages
 TEST(ShardedTraining, clips_as_the_training_that_averages_gradients_does_up_to_rounding) {
   const auto options = small_training(0.5f);
   const auto expected = train(options, "shm");
-  const auto found = train_sharded(options, plan(patient + "loss_budget=1", "", options.optimizer.norm_max), "udp");
+  const auto found = train_sharded(options, plan(deadline_text + "loss_budget=1", "", options.optimizer.norm_max), "udp");
   for (size_t i = 0; i < expected[0].history.losses.size(); ++i)
     EXPECT_NEAR(found[0].history.losses[i], expected[0].history.losses[i], 1e-4) << i;
-  const auto unclipped = train_sharded(options, plan(patient + "loss_budget=1", "", 0), "udp");
+  const auto unclipped = train_sharded(options, plan(deadline_text + "loss_budget=1", "", 0), "udp");
   EXPECT_GT(std::abs(unclipped[0].history.losses.back() - expected[0].history.losses.back()), 1e-3);
 }
 
-// Only the treatment of lost datagrams is wrong in them.
-TEST(ShardedTraining, where_nothing_is_lost_the_ways_that_are_wrong_are_right) {
+// The wrong implementations differ only in their treatment of lost datagrams.
+TEST(ShardedTraining, without_loss_the_wrong_variants_are_right) {
   const auto options = small_training(1.0f);
   const auto expected = train(options, "shm");
   for (const char* ablation : {"count", "zero_fill", "zero_parameters", "differences"}) {
-    const auto found = train_sharded(options, plan(patient + "loss_budget=1,drift=13", ablation, 1), "udp");
+    const auto found = train_sharded(options, plan(deadline_text + "loss_budget=1,drift=13", ablation, 1), "udp");
     for (size_t i = 0; i < expected[0].history.losses.size(); ++i)
       EXPECT_NEAR(found[1].history.losses[i], expected[0].history.losses[i], 1e-3) << ablation << " " << i;
     for (const auto& rank : found) EXPECT_EQ(rank.parameters, found[0].parameters) << ablation;
     ASSERT_EQ(found[0].notes.drift.size(), 2u) << ablation;
-    // Sums of differences are the values but for rounding.
+    // `differences` adds up rounded changes, so replicas differ from the owners by rounding errors.
     EXPECT_LT(found[0].notes.drift[1].drift.owner, 1e-12) << ablation;
     EXPECT_GT(found[0].notes.drift[1].drift.second_moment, 1e-9) << ablation;
   }
 }
 
-TEST(ShardedTraining, notes_say_what_was_expected_and_that_nothing_was_missing) {
+TEST(ShardedTraining, notes_report_the_expected_values_and_that_none_was_missing) {
   const auto learning = train_sharded(small_training(1.0f), plan("loss_budget=1"), "udp");
   for (const auto& rank : learning) EXPECT_GE(rank.notes.sums.learning, 19u);
-  const auto all = train_sharded(small_training(1.0f), plan(patient + "loss_budget=1,drift=13"), "udp");
+  const auto all = train_sharded(small_training(1.0f), plan(deadline_text + "loss_budget=1,drift=13"), "udp");
   for (const auto& rank : all) {
     const auto& sums = rank.notes.sums;
     EXPECT_EQ(sums.steps, 26u);
@@ -169,7 +170,7 @@ TEST(ShardedTraining, notes_say_what_was_expected_and_that_nothing_was_missing) 
   }
 }
 
-TEST(ShardedTraining, refuses_what_makes_no_sense) {
+TEST(ShardedTraining, contradictory_options_are_refused) {
   EXPECT_EQ(parse_sharded("loss_budget=2", "", 1).status().code(), Code::invalid);
   const auto unknown = parse_sharded("", "zeros", 1);
   EXPECT_NE(unknown.status().message().find("zeros is none of count, zero_fill, zero_parameters, differences"),
@@ -184,7 +185,7 @@ TEST(ShardedTraining, refuses_what_makes_no_sense) {
   EXPECT_EQ(Trainer::make(options, {}, text, *exchange).status().code(), Code::unsupported);
 }
 
-TEST(ShardedResults, table_and_summary_say_what_was_lost_and_how_far_replicas_drifted) {
+TEST(ShardedResults, table_and_summary_report_losses_and_drift) {
   Results results;
   EXPECT_TRUE(nlohmann::json::parse(summary_json(results))["sharded"].is_null());
   const double unknown = std::numeric_limits<double>::quiet_NaN();

@@ -60,8 +60,8 @@ class WrongExchange final : public ShardedExchange {
   const unisono::ShardLayout layout_;
   std::unique_ptr<unisono::ShardOptimizer> optimizer_;
   std::vector<float> parameters_, received_;
-  std::vector<float> owned_, before_,
-      gradient_;  // the own shard: its values, those of the step before, and the averaged gradient
+  // These belong to this rank's shard: its values, the values before the step, and the averaged gradients.
+  std::vector<float> owned_, before_, gradient_;
   uint32_t step_ = 0;
 };
 
@@ -120,8 +120,8 @@ Status WrongExchange::broadcast(unisono::ShardedReport& report) {
   return {};
 }
 
-// The distance of replicas from the owners' values, over all elements. There is no formula to compare with: that of a random
-// walk needs the time since all were equal.
+// Measures how far the replicas are from the values of the owners, over all elements. No expected distance is reported. With
+// `differences`, the replicas drift like random walks, so the distance depends on the time since they were equal.
 Status WrongExchange::measure_drift(unisono::ShardedReport& report) {
   if (auto gathered = owners_values(received_); !gathered.ok()) return gathered;
   double squares = 0;
@@ -156,7 +156,7 @@ Result<std::unique_ptr<ShardedExchange>> make_wrong_broadcast(const unisono::Gro
   const auto layout = calls.shard_layout(ConstTensor(std::span<const float>(values)));
   if (!layout.ok()) return layout.status();
   if (layout->count(layout->world - 1) == 0)
-    return Status(Code::invalid, "so few parameters that some rank has no shard of them");
+    return Status(Code::invalid, "the model has too few parameters: some ranks would have no shard");
   return std::unique_ptr<ShardedExchange>(
       std::make_unique<WrongExchange>(group, plan, *layout, std::move(values), std::move(optimizer)));
 }

@@ -35,7 +35,7 @@ class Q80Reducer final : public Reducer {
     mine_.resize(bytes);
     all_.resize(bytes * group_.world_size());
     q80_encode(values, mine_);
-    // direct: to each of the others at once, not along a ring.
+    // With the schedule `direct`, each rank sends to all others at once. With a ring, the blocks would go from rank to rank.
     auto report = group_.all_gather(std::span<const uint8_t>(mine_), std::span<uint8_t>(all_), {},
                                     {.schedule = unisono::ScheduleKind::direct, .codec = Codec{}});
     if (!report.ok()) return report;

@@ -1,12 +1,12 @@
-// tensor_parallel: prefill and decode of a transformer whose weights are split over the ranks, once for each way to send
-// partial sums.
+// tensor_parallel: runs the prefill and the decode of a transformer whose weights are split over the ranks. They run once for
+// each way to send partial sums.
 //
 //   unisono launch -n 4 -- tensor_parallel                          inside this machine
-//   unisono launch -n 4 --rate 100M -- tensor_parallel              over links that the launcher plays
+//   unisono launch -n 4 --rate 100M -- tensor_parallel              over links that the launcher emulates
 //   run_limited --rate 1G -- --repetitions 5 --out out              over links of 1 Gbit/s, see README.md
 //
-// Exit status: 0 if all ranks ended with the same bits; 1 if not; 2 if the run could not be done, with the reason on standard
-// error.
+// The exit status is 0 if all ranks ended with the same bits, and 1 if they did not. It is 2 if the run failed; the reason is
+// then on standard error.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -38,31 +38,32 @@ struct Arguments {
 
 void declare_options(CLI::App& app, Arguments& a) {
   app.add_option("--settings", a.settings,
-                 "how partial sums travel, in turn: exact, q80, or a codec as docs/guides/thin_links.md has them; compared "
-                 "with the first")
+                 "encodings of the partial sums, tried in turn: exact, q80, or a codec of docs/guides/thin_links.md; compared "
+                 "with the first one")
       ->capture_default_str()
       ->delimiter(',');
   app.add_option("--blocks", a.shape.blocks, "transformer blocks")->capture_default_str();
-  app.add_option("--weight-sets", a.shape.weight_sets, "different blocks' weights in memory; block i takes set i mod this")
+  app.add_option("--weight-sets", a.shape.weight_sets,
+                 "number of different weight sets in memory; block i uses set i modulo this")
       ->capture_default_str();
   app.add_option("--hidden", a.shape.hidden, "width of the residual stream")->capture_default_str();
-  app.add_option("--heads", a.shape.heads, "of the attention")->capture_default_str();
+  app.add_option("--heads", a.shape.heads, "number of attention heads")->capture_default_str();
   app.add_option("--inner", a.shape.inner, "width of the gated MLP")->capture_default_str();
   app.add_option("--prompt", a.measure.prompt, "tokens of the prefill")->capture_default_str()->check(CLI::Range(1, 1 << 19));
-  app.add_option("--tokens", a.measure.tokens, "tokens that are decoded after it, one at a time")
+  app.add_option("--tokens", a.measure.tokens, "tokens to decode after the prompt, one at a time")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 19));
-  app.add_option("--repetitions", a.measure.repetitions, "of prefill and decode with every setting")
+  app.add_option("--repetitions", a.measure.repetitions, "repetitions of prefill and decode with every setting")
       ->capture_default_str()
       ->check(CLI::Range(1, 10000));
-  app.add_option("--seed", a.measure.weights.seed, "of weights and tokens")->capture_default_str();
-  app.add_option("--outlier", a.measure.weights.outlier, "how many times larger one channel in 512 is; 1: none is")
+  app.add_option("--seed", a.measure.weights.seed, "seed of weights and tokens")->capture_default_str();
+  app.add_option("--outlier", a.measure.weights.outlier, "factor by which one channel in 512 is larger; 1: no such channel")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 1000.0));
   app.add_option("--out", a.out, "directory for summary.json, times.svg and alone.svg");
 }
 
-// All ranks must compute the same thing, or they would add up parts of different models.
+// Checks that all ranks have the same options. If they had not, they would add up parts of different models.
 Status check_agreement(const Arguments& a, Group& group) {
   const auto& m = a.measure;
   std::vector<uint64_t> numbers{a.shape.blocks, a.shape.weight_sets,
@@ -79,7 +80,8 @@ Status check_agreement(const Arguments& a, Group& group) {
   if (!all.ok()) return all.status();
   for (size_t i = 0; i < all->size(); ++i) {
     if ((*all)[i] != (*all)[i % numbers.size()])
-      return Status(Code::invalid, fmt::format("rank {} was started with other options than rank 0", i / numbers.size()));
+      return Status(Code::invalid,
+                    fmt::format("rank {} was started with options that differ from those of rank 0", i / numbers.size()));
   }
   return {};
 }
@@ -128,8 +130,8 @@ Result<int> run(Arguments a) {
 int main(int argc, char** argv) {
   tensor_parallel::Arguments arguments;
   CLI::App app(
-      "Prefill and decode of a transformer with made-up weights, tensor-parallel over Unisono, once for each way to send "
-      "partial sums.\n"
+      "Runs prefill and decode of a transformer with random weights, tensor-parallel over Unisono, once for each encoding "
+      "of the partial sums.\n"
       "Start it on several processes with: unisono launch -n 4 -- tensor_parallel");
   tensor_parallel::declare_options(app, arguments);
   try {

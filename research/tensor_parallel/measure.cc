@@ -22,14 +22,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// All-reduces while nobody computes, after each run of a setting.
+// After each run of a setting, this many all-reduces are measured alone, without computing.
 constexpr size_t alone_prefill_calls = 1;
 constexpr size_t alone_decode_calls = 8;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 uint64_t hash_of(std::span<const float> values) {
-  uint64_t hash = 0xCBF29CE484222325ull;  // FNV-1a, by words
+  uint64_t hash = 0xCBF29CE484222325ull;  // FNV-1a hash over 32-bit words
   for (const float value : values) hash = (hash ^ std::bit_cast<uint32_t>(value)) * 0x100000001B3ull;
   return hash;
 }
@@ -50,7 +50,7 @@ class Measurement {
 
   Result<Measured> run(const OnRun& on_run) {
     const size_t settings = options_.settings.size();
-    // Connections and buffers are new, so one call of each size comes first and does not count.
+    // Make one call of each size to warm up connections and buffers. These calls are not counted.
     for (size_t i = 0; i < settings; ++i) {
       for (const auto embedded : {std::span(prompt_), token(0)}) {
         if (const auto call = alone(*reducers_[i], embedded); !call.ok()) return call.status();
@@ -58,8 +58,8 @@ class Measurement {
     }
     for (size_t repetition = 0; repetition < options_.repetitions; ++repetition) {
       for (size_t turn = 0; turn < settings; ++turn) {
-        // Each repetition begins one setting later, so that no setting always follows the same one. The first repetition begins
-        // with the reference.
+        // Each repetition begins with another setting. Otherwise a setting would always follow the same one. The first
+        // repetition begins with the reference, settings[0].
         const size_t i = (turn + repetition) % settings;
         if (auto done = run_setting(i, repetition); !done.ok()) return done;
         if (on_run) on_run(repetition * settings + turn + 1, options_.settings[i].name);
@@ -76,7 +76,7 @@ class Measurement {
   Status run_setting(size_t index, size_t repetition) {
     SettingResult& result = measured_.results[index];
     Reducer& reducer = *reducers_[index];
-    model_.forget();
+    model_.clear_cache();
     if (auto met = group_.barrier(); !met.ok()) return met.status();
     std::span<const float> hidden;
     if (auto done = run_step(reducer, prompt_, result.prefill, hidden); !done.ok()) return done;
@@ -89,7 +89,7 @@ class Measurement {
     return run_alone(reducer, result);
   }
 
-  // The times stay in pending_ until judge(), which exchanges them when nothing is measured.
+  // Runs one step and appends its times to pending_. The ranks exchange the times later, in judge(), when nothing is measured.
   Status run_step(Reducer& reducer, std::span<const float> embedded, Phase& phase, std::span<const float>& hidden) {
     TimedReducer timed(reducer);
     const auto start = Clock::now();
@@ -110,14 +110,15 @@ class Measurement {
     return {};
   }
 
-  // Gathers the times of the steps since the last call, and checks that all ranks ended with the same bits.
+  // Gathers the times of the steps since the last call, and checks that the hidden states of all ranks have the same bits.
   Status judge(size_t index, size_t repetition, const char* name, std::vector<float>& exact, Phase& phase,
                std::span<const float> hidden) {
     if (repetition == 0) {
       if (index == 0) exact.assign(hidden.begin(), hidden.end());
       phase.snr_db = snr_db(exact, hidden);
     }
-    if (!options_.settings[index].codec) phase.codec = "q80";  // Unisono moved bytes
+    // Unisono's report names the plain codec, because it moved bytes.
+    if (!options_.settings[index].codec) phase.codec = "q80";
     const auto times = gather(group_, std::exchange(pending_, {}));
     if (!times.ok()) return times.status();
     add_steps(*times, phase);

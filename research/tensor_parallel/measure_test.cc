@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/concat.h"
 #include "research/tensor_parallel/results.h"
 #include "research/tensor_parallel/test_group.h"
 
@@ -24,13 +25,13 @@ MeasureOptions all_settings() {
   return options;
 }
 
-// The results of rank 0. The model of rank 1 can have outliers of another size.
-Measured measured(uint32_t ranks, std::optional<float> strange_outlier = {}) {
+// Returns the results of rank 0. If `different_outlier` is given, rank 1 has other weights, so its results differ.
+Measured measured(uint32_t ranks, std::optional<float> different_outlier = {}) {
   Measured result;
   with_group(ranks, [&](unisono::Group& group) {
     const auto options = all_settings();
     auto weights = options.weights;
-    if (strange_outlier && group.rank() == 1) weights.outlier = *strange_outlier;
+    if (different_outlier && group.rank() == 1) weights.outlier = *different_outlier;
     Transformer model(small, weights, {.index = group.rank(), .count = ranks});
     auto done = measure(group, model, options, {});
     ASSERT_TRUE(done.ok()) << done.status().to_string();
@@ -74,13 +75,14 @@ TEST(Measure, results_are_compared_with_the_first_setting) {
   EXPECT_EQ(done.results[0].prefill.snr_db, std::numeric_limits<double>::infinity());
   for (size_t i = 1; i < done.results.size(); ++i) {
     const auto& result = done.results[i];
-    if (!result.prefill.codec_note.empty()) continue;  // inside one host encoding seldom pays
+    if (!result.prefill.codec_note.empty()) continue;  // the codec was not used: inside one host it seldom pays
     EXPECT_GT(result.prefill.snr_db, 5) << result.setting.name;
     EXPECT_LT(result.prefill.snr_db, 90) << result.setting.name;
   }
 }
 
-// 2 blocks with two sums each of 6 × 1536 or 1536 values, to 2 others, in blocks of 34 bytes.
+// Each rank sends 4 sums per step (2 for each of 2 blocks) to 2 other ranks. A sum has 1536 values per token, and the prefill
+// has 6 tokens. 32 values take 34 bytes.
 TEST(Measure, q80_sends_34_bytes_for_32_values_to_each_of_the_others) {
   const auto done = measured(3);
   ASSERT_EQ(done.results.size(), 5u);
@@ -92,7 +94,7 @@ TEST(Measure, q80_sends_34_bytes_for_32_values_to_each_of_the_others) {
   EXPECT_EQ(q80.decode.codec, "q80");
 }
 
-TEST(Measure, a_rank_that_ends_otherwise_is_named) {
+TEST(Measure, a_rank_with_a_different_result_is_named) {
   const auto done = measured(2, 5.0f);
   ASSERT_EQ(done.faults.size(), 5u * 2 * 2);
   EXPECT_NE(done.faults.front().find("exact, repetition 1: after the prefill rank 1 has another hidden state than rank 0"),
@@ -136,7 +138,7 @@ TEST(Results, the_table_has_a_line_for_each_setting_and_says_why_a_codec_was_lef
 }
 
 TEST(Results, files_are_written) {
-  const auto folder = std::filesystem::temp_directory_path() / ("tensor_parallel_results_" + std::to_string(getpid()));
+  const auto folder = std::filesystem::temp_directory_path() / (unisono::concat("tensor_parallel_results_", getpid()));
   const auto written = write_files(results_of(measured(2)), folder.string());
   ASSERT_TRUE(written.ok()) << written.to_string();
   std::ifstream file(folder / "summary.json");

@@ -1,4 +1,4 @@
-// The loops of Q80, compiled once per instruction set from q80_kernels.cc.
+// The loops of Q80. q80_kernels.cc is compiled once for each instruction set.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ struct Q80Kernels {
   void (*add)(const uint8_t* encoded, size_t count, float* sums);
 };
 
-// Every build that this machine can run, the plainest first.
+// Returns all builds that this machine can run. The baseline is the first.
 std::vector<const Q80Kernels*> supported_q80_kernels();
 
 }  // namespace tensor_parallel

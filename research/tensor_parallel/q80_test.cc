@@ -39,9 +39,9 @@ std::vector<float> random_values(size_t count, float deviation) {
 
 TEST(Q80, a_block_is_a_scale_and_32_codes) {
   std::vector<float> values(32);
-  values[0] = 127;  // the scale is 1: 0x3C00 as fp16
+  values[0] = 127;  // largest magnitude 127, so the scale is 1: 0x3C00 in fp16
   values[1] = -127;
-  values[2] = 2.5f;  // halves go away from zero
+  values[2] = 2.5f;  // halves round away from zero: 2.5 becomes 3
   values[3] = -2.5f;
   values[31] = 1.25f;
   const auto bytes = encoded(values);
@@ -66,13 +66,14 @@ TEST(Q80, any_length_has_a_shorter_last_block) {
     for (size_t i = 0; i < count; ++i) {
       float largest = 0;
       for (size_t j = i / 32 * 32; j < std::min(count, i / 32 * 32 + 32); ++j) largest = std::max(largest, std::abs(values[j]));
-      // Half a step, and what rounding the scale to 11 bits does to 127 of them.
+      // The error is at most half a step of largest / 127, plus 127 times the rounding error of the scale. fp16 has 11 bits, so
+      // that error is at most 2^-11 of the scale.
       EXPECT_LE(std::abs(back[i] - values[i]), largest / 127 * (0.5f + 127.0f / 2048) * 1.0001f) << i << " of " << count;
     }
   }
 }
 
-TEST(Q80, add_adds_to_what_is_there) {
+TEST(Q80, add_accumulates) {
   const std::vector<float> values{127, 0, -127};
   std::vector<float> sums{1, 2, 3};
   q80_add(encoded(values), sums);
@@ -80,10 +81,11 @@ TEST(Q80, add_adds_to_what_is_there) {
   EXPECT_EQ(sums, (std::vector<float>{255, 2, -251}));
 }
 
-TEST(Q80, zeros_and_what_no_scale_can_hold_become_zero) {
+TEST(Q80, zeros_and_values_too_small_for_a_scale_become_zero) {
   EXPECT_EQ(round_trip(std::vector<float>(33)), std::vector<float>(33));
   const float denormal = std::numeric_limits<float>::denorm_min();
-  EXPECT_EQ(round_trip({denormal, -denormal, 1e-38f, 1e-7f}), std::vector<float>(4));  // scale 8e-10: below half of 2^-24
+  // The scale is 1e-7 / 127 = 8e-10. It is below 2^-25, so it rounds to 0.
+  EXPECT_EQ(round_trip({denormal, -denormal, 1e-38f, 1e-7f}), std::vector<float>(4));
 }
 
 TEST(Q80, small_scales_are_halves_without_a_leading_one) {
@@ -92,13 +94,13 @@ TEST(Q80, small_scales_are_halves_without_a_leading_one) {
   EXPECT_EQ(back, (std::vector<float>{127 * 3 * step, -127 * 3 * step, 3 * step}));
 }
 
-TEST(Q80, a_value_that_is_no_number_takes_its_block_and_no_other) {
+TEST(Q80, a_nan_spoils_its_block_and_no_other) {
   const float infinity = std::numeric_limits<float>::infinity();
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN(), infinity, -infinity, 1e8f}) {
     auto values = random_values(70, 1);
     const auto good = round_trip(values);
-    values[40] = bad;  // 1e8 / 127 is beyond fp16
+    values[40] = bad;  // for 1e8, the scale 1e8 / 127 exceeds the fp16 range
     const auto back = round_trip(values);
     for (size_t i = 0; i < values.size(); ++i) {
       if (i / 32 == 1) EXPECT_TRUE(std::isnan(back[i])) << i;

@@ -23,7 +23,7 @@ using unisono::cli::Series;
 namespace {
 
 struct PhaseName {
-  const char* name;  // of the JSON
+  const char* name;  // the name in the JSON file
   const char* title;
   Phase SettingResult::*phase;
 };
@@ -44,8 +44,8 @@ double median_ms(const Phase& phase, double (*of)(const Step&)) { return quantil
 
 double alone_ms(const Phase& phase) { return 1000 * quantile(phase.alone_s, 0.5); }
 
-// How many times as fast as the reference. Each step is compared with the reference's in the same repetition, so that other
-// load on the machine matters less.
+// Returns how many times faster the phase is than the reference. Each step is compared with the reference's step in the same
+// repetition, so that other load on the machine matters less.
 double speed_up(const Phase& reference, const Phase& phase) {
   std::vector<double> ratios;
   for (size_t i = 0; i < std::min(reference.steps.size(), phase.steps.size()); ++i)
@@ -57,7 +57,7 @@ size_t tokens_of(const Results& r, const PhaseName& name) {
   return name.phase == &SettingResult::prefill ? r.options.prompt : 1;
 }
 
-// Two decimals, and fewer for large values.
+// Formats a value with two decimals. Large values get fewer.
 std::string number(double value) {
   return value >= 1000  ? fmt::format("{:.0f}", value)
          : value >= 100 ? fmt::format("{:.1f}", value)
@@ -118,7 +118,7 @@ nlohmann::json to_json(const Phase& phase) {
           {"snr_db", finite(phase.snr_db)}};
 }
 
-// A bar chart with a bar for each setting: communication on top of computing.
+// Returns bar charts with one bar for each setting. In a bar, the communication time is stacked on the computing time.
 std::vector<Panel> panels_of(const Results& r) {
   std::vector<Panel> panels;
   for (const PhaseName& name : phases) {
@@ -145,7 +145,7 @@ std::vector<Panel> panels_of(const Results& r) {
   return panels;
 }
 
-// A bar chart of the same all-reduces while no rank computes.
+// Returns one bar chart for each phase. The charts show all-reduces of the phase's size that ran alone, without computation.
 std::vector<Panel> alone_panels_of(const Results& r) {
   std::vector<Panel> panels;
   for (const PhaseName& name : phases) {
@@ -210,7 +210,7 @@ std::string table(const Results& r) {
   out +=
       "  communication: all-reduces, coding included, from the last rank's first message to the first rank's sum; compute: all "
       "other time\n"
-      "  alone: one all-reduce of this size while nobody computes; sent: elements and scales, per rank and token\n"
+      "  alone: one all-reduce of this size while no rank computes; sent: elements and scales, per rank and token\n"
       "  SNR: of the hidden state behind the last norm, of all prefill tokens and of the last decoded one, against the first "
       "setting\n";
   return out;

@@ -16,7 +16,8 @@ using unisono::Status;
 
 namespace {
 
-// The number of queries in a block. With blocks, most of the scores above the diagonal are never computed.
+// Queries are processed in blocks of this size. Most of the scores above the diagonal (those of later keys) are then not
+// computed.
 constexpr size_t query_block = 32;
 
 enum MatrixName : uint64_t { query, key, value, mix, gate, up, down, matrices_per_block };
@@ -174,9 +175,10 @@ Result<std::span<const float>> Transformer::forward(std::span<const float> embed
   const size_t hidden = shape_.hidden;
   const size_t tokens = embedded.size() / hidden;
   if (tokens == 0 || embedded.size() % hidden != 0)
-    return Status(Code::invalid, fmt::format("{} values are no rows of {}", embedded.size(), hidden));
+    return Status(Code::invalid, fmt::format("{} values are not a multiple of the row size {}", embedded.size(), hidden));
   if (position_ + tokens > shape_.context)
-    return Status(Code::invalid, fmt::format("{} + {} tokens: the cache holds {}", position_, tokens, shape_.context));
+    return Status(Code::invalid,
+                  fmt::format("{} + {} tokens exceed the cache of {} tokens", position_, tokens, shape_.context));
   reserve(tokens);
   std::copy(embedded.begin(), embedded.end(), stream_.begin());
   const auto multiply = [&](const Buffer& a, size_t inside, const Buffer& b, Buffer& out, size_t columns) {

@@ -1,8 +1,9 @@
-// One rank's part of a transformer, split as Megatron does (Shoeybi et al., 2019): each rank has some of the attention's heads
-// and some of the columns of the gated MLP, so that a block needs two sums over the ranks, each of tokens × hidden values.
+// The part of a transformer that one rank computes. The model is split as in Megatron (Shoeybi et al., 2019): each rank has
+// some of the attention's heads and some of the columns of the gated MLP. Therefore each block needs two sums over the ranks. A
+// sum has tokens × hidden values.
 //
-// Blocks are those of Llama: RMSNorm, rotary causal attention with a cache of keys and values, RMSNorm, SwiGLU. Norms and the
-// residual stream are computed by every rank and not sent; ranks on machines of one kind get the same bits.
+// The blocks are like those of Llama: RMSNorm, rotary causal attention with a cache of keys and values, RMSNorm, SwiGLU. Every
+// rank computes the norms and the residual stream itself. Ranks whose machines are of the same kind get the same bits.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +19,13 @@ namespace tensor_parallel {
 
 struct Shape {
   size_t blocks = 2;
-  size_t weight_sets = 2;  // block i has the weights of block i % weight_sets: more blocks than memory has weights for
+  // Block i has the weights of block i % weight_sets. A model may therefore have more blocks than fit into memory.
+  size_t weight_sets = 2;
   size_t hidden = 4096;
   size_t heads = 32;
-  size_t inner = 11008;  // of the MLP
-  size_t context = 0;    // tokens that the cache holds
-  // invalid: names the number that is impossible or cannot be split over this many ranks.
+  size_t inner = 11008;  // width of the MLP
+  size_t context = 0;    // number of tokens for which the cache has space
+  // Returns invalid, with the wrong number, if the shape is impossible, or if it cannot be split over `world_size` ranks.
   unisono::Status validate(uint32_t world_size) const;
   size_t head_width() const { return hidden / heads; }
   friend bool operator==(const Shape&, const Shape&) = default;
@@ -31,37 +33,38 @@ struct Shape {
 
 struct WeightOptions {
   uint64_t seed = 1;
-  float outlier = 20;  // see weights.h
+  float outlier = 20;  // the weights of outlier channels are multiplied by this, see weights.h
 };
 
-// Rank and world size.
+// Says which part of the model this process computes: part `index` (the rank) of `count` parts (the world size).
 struct Part {
   uint32_t index = 0;
   uint32_t count = 1;
 };
 
-// Turns partial sums into sums. Every rank ends with the same bits.
+// Replaces the partial results of each rank by their sum over the ranks. The sums must have the same bits on all ranks.
 class Reducer {
  public:
   virtual ~Reducer() = default;
   virtual unisono::Result<unisono::Report> sum(std::span<float> values) = 0;
 };
 
-// The model's input for the tokens first, first + 1, …: rows of `hidden` values.
+// Returns the model's input for `tokens` tokens. The first of them is token number `first`. Each token is a row of `hidden`
+// values.
 std::vector<float> embeddings(const Shape& shape, const WeightOptions& options, size_t first, size_t tokens);
 
 class Transformer {
  public:
-  // shape must have passed validate(). Makes the weights.
+  // Generates the weights. `shape` must have passed validate().
   Transformer(const Shape& shape, const WeightOptions& options, Part part);
   Transformer(const Transformer&) = delete;
   Transformer& operator=(const Transformer&) = delete;
 
-  // Computes the next tokens: tokens × hidden values in, as many out, after the last norm. The result stays valid until the
-  // next call.
+  // Computes the next tokens. `embedded` has tokens × hidden values. Returns the same number of values; they are the output of
+  // the last norm. They stay valid until the next call.
   unisono::Result<std::span<const float>> forward(std::span<const float> embedded, Reducer& reducer);
-  // Empties the cache: the next token is the first.
-  void forget() { position_ = 0; }
+  // Empties the cache, so that the next token is the first one.
+  void clear_cache() { position_ = 0; }
 
   const Shape& shape() const { return shape_; }
   size_t weight_bytes() const;
@@ -69,13 +72,13 @@ class Transformer {
  private:
   using Buffer = language_model::Buffer<float>;
   struct Weights {
-    Buffer qkv;      // hidden × 3 width: this rank's queries, keys and values
-    Buffer mix;      // width × hidden
-    Buffer gate_up;  // hidden × 2 inner
-    Buffer down;     // inner × hidden
+    Buffer qkv;      // matrix of hidden × 3 width; it computes the queries, keys and values of this rank
+    Buffer mix;      // matrix of width × hidden
+    Buffer gate_up;  // matrix of hidden × 2 inner
+    Buffer down;     // matrix of inner × hidden
   };
   struct Cache {
-    Buffer keys, values;  // context × width
+    Buffer keys, values;  // matrices of context × width
   };
   void make_weights(size_t set, const WeightOptions& options);
   void reserve(size_t tokens);
@@ -85,12 +88,12 @@ class Transformer {
 
   Shape shape_;
   Part part_;
-  size_t width_;  // of this rank's heads together
-  size_t inner_;  // of this rank
+  size_t width_;  // total width of the heads of this rank
+  size_t inner_;  // width of the part of the MLP that this rank has
   const language_model::Kernels<float>& kernels_;
   std::vector<Weights> weights_;
   std::vector<Cache> caches_;
-  Buffer gain_;  // of every norm
+  Buffer gain_;  // the gains of all norms
   Buffer cosine_, sine_;
   size_t position_ = 0;
   Buffer stream_, normed_, inverse_rms_, qkv_, mixed_, gate_up_, gated_, partial_, scores_;

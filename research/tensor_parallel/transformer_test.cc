@@ -41,7 +41,7 @@ float largest_difference(const std::vector<float>& a, const std::vector<float>& 
   return largest;
 }
 
-TEST(Weights, parts_of_a_matrix_are_the_matrix) {
+TEST(Weights, parts_of_a_matrix_add_up_to_the_matrix) {
   const Slice whole{.matrix = 3, .columns_total = 1100, .rows = 6, .columns = 1100, .outlier = 20};
   std::vector<float> all(6 * 1100);
   fill(weights.seed, whole, all.data(), 1100);
@@ -104,12 +104,12 @@ TEST(Transformer, tokens_one_at_a_time_give_the_same_as_all_at_once) {
   EXPECT_LT(largest_difference(hidden, expected), 2e-5f);
 }
 
-TEST(Transformer, forgets) {
+TEST(Transformer, clear_cache_discards_earlier_tokens) {
   Transformer model(small, weights, {});
   Nobody nobody;
   const auto first = forward(model, 0, 20, nobody);
   (void)forward(model, 20, 5, nobody);
-  model.forget();
+  model.clear_cache();
   EXPECT_EQ(forward(model, 0, 20, nobody), first);
 }
 
@@ -128,7 +128,7 @@ TEST(Transformer, refuses_more_tokens_than_the_cache_holds) {
   EXPECT_EQ(model.forward(std::span(row).first(5), nobody).status().code(), unisono::Code::invalid);
 }
 
-TEST(Shape, names_what_cannot_be_split) {
+TEST(Shape, names_the_size_that_cannot_be_split) {
   EXPECT_TRUE(small.validate(4).ok());
   EXPECT_NE(small.validate(5).message().find("--heads 12: cannot be split over 5 ranks"), std::string::npos);
   Shape odd = small;

@@ -11,11 +11,13 @@ uint64_t mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// A value of variance 1. The sum stays an integer until the last step, so that every compiler makes the same bits.
+// Returns a value whose distribution is bell-shaped and has variance 1. The sum stays an integer until the last step, so that
+// all compilers produce the same bits.
 float bell(uint64_t bits) {
   const auto part = [bits](int shift) { return static_cast<int32_t>((bits >> shift) & 0xFFFF); };
   const int32_t sum = part(0) + part(16) + part(32) + part(48) - 2 * 0xFFFF;
-  return static_cast<float>(sum) * (1.7320508f / 65536);  // a uniform value's variance is 1/12
+  // A uniform value has variance 1/12, so the sum of four of them has 1/3.
+  return static_cast<float>(sum) * (1.7320508f / 65536);
 }
 
 }  // namespace

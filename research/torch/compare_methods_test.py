@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""research/torch/compare_methods: what it makes of runs; and, where this Python has torch and the project's module and may make namespaces, short trainings by real ranks."""
+"""research/torch/compare_methods: what it makes of runs; and, where this Python has torch and the project's module and may make
+namespaces, short trainings by real ranks."""
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -15,7 +15,7 @@ import xml.etree.ElementTree
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
-EXAMPLES = HERE.parent.parent / "examples/torch"  # train_gpt.py, which is what trains
+EXAMPLES = HERE.parent.parent / "examples/torch"  # folder of train_gpt.py, the training program
 sys.path[:0] = [str(HERE.parent.parent / "bench"), str(HERE)]
 
 import compare_page as page  # noqa: E402
@@ -23,15 +23,16 @@ from torch_lib import processes  # noqa: E402
 from versus_lib import network  # noqa: E402
 
 
-def has_backend():
-    """Whether ranks can run here, found out in a process of its own."""
-    if importlib.util.find_spec("torch") is None:
-        return False
-    return subprocess.run([sys.executable, "-c", "import unisono.torch"], env={**os.environ, **processes.usual_environment()}, capture_output=True).returncode == 0
-
-
 def result(loss=3.0, step_s=0.1, words="all is well"):
-    return {"loss": [9.0, *[loss] * 11], "step_s": [step_s] * 11 + [12 * step_s], "held_out_loss": loss + 0.1, "sent_bytes_per_step": 2e6, "spread": 0.0, "same_on_all_ranks": True, "report": {"words": words}}
+    return {
+        "loss": [9.0, *[loss] * 11],
+        "step_s": [step_s] * 11 + [12 * step_s],
+        "held_out_loss": loss + 0.1,
+        "sent_bytes_per_step": 2e6,
+        "spread": 0.0,
+        "same_on_all_ranks": True,
+        "report": {"words": words},
+    }
 
 
 class Page(unittest.TestCase):
@@ -43,7 +44,10 @@ class Page(unittest.TestCase):
 
     def test_rows_are_in_the_order_of_networks_and_methods_and_failures_are_told(self):
         failed = {"network": "loopback", "method": "Gloo", "failed": "not finished in 3 s"}
-        rows = page.ordered([page.row_of("1 % lost", "Gloo", result()), page.row_of("loopback", "exact", result(words="a | b")), failed], ["loopback", "1 % lost"])
+        rows = page.ordered(
+            [page.row_of("1 % lost", "Gloo", result()), page.row_of("loopback", "exact", result(words="a | b")), failed],
+            ["loopback", "1 % lost"],
+        )
         lines = page.table(rows)
         self.assertEqual([line[:2] for line in lines[1:]], [["loopback", "Gloo"], ["loopback", "exact"], ["1 % lost", "Gloo"]])
         self.assertIn("not finished", lines[1][-1])
@@ -60,7 +64,7 @@ class Page(unittest.TestCase):
         xml.etree.ElementTree.fromstring(page.draw({"runs": [], "parameters": 0}))
 
 
-@unittest.skipUnless(has_backend(), "SKIPPED: this Python has no torch with the backend unisono")
+@unittest.skipUnless(processes.has_backend(), "SKIPPED: this Python has no torch with the backend unisono")
 class Trained(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -69,7 +73,18 @@ class Trained(unittest.TestCase):
         self.text.write_text("In the beginning there was a line, and it was said again. " * 100)
 
     def command(self, *words):
-        return [sys.executable, str(HERE / "compare_methods"), "--text", str(self.text), "--quick", "--limit", "100", "--out", self.folder.name, *words]
+        return [
+            sys.executable,
+            str(HERE / "compare_methods"),
+            "--text",
+            str(self.text),
+            "--quick",
+            "--limit",
+            "100",
+            "--out",
+            self.folder.name,
+            *words,
+        ]
 
     def compare(self, *words):
         """Rows by method."""
@@ -104,7 +119,12 @@ class Trained(unittest.TestCase):
         self.assertGreater(rows["Moshpit"]["report"]["averaging_steps"], 0)
 
     def test_a_run_that_does_not_end_is_named_and_its_ranks_are_ended(self):
-        answer = subprocess.run(self.command("--networks", "loopback", "--methods", "exact", "--steps", "1000000", "--limit", "15"), capture_output=True, text=True, timeout=200)
+        answer = subprocess.run(
+            self.command("--networks", "loopback", "--methods", "exact", "--steps", "1000000", "--limit", "15"),
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
         self.assertEqual(answer.returncode, 1)
         self.assertIn("failed: loopback, exact", answer.stderr)
         self.assertIn("not finished in 15 s", answer.stdout)
@@ -113,7 +133,9 @@ class Trained(unittest.TestCase):
     def ranks(self):
         """How many processes train with this test's text, and not yet those that become them."""
         every = [bytes_of(path).split(b"\0") for path in pathlib.Path("/proc").glob("[0-9]*/cmdline")]
-        return sum(len(words) > 1 and words[1].endswith(b"train_gpt.py") and str(self.text).encode() in words for words in every)
+        return sum(
+            len(words) > 1 and words[1].endswith(b"train_gpt.py") and str(self.text).encode() in words for words in every
+        )
 
     def wait_for_ranks(self, count):
         until = time.monotonic() + 60
@@ -129,7 +151,9 @@ class Trained(unittest.TestCase):
 
     @unittest.skipIf(network.why_not(), f"SKIPPED: {network.why_not()}")
     def test_ended_from_outside_it_removes_its_hosts(self):
-        with subprocess.Popen(self.command("--networks", "loss", "--methods", "exact,fp16"), stdout=subprocess.PIPE, text=True) as program:
+        with subprocess.Popen(
+            self.command("--networks", "loss", "--methods", "exact,fp16"), stdout=subprocess.PIPE, text=True
+        ) as program:
             self.assertIn("1 of 2", program.stdout.readline())
             mine = f"unc{program.pid}-"
             self.assertIn(mine, subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout)
@@ -156,16 +180,47 @@ for words in (dict(optimizer="muon", clip=0), dict(optimizer="adamw", clip=1)):
         except ValueError as problem:
             assert "without --optimizer muon and --clip" in str(problem), problem
 """
-        answer = subprocess.run([sys.executable, "-c", check], env={**os.environ, **processes.usual_environment()}, capture_output=True, text=True, timeout=100)
+        answer = subprocess.run(
+            [sys.executable, "-c", check],
+            env={**os.environ, **processes.usual_environment()},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
         self.assertEqual(answer.returncode, 0, answer.stderr)
 
     def train_with(self, changes, *more):
         """One layer on two ranks, with these lines of Python before it begins."""
         program = pathlib.Path(self.folder.name) / "changed.py"
-        program.write_text(f"import sys\nsys.path.insert(0, {str(EXAMPLES)!r})\nimport torch, train_gpt\n{changes}\nsys.exit(train_gpt.main())\n")
-        words = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--nproc-per-node", "2", str(program), "--text", str(self.text),
-                 "--layers", "1", "--width", "32", "--heads", "2", "--context", "16", *more]
-        return subprocess.run(words, env={**os.environ, **processes.usual_environment()}, capture_output=True, text=True, timeout=100)
+        program.write_text(
+            f"import sys\nsys.path.insert(0, {str(EXAMPLES)!r})\nimport torch, train_gpt\n{changes}\nsys.exit(train_gpt.main())\n"
+        )
+        words = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            "localhost:0",
+            "--nproc-per-node",
+            "2",
+            str(program),
+            "--text",
+            str(self.text),
+            "--layers",
+            "1",
+            "--width",
+            "32",
+            "--heads",
+            "2",
+            "--context",
+            "16",
+            *more,
+        ]
+        return subprocess.run(
+            words, env={**os.environ, **processes.usual_environment()}, capture_output=True, text=True, timeout=100
+        )
 
     def test_averaged_gradients_are_cut_to_the_norm_that_is_asked_for(self):
         answer = self.train_with("""
@@ -194,7 +249,7 @@ train_gpt.methods.Hooked.finish = spoil
 def bytes_of(path):
     try:
         return path.read_bytes()
-    except OSError:  # it has ended meanwhile
+    except OSError:  # the process has ended meanwhile
         return b""
 
 

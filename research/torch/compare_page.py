@@ -9,7 +9,7 @@ from versus_lib.report import machine_text, markdown_table
 
 SLOW = ["--micro-batches", "4", "--slow", "3:60:0.3"]  # in three of ten steps rank 3 pauses 60 ms in each micro-batch
 SGD = ["--optimizer", "sgd", "--momentum", "0", "--rate", "0.1"]
-METHODS = {  # name: words of train_gpt.py; with SLOW the batch is cut into as many micro-batches
+METHODS = {  # name: options of train_gpt.py
     "Gloo": ["--backend", "gloo", "--method", "exact"],
     "exact": ["--method", "exact"],
     "fp16": ["--method", "fp16"],
@@ -25,7 +25,7 @@ METHODS = {  # name: words of train_gpt.py; with SLOW the batch is cut into as m
     "exact, late rank": ["--method", "exact", *SLOW],
     "DropCompute, late rank": ["--method", "drop_compute", *SLOW],
 }
-LAST = 10  # steps whose mean loss is told, and that curves are smoothed over
+LAST = 10  # number of steps over which losses are averaged, in the table and in curves
 SIZE = (330, 330)
 METHOD = f"""Four processes with one thread each share the machine's cores. *Loopback*: started by torchrun on one host. The others: network namespaces, one per process, on one switch; with `tc tbf` in both
 directions of every link, or, without a limit of the rate, with nftables dropping that share of the packets that arrive, at random, of all protocols alike. *lossy* and *sharded* go by UDP, all others by TCP, on
@@ -36,15 +36,27 @@ in each of them. Codecs and ARC are left out where they do not pay, as the repor
 
 
 def smooth(values, span=LAST):
-    return [statistics.fmean(values[max(0, place - span + 1):place + 1]) for place in range(len(values))]
+    return [statistics.fmean(values[max(0, index - span + 1):index + 1]) for index in range(len(values))]
 
 
 def row_of(network, method, result):
     """A row from the output of train_gpt.py."""
     steps = result["step_s"]
-    return {"network": network, "method": method, "median_ms": 1000 * statistics.median(steps), "mean_ms": 1000 * statistics.fmean(steps), "last_loss": statistics.fmean(result["loss"][-LAST:]),
-            "held_out_loss": result["held_out_loss"], "sent_bytes_per_step": result["sent_bytes_per_step"], "spread": result["spread"], "same_on_all_ranks": result["same_on_all_ranks"],
-            "report": result["report"], "words": result["report"]["words"], "loss": [round(value, 4) for value in result["loss"]], "step_s": [round(value, 5) for value in steps]}
+    return {
+        "network": network,
+        "method": method,
+        "median_ms": 1000 * statistics.median(steps),
+        "mean_ms": 1000 * statistics.fmean(steps),
+        "last_loss": statistics.fmean(result["loss"][-LAST:]),
+        "held_out_loss": result["held_out_loss"],
+        "sent_bytes_per_step": result["sent_bytes_per_step"],
+        "spread": result["spread"],
+        "same_on_all_ranks": result["same_on_all_ranks"],
+        "report": result["report"],
+        "words": result["report"]["words"],
+        "loss": [round(value, 4) for value in result["loss"]],
+        "step_s": [round(value, 5) for value in steps],
+    }
 
 
 def together(row):
@@ -52,13 +64,36 @@ def together(row):
 
 
 def table(rows):
-    lines = [["network", "method", "ms per step", "mean", "loss", "held out", "MB sent", "parameters of ranks", "what it says of itself"]]
+    lines = [
+        [
+            "network",
+            "method",
+            "ms per step",
+            "mean",
+            "loss",
+            "held out",
+            "MB sent",
+            "parameters of ranks",
+            "what it says of itself",
+        ]
+    ]
     for row in rows:
         if "failed" in row:
             lines.append([row["network"], row["method"], "**failed**", *["-"] * 5, row["failed"]])
         else:
-            lines.append([row["network"], row["method"], f"{row['median_ms']:.0f}", f"{row['mean_ms']:.0f}", f"{row['last_loss']:.3f}", f"{row['held_out_loss']:.3f}",
-                          f"{row['sent_bytes_per_step'] / 1e6:.2f}", together(row), row["words"]])
+            lines.append(
+                [
+                    row["network"],
+                    row["method"],
+                    f"{row['median_ms']:.0f}",
+                    f"{row['mean_ms']:.0f}",
+                    f"{row['last_loss']:.3f}",
+                    f"{row['held_out_loss']:.3f}",
+                    f"{row['sent_bytes_per_step'] / 1e6:.2f}",
+                    together(row),
+                    row["words"],
+                ]
+            )
     return [[cell.replace("|", "/").replace("\n", " ") for cell in line] for line in lines]
 
 
@@ -70,9 +105,25 @@ def ordered(runs, networks):
 
 def markdown(data):
     settings = data["settings"]
-    facts = (f"A GPT of {data['parameters']:,} parameters ({settings['layers']} layers of width {settings['width']}), {settings['steps']} steps, in each {settings['batch']} sequences of {settings['context']} bytes per rank.")
-    lost = [f"{words}: {told['dropped']:,} of {told['arrived']:,} packets were dropped ({told['dropped'] / max(1, told['arrived']):.2%})." for words, told in data["lost"].items()]
-    return "\n".join(["# A small GPT with every method", "", machine_text(data["machine"]), "", " ".join([facts, *lost]), "", METHOD, "", *markdown_table(table(data["runs"])), ""])
+    facts = f"A GPT of {data['parameters']:,} parameters ({settings['layers']} layers of width {settings['width']}), {settings['steps']} steps, in each {settings['batch']} sequences of {settings['context']} bytes per rank."
+    lost = [
+        f"{words}: {counts['dropped']:,} of {counts['arrived']:,} packets were dropped ({counts['dropped'] / max(1, counts['arrived']):.2%})."
+        for words, counts in data["lost"].items()
+    ]
+    return "\n".join(
+        [
+            "# A small GPT with every method",
+            "",
+            machine_text(data["machine"]),
+            "",
+            " ".join([facts, *lost]),
+            "",
+            METHOD,
+            "",
+            *markdown_table(table(data["runs"])),
+            "",
+        ]
+    )
 
 
 def draw(data):
@@ -83,13 +134,27 @@ def draw(data):
     panels, number = [], (False, lambda value: f"{value:g}")
     for network in dict.fromkeys(row["network"] for row in good):
         mine = [row for row in good if row["network"] == network]
-        first = min(LAST, min(len(row["loss"]) for row in mine)) - 1  # the first mean of so many steps
+        first = min(LAST, min(len(row["loss"]) for row in mine)) - 1  # index of the first mean over LAST steps
         by_step = [(row["method"], list(enumerate(smooth(row["loss"]), 1))[first:]) for row in mine]
         by_time = [(row["method"], list(zip(itertools.accumulate(row["step_s"]), smooth(row["loss"])))[first:]) for row in mine]
-        bars = [(row["method"], row["mean_ms"], f"{row['mean_ms']:.0f} ms, {row['sent_bytes_per_step'] / 1e6:.2f} MB sent") for row in mine]
+        bars = [
+            (row["method"], row["mean_ms"], f"{row['mean_ms']:.0f} ms, {row['sent_bytes_per_step'] / 1e6:.2f} MB sent")
+            for row in mine
+        ]
         axes = {"colours": colours, "x_axis": number, "y_axis": number, "size": SIZE}
-        panels += [functools.partial(plot.panel, f"{network}: loss by step", by_step, **axes), functools.partial(plot.panel, f"{network}: loss by seconds", by_time, **axes),
-                   functools.partial(plot.bar_panel, f"{network}: mean step", bars, colours=colours, size=SIZE)]
+        panels += [
+            functools.partial(plot.panel, f"{network}: loss by step", by_step, **axes),
+            functools.partial(plot.panel, f"{network}: loss by seconds", by_time, **axes),
+            functools.partial(plot.bar_panel, f"{network}: mean step", bars, colours=colours, size=SIZE),
+        ]
     if not panels:
-        panels = [functools.partial(plot.panel, "no run ended well", [], colours=colours, x_axis=number, y_axis=number, size=SIZE)]
-    return plot.picture(f"A GPT of {data['parameters']:,} parameters by four ranks; losses are means of {LAST} steps, nats per byte", panels, colours, columns=3, size=SIZE)
+        panels = [
+            functools.partial(plot.panel, "no run ended well", [], colours=colours, x_axis=number, y_axis=number, size=SIZE)
+        ]
+    return plot.picture(
+        f"A GPT of {data['parameters']:,} parameters by four ranks; losses are means of {LAST} steps, nats per byte",
+        panels,
+        colours,
+        columns=3,
+        size=SIZE,
+    )

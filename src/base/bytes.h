@@ -1,4 +1,5 @@
-// Little-endian fields in byte ranges: a bounded reader that never runs past its input, and an appending writer.
+// Reads and writes little-endian fields. The reader never reads past the end of its input. The writer appends to a vector of
+// bytes.
 #pragma once
 
 #include <bit>
@@ -18,7 +19,7 @@ static_assert(std::endian::native == std::endian::little, "the wire format is wr
 using Bytes = std::vector<std::byte>;
 using ByteView = std::span<const std::byte>;
 
-// Reads fields in order. After the first field that does not fit, ok() is false and every read gives zero or empty.
+// Reads fields in order. After the first field that does not fit, ok() is false and every read returns zero or empty.
 class ByteReader {
  public:
   explicit ByteReader(ByteView bytes) : bytes_(bytes) {}
@@ -30,7 +31,7 @@ class ByteReader {
     if (take(sizeof(T))) std::memcpy(&value, bytes_.data() + at_ - sizeof(T), sizeof(T));
     return value;
   }
-  // A string of at most limit bytes behind its u32 length.
+  // Reads a string: its length as a u32, then the characters. A length above `limit` counts as a field that does not fit.
   std::string read_string(size_t limit) {
     const auto size = read<uint32_t>();
     if (size > limit || !take(size)) {
@@ -41,7 +42,7 @@ class ByteReader {
   }
   bool ok() const { return ok_; }
   size_t left() const { return bytes_.size() - at_; }
-  // True if every field fitted and nothing is left over.
+  // Returns whether all fields fitted and no bytes are left over.
   bool done() const { return ok_ && left() == 0; }
 
  private:

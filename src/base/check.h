@@ -1,4 +1,5 @@
-// UNISONO_CHECK: for our own bugs only, in every build. Nothing that a user, a file or a packet contains reaches it.
+// UNISONO_CHECK aborts the process if Unisono itself has a bug. It is active in every build. Input from users, files or the
+// network must never trigger it.
 #pragma once
 
 #include <cstdio>

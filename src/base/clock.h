@@ -1,5 +1,5 @@
-// Time is an argument: nanoseconds on some monotonic clock, or on the simulator's virtual one. State machines take it and never
-// read a clock; the code that drives them does.
+// Times are nanoseconds. They come from a monotonic clock, or from the simulator's virtual clock. The state machines never read
+// a clock themselves: the code that drives them passes the current time as an argument.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ inline constexpr Nanos timeout_max = 30 * 24 * 3600 * second;  // the longest ti
 
 constexpr double seconds_of(Nanos time) { return static_cast<double>(time) / second; }
 
-// The time `milliseconds` after now; at most timeout_max after it.
+// Returns the time `milliseconds` after `now`. A longer wait than timeout_max is shortened to timeout_max.
 constexpr Nanos after(Nanos now, int64_t milliseconds) {
   return milliseconds > timeout_max / millisecond ? now + timeout_max : now + milliseconds * millisecond;
 }

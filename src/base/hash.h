@@ -1,5 +1,5 @@
-// A 64-bit hash of bytes, the same on every host. It is not cryptographic: it detects honest differences and damaged files, not
-// forgeries.
+// Computes a 64-bit hash of bytes. The hash is the same on every host. It is not cryptographic: it detects accidental
+// differences and damaged files, but not forgeries.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// std::mutex and its locks, with the attributes of base/thread_annotations.h. They cost what the standard's cost.
+// Wraps std::mutex and its locks, and adds the attributes of base/thread_annotations.h. The wrappers cost nothing at run time.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ class UNISONO_CAPABILITY("mutex") Mutex {
   void lock() UNISONO_ACQUIRE() { mutex_.lock(); }
   bool try_lock() UNISONO_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   void unlock() UNISONO_RELEASE() { mutex_.unlock(); }
-  // Tells the analysis, in a lambda that is called with the mutex held, that it is. Does nothing.
+  // Tells the analysis that the mutex is held. A lambda that runs with the mutex held calls this. It has no effect at run time.
   void assert_held() const UNISONO_ASSERT_CAPABILITY(this) {}
 
  private:
@@ -22,7 +22,7 @@ class UNISONO_CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-// Holds a mutex to the end of its scope.
+// Locks a mutex, and unlocks it at the end of the scope.
 class UNISONO_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) UNISONO_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
@@ -34,11 +34,11 @@ class UNISONO_SCOPED_CAPABILITY MutexLock {
   Mutex& mutex_;
 };
 
-// Lets go of a held mutex to the end of its scope, also when an exception ends that.
+// Unlocks a held mutex. The destructor locks the mutex again, also when an exception leaves the scope.
 class UNISONO_SCOPED_CAPABILITY MutexUnlock {
  public:
   explicit MutexUnlock(Mutex& mutex) UNISONO_RELEASE(mutex) : mutex_(mutex) { mutex_.unlock(); }
-  ~MutexUnlock() UNISONO_RELEASE() { mutex_.lock(); }  // to the analysis the end of a scope releases, whatever it does
+  ~MutexUnlock() UNISONO_RELEASE() { mutex_.lock(); }  // the analysis requires "release" here, although the destructor locks
   MutexUnlock(const MutexUnlock&) = delete;
   MutexUnlock& operator=(const MutexUnlock&) = delete;
 
@@ -50,7 +50,7 @@ class ConditionVariable {
  public:
   void notify_one() { condition_.notify_one(); }
   void notify_all() { condition_.notify_all(); }
-  // May return early, as the standard's do: call them in a loop.
+  // The waits may return before the condition holds, like those of std::condition_variable. So call them in a loop.
   void wait(Mutex& mutex) UNISONO_REQUIRES(mutex) {
     std::unique_lock lock(mutex.mutex_, std::adopt_lock);
     condition_.wait(lock);

@@ -1,4 +1,4 @@
-// Options as text: "method:key=value,key=value". Shared by the texts of Compression, DropOptions and DeliveryOptions.
+// Parses and writes options as text: "method:key=value,key=value". Compression, DropOptions and DeliveryOptions use this.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ Status set_number(Number& number, std::string_view key, std::string_view value) 
   return wrong(std::string(key) + "=" + std::string(value) + " is not a number in the range of this option");
 }
 
-// Sets `choice` to the enumerator whose number is the index of `value` in `names`.
+// Sets `choice` to the enumerator whose name is `value`. names[i] is the name of the enumerator with the number i.
 template <typename Choice, size_t count>
 Status set_choice(Choice& choice, std::string_view key, std::string_view value, const std::array<const char*, count>& names) {
   std::string all;
@@ -39,7 +39,7 @@ struct Option {
   std::function<Status(Options& options, std::string_view key, std::string_view value)> set;
 };
 
-// Parses the text behind the colon. `example` is a valid option; the error message shows it.
+// Parses the part of the text that follows the colon. `example` must be a valid option; error messages show it.
 template <typename Options>
 Status set_options(Options& options, std::string_view text, const std::vector<Option<Options>>& all, const char* example) {
   for (size_t begin = 0; begin <= text.size();) {
@@ -60,14 +60,14 @@ Status set_options(Options& options, std::string_view text, const std::vector<Op
   return {};
 }
 
-// The shortest text that reads back as the same number.
+// Returns the shortest text that parses to the same number.
 template <typename Number>
 std::string shortest(Number number) {
   char text[32];
   return {text, std::to_chars(std::begin(text), std::end(text), number).ptr};
 }
 
-// Writes ":key=value,key=value", with the options that differ from their defaults only.
+// Writes ":key=value,key=value". Options that have their default values are left out.
 class Writer {
  public:
   void add(bool differs, const char* key, const std::string& value) {

@@ -1,4 +1,4 @@
-// Prefetch: the caller announces memory that it needs soon, and the processor loads it while other work goes on.
+// Prefetches memory: the caller announces which memory it needs soon, and the processor loads it in the background.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ inline void prefetch_to_read(std::span<const std::byte> bytes) {
   for (size_t at = 0; at < bytes.size(); at += cache_line_bytes) __builtin_prefetch(bytes.data() + at);
 }
 
-// For memory that is to be overwritten whole. Stores need the line in the cache, too, because the first bytes of each line are
-// written alone.
+// Prefetches memory that will be overwritten. A cache line must be in the cache even before a store to it, because the store
+// may change only a part of the line.
 inline void prefetch_to_write(std::span<std::byte> bytes) {
   for (size_t at = 0; at < bytes.size(); at += cache_line_bytes) __builtin_prefetch(bytes.data() + at, 1);
 }

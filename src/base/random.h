@@ -1,5 +1,6 @@
-// A seeded generator (SplitMix64, public algorithm by Vigna): the same seed gives the same numbers everywhere. For the
-// simulator, fault choice and tests. Identities of processes come from the operating system instead.
+// A random generator with a seed (SplitMix64 by Vigna). Equal seeds give equal numbers on all machines. The simulator, the
+// choice of injected faults, and the tests use it. The identities of processes come from the operating system's generator
+// instead.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ class Random {
     state_ += 0x9E3779B97F4A7C15ull;
     return value;
   }
-  // Uniform in [0, bound); 0 for bound 0. The bias is below 2^-32 for bounds below 2^32.
+  // Returns a uniform number in [0, bound), or 0 if bound is 0. If the bound is below 2^32, the bias is below 2^-32.
   constexpr uint64_t below(uint64_t bound) {
     return bound == 0 ? 0 : static_cast<uint64_t>((static_cast<Wide>(next()) * bound) >> 64);
   }

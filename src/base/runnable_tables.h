@@ -1,5 +1,5 @@
-// Code that is compiled once per instruction set leaves one table of functions for each. This class keeps the tables that this
-// processor can run.
+// SIMD code is compiled once for each instruction set. Each compilation gives one table of functions. This class keeps those
+// tables that this processor can run.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace unisono {
 
-// Table::target is Highway's bit for its instruction set; 0 means that the table is of no use. `compiled` lists the tables,
-// best first; an entry may be null.
+// Table::target is Highway's bit for the instruction set of the table, or 0 if the table cannot be used. The argument
+// `compiled` of the constructor lists the tables, the best one first. Null entries in it are skipped.
 template <typename Table, size_t most>
 class RunnableTables {
  public:
@@ -17,7 +17,7 @@ class RunnableTables {
   RunnableTables(const Function (&compiled)[most], int64_t supported) {
     for (const Function table : compiled) {
       if (table == nullptr || (table().target & supported) == 0) continue;
-      if (count_ > 0 && tables_[count_ - 1] == &table()) continue;  // the fallback may be in the list too
+      if (count_ > 0 && tables_[count_ - 1] == &table()) continue;  // the fallback table may be in the list twice
       tables_[count_++] = &table();
     }
   }

@@ -1,6 +1,6 @@
-// Bytes that several owners share: a message, or the values of a chunk inside one. Nobody changes them once there is a second
-// owner. The memory is not initialised, because its maker fills all of it, and never grows. A slice keeps the whole memory
-// alive.
+// Bytes with several owners: a message, or the values of a chunk inside a message. Once there is a second owner, the bytes must
+// not change. The size is fixed. The memory is not initialised, because the code that makes the buffer writes all of it. A
+// slice of the buffer keeps the whole memory alive.
 #pragma once
 
 #include <cstddef>
@@ -47,13 +47,14 @@ class SharedBuffer {
   size_t bytes_ = 0;
 };
 
-// A message whose end may lie in other memory than its beginning. The receiver gets it in one piece.
+// A message that consists of one or two parts. The parts may be in different memory. The receiver gets the message in one
+// piece.
 struct SharedMessage {
-  SharedMessage(SharedBuffer whole) : head(std::move(whole)) {}  // implicit: most are in one piece
+  SharedMessage(SharedBuffer whole) : head(std::move(whole)) {}  // implicit, because most messages are in one piece
   SharedMessage(SharedBuffer beginning, SharedBuffer end) : head(std::move(beginning)), rest(std::move(end)) {}
 
   size_t size() const { return head.size() + rest.size(); }
-  // The message in one piece. Copies only if there is a second part.
+  // Returns the message in one piece. The bytes are copied only if there is a second part.
   SharedBuffer whole() const {
     if (rest.size() == 0) return head;
     auto all = SharedBuffer::make(size());

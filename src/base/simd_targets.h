@@ -1,6 +1,6 @@
-// Instruction sets for which SIMD code is not compiled. Include this before hwy/foreach_target.h.
+// Lists the instruction sets for which no SIMD code is compiled. Include this header before hwy/foreach_target.h.
 #pragma once
 
-// Every machine with SSSE3 that matters has SSE4, too. Sizeless vectors (the SVEs, RVV) cannot be members of structs and
-// arrays, and this code needs them there.
+// SSSE3 is left out because every relevant machine with SSSE3 also has SSE4. SVE and RVV are left out because our code puts
+// vectors into structs and arrays, and this works only with vectors of a fixed size.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)

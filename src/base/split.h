@@ -1,4 +1,4 @@
-// Splits a text at a separator character; empty parts are kept.
+// Splits a text at each separator character. Empty parts are kept.
 #pragma once
 
 #include <algorithm>

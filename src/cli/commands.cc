@@ -1,8 +1,8 @@
-// The commands of `unisono`, and the texts about all of them.
+// The table of commands of `unisono`, and the tool's help texts.
 #include "cli/commands.h"
 
 #include "cli/common/commands.h"
-#include "cli/common/verdict.h"
+#include "cli/common/job_outcome.h"
 #include "cli/launch/agent.h"
 #include "cli/launch/launch_links.h"
 
@@ -13,17 +13,17 @@ constexpr Command command_table[] = {
     {"launch", "run a program as many ranks, here or on several hosts", run_launch, launch_syntax},
     {"bench", "measure collectives, and check every result", run_bench, bench_syntax},
     {"tune", "find the quickest schedules here, and write them to a file for groups", run_tune, tune_syntax},
-    {"doctor", "examine this machine, or every pair of ranks, and say how to mend what is wrong", run_doctor, doctor_syntax},
+    {"doctor", "examine this machine, or every pair of ranks, and say how to fix what is wrong", run_doctor, doctor_syntax},
     {"top", "show live what each rank does, and which rank it waits for", run_top, top_syntax},
-    {"explain", "say in words which rank holds up or broke a group", run_explain, explain_syntax},
+    {"explain", "explain which rank delays or broke a group", run_explain, explain_syntax},
     {"trace", "write the last operations of all ranks as a Chrome trace", run_trace, trace_syntax},
     {"metrics", "print the counters of all groups as OpenMetrics text", run_metrics, metrics_syntax},
     {"simulate", "run the engine over virtual links with faults, by seed", run_simulate, simulate_syntax},
     {"codec", "try the codecs on elements of your own: how small, how exact", run_codec, codec_syntax},
-    {"rendezvous", "serve the meeting point of jobs, apart from any rank", run_rendezvous, rendezvous_syntax},
+    {"rendezvous", "serve a rendezvous for jobs, apart from any rank", run_rendezvous, rendezvous_syntax},
     {"lab", "run a command of unisono-lab, the tool for studies of methods", run_lab, lab_syntax},
-    {"agent", "", [](const Arguments&) { return run_agent(); }, nullptr},  // launch starts it on each host
-    {emulated_rank_command, "", run_emulated_rank, nullptr},               // launch --rate starts it as each rank
+    {"agent", "", [](const Arguments&) { return run_agent(); }, nullptr},  // launch starts an agent on each host
+    {emulated_rank_command, "", run_emulated_rank, nullptr},  // launch --rate starts each rank through this command
 };
 
 constexpr MovedCommand moved_table[] = {
@@ -52,38 +52,39 @@ see 'unisono launch --help'. Standard output carries data, standard error everyt
 
 constexpr Variable variable_table[] = {
     {"RANK, WORLD_SIZE",
-     "The place of this process and how many there are, as torchrun and unisono launch set them. Open MPI's, MPICH's and "
-     "Slurm's own variables are understood, too."},
-    {"MASTER_ADDR, MASTER_PORT", "Where rank 0 gathers the others."},
-    {"UNISONO_RANK, UNISONO_WORLD_SIZE", "The same as RANK and WORLD_SIZE, and believed before them."},
+     "Rank of this process, and number of processes, as torchrun and unisono launch set them. The variables of Open MPI, MPICH "
+     "and Slurm are understood, too."},
+    {"MASTER_ADDR, MASTER_PORT", "Address at which rank 0 listens for the other ranks."},
+    {"UNISONO_RANK, UNISONO_WORLD_SIZE", "Like RANK and WORLD_SIZE, and take precedence over them."},
     {"UNISONO_RENDEZVOUS",
      "Where processes meet: tcp://host:port or file:///path. Believed before MASTER_ADDR and MASTER_PORT."},
-    {"UNISONO_JOB", "The job's name: tells jobs apart that meet at one address."},
-    {"UNISONO_JOIN_RUNNING", "1: wait to be taken in at the next re-forming of a running group."},
+    {"UNISONO_JOB", "Name of the job. It distinguishes jobs that use one rendezvous address."},
+    {"UNISONO_JOIN_RUNNING", "1: wait to be admitted when a running group is next re-formed."},
     {"UNISONO_TRANSPORT", "auto, shm, tcp or udp."},
-    {"UNISONO_RATE_LIMIT_MBPS", "With udp: what a process sends at most, in Mbit/s; 0: as the network is found to carry."},
+    {"UNISONO_RATE_LIMIT_MBPS", "With udp: the most that a process sends, in Mbit/s; 0: adapted to the network."},
     {"UNISONO_DATAGRAM_CHECKSUM",
      "With udp: 1: a checksum in each datagram instead of an authentication, where both ends ask for it."},
     {"UNISONO_LOSE_PER_MILLE",
-     "For trying out losses: the transport udp loses so many of 1000 datagrams that arrive, at random; 0 to 999."},
+     "For tests with losses: of 1000 datagrams that arrive, the transport udp drops so many at random; 0 to 999."},
     {"UNISONO_INTERFACE", "Name or address of the network interface to listen on."},
     {"UNISONO_STREAMS_PER_LINK", "TCP connections per pair of hosts; 0: automatic."},
     {"UNISONO_TUNING", "A file that unisono tune wrote, by which schedules and connections are chosen."},
-    {"UNISONO_CODEC", "How elements travel where a call does not say: plain, int8, int8/int4:group=64, ...; plain by default."},
+    {"UNISONO_CODEC", "Codec of calls that name none: plain, int8, int8/int4:group=64, ...; plain by default."},
     {"UNISONO_COMPUTE_THREADS",
      "Threads that encode and decode large tensors, the calling one included; 0: by the cores that a rank has."},
     {"UNISONO_PAYLOAD_CHECKSUM", "1: checksums over payloads, not only over headers."},
-    {"UNISONO_JOIN_TIMEOUT_MS", "Time for everyone to come together, in milliseconds [60000]."},
+    {"UNISONO_JOIN_TIMEOUT_MS", "Time for all ranks to join, in milliseconds [60000]."},
     {"UNISONO_TIMEOUT_MS", "Default deadline of an operation, in milliseconds [300000]."},
-    {"UNISONO_REFORM_TIMEOUT_MS", "How long a silent process is waited for when a group is re-formed, in milliseconds [200]."},
+    {"UNISONO_REFORM_TIMEOUT_MS", "How long re-forming a group waits for a silent process, in milliseconds [200]."},
     {"UNISONO_MIN_WORLD", "A group with fewer survivors than this ends when it is re-formed [1]."},
-    {"UNISONO_REQUIRE_MAJORITY", "1: only a majority of the old members goes on when a group is re-formed."},
+    {"UNISONO_REQUIRE_MAJORITY", "1: a re-formed group continues only with a majority of the old members."},
     {"UNISONO_RECORD",
      "How many operations each group's record keeps, at least 64 and rounded up to a power of two; 0: no record [256]."},
     {"UNISONO_RECORD_DIR",
      "A folder that records are written to, so that they outlive their process; else they are in memory."},
-    {"UNISONO_LISTEN_FD",
-     "The number of a listening socket that rank 0 inherits from its launcher and serves the meeting point on."},
+    {"UNISONO_LOG",
+     "What the library writes of itself: warning (to standard error, the default), info (all events), or a file's path."},
+    {"UNISONO_LISTEN_FD", "Descriptor of a listening socket that rank 0 inherits from its launcher, for the rendezvous."},
     {"NO_COLOR", "Set to anything: unisono launch writes no colours."},
 };
 
@@ -108,7 +109,7 @@ Why does the job hang?
   unisono explain
 A thousand simulated clusters with faults, one per seed:
   unisono simulate all-reduce --peers 64 --seeds 0-999
-A meeting point that outlives rank 0:
+A rendezvous that outlives rank 0:
   unisono rendezvous --listen :29500)";
 
 }  // namespace
@@ -120,12 +121,10 @@ const Tool& unisono_tool() {
       .commands = command_table,
       .moved = moved_table,
       .first_steps = first_steps,
-      .manual = {.description =
-                     "Unisono computes all-reduce and other collectives among processes, on one host or many. This tool starts "
-                     "such processes, measures them, watches them, simulates them, and serves the point where they meet. "
-                     "Standard output carries data, standard error everything else.",
-                 .environment = "A variable that is set to nothing counts as not set. A value that makes no sense is an error "
-                                "that names the variable.",
+      .manual = {.description = "Unisono computes all-reduce and other collectives among processes, on one host or many. This "
+                                "tool starts such processes, measures them, watches them, simulates them, and serves their "
+                                "rendezvous. Standard output carries data, standard error everything else.",
+                 .environment = "An empty variable counts as not set. An invalid value is an error that names the variable.",
                  .variables = variable_table,
                  .exit_statuses = exit_statuses,
                  .examples = examples,

@@ -1,4 +1,4 @@
-// The tool `unisono`.
+// Declares the commands of the tool `unisono`.
 #pragma once
 
 #include "cli/tool/tool.h"
@@ -7,7 +7,8 @@ namespace unisono::cli {
 
 const Tool& unisono_tool();
 
-// `unisono lab WORDS`: becomes `unisono-lab WORDS`. Returns only if that cannot be started.
+// `unisono lab WORDS` replaces this process by `unisono-lab WORDS`. This returns an exit code only if unisono-lab cannot be
+// started.
 int run_lab(const Arguments& arguments);
 CommandSyntax lab_syntax();
 

@@ -1,4 +1,4 @@
-// `unisono lab`: the second tool is a program of its own, which need not be installed.
+// `unisono lab` runs the program unisono-lab. This is a separate program, and it may not be installed.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -13,19 +13,19 @@ namespace {
 
 constexpr const char* lab_name = "unisono-lab";
 
-const CommandLineText lab_text{
-    .name = "unisono lab",
-    .usage = "unisono lab [WORDS]",
-    .description =
-        "Runs 'unisono-lab WORDS': studies of methods, by simulation, by closed forms and by measurement.\n"
-        "unisono-lab is looked for beside this program, then in PATH.",
-    .footer = R"(Examples:
+const CommandLineText lab_text{.name = "unisono lab",
+                               .usage = "unisono lab [WORDS]",
+                               .description =
+                                   "Runs 'unisono-lab WORDS': studies of methods, by simulation, by closed forms and by "
+                                   "measurement.\nThe tool looks for unisono-lab beside this program, then in PATH.",
+                               .footer = R"(Examples:
   unisono lab                           what it can do
   unisono lab simulate loss --help
 
 Exit code: that of unisono-lab; 127 if it is not installed, 126 if it cannot be started.)"};
 
-// Only a missing file is worth a second try elsewhere. The errno of execv() or execvp().
+// Tries to run the program that is in the same folder as this one. If there is no such file, tries PATH. Returns only if this
+// fails; the result is the errno of the last call.
 int become(const Arguments& arguments) {
   std::vector<std::string> words{lab_name};
   words.insert(words.end(), arguments.begin(), arguments.end());

@@ -1,4 +1,4 @@
-// `unisono simulate`: virtual processes over virtual links, one run per seed.
+// `unisono simulate` runs virtual processes over virtual links, once per seed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,9 @@
 #include "cli/common/command_line.h"
 #include "cli/common/commands.h"
 #include "cli/common/monotonic.h"
+#include "cli/common/option_values.h"
 #include "cli/common/progress.h"
+#include "cli/common/result_writer.h"
 #include "cli/common/text.h"
 #include "cli/common/threads.h"
 #include "schedules/make.h"
@@ -26,24 +28,22 @@ const CommandLineText simulate_text{
     .name = "unisono simulate",
     .usage = "unisono simulate [SCENARIO] [OPTIONS]",
     .description =
-        "Runs the library's own engine in many virtual processes, in virtual time, with faults chosen by seed, and checks "
-        "every\n"
-        "result: values, errors, deadlines, memory. The same seed and the same build give the same bytes on every wire.\n\n"
-        "Scenarios: all-reduce (one of everybody), random (random programs of all collectives), wrong (programs in which\n"
-        "one process makes an error), reform (processes die or stop, the others re-form the group and go on). Studies of "
-        "methods\n"
-        "are in the second tool: 'unisono-lab simulate'.",
+        "Runs the library's own engine in many virtual processes, in virtual time, with faults chosen by seed, and checks\n"
+        "every result: values, errors, deadlines, memory. The same seed and build give the same bytes on every wire.\n\n"
+        "Scenarios: all-reduce (one over all processes), random (random programs of all collectives), wrong (programs in\n"
+        "which one process makes an error), reform (processes die or stop, the others re-form the group and continue).\n"
+        "Studies of methods are in the second tool: 'unisono-lab simulate'.",
     .footer = R"(Examples:
   unisono simulate all-reduce --peers 64 --seeds 0-9999         ten thousand clusters with mixed faults
   unisono simulate random --seeds 0-999 --faults kill           processes die while they do anything
   unisono simulate all-reduce --peers 1024 --bytes 1M --faults none --seeds 0
   unisono simulate random --faults stop --seeds 16 --trace run.txt   every frame of one run, a line each
 
-Fault profiles: none; light (slow processes, a little packet loss); heavy (much loss, links that break); kill; stop (for a
-while); partition; mixed (any of them, by seed).
+Fault profiles: none; light (slow processes, a little packet loss); heavy (much loss, links that break); kill; stop
+(for a while); partition; mixed (any of them, by seed).
 
-A failing seed is printed with the command that runs it again. Exit code: 0 if every seed passed, 1 if one failed, 2 for a
-wrong command line.)"};
+A failing seed is printed with the command that runs it again. Exit code: 0 if every seed passed; 1 if one failed, or
+a file cannot be written; 2 for a wrong command line.)"};
 
 struct SimulateOptions {
   std::string scenario = "all-reduce";
@@ -63,8 +63,11 @@ struct SimulateOptions {
   uint64_t fail_send = 0, fail_receive = 0, fail_credit = 0, fail_acquire = 0;
   uint32_t jobs = 1;
   uint32_t failures_max = 20;
-  bool json = false;
+  OutputOptions results;
 };
+
+// The same limits as those of sim::parse_settings(), so that the printed command runs a seed again.
+constexpr uint64_t peers_max = 8192, bytes_max = uint64_t{1} << 32, slice_bytes_max = 16u << 20;
 
 template <typename E>
 std::vector<std::string> names_until(E last) {
@@ -87,7 +90,7 @@ void add_simulate_options(CLI::App& app, SimulateOptions& o) {
   add_choice(app, o.faults,
              {.names = "--faults",
               .value = "PROFILE",
-              .meaning = "what goes wrong",
+              .meaning = "profile of the injected faults",
               .words = names_until(sim::FaultProfile::mixed),
               .fallback = "mixed"});
   app.add_option("-b,--bytes", o.bytes, "all-reduce: size of the tensor [64K]")->type_name("SIZE");
@@ -103,7 +106,7 @@ void add_simulate_options(CLI::App& app, SimulateOptions& o) {
   add_choice(app, o.order,
              {.names = "--order",
               .value = "ORDER",
-              .meaning = "additions of all-reduce, strict is rank order",
+              .meaning = "order of the additions of all-reduce; strict: rank order",
               .words = order_names(),
               .fallback = "auto"});
   add_choice(app, o.schedule,
@@ -116,19 +119,19 @@ void add_simulate_options(CLI::App& app, SimulateOptions& o) {
   app.add_option("--ranks-per-host", o.ranks_per_host, "all-reduce: how many ranks share a host [1]")->type_name("N");
   app.add_option(
          "--message-us", o.message_us,
-         "what handing a message over costs, for choosing schedules; dear messages of short sums are relayed [automatic]")
+         "cost of handing over a message, for the choice of schedules; if it is high, short sums relay messages [automatic]")
       ->type_name("N");
   app.add_option("--fail-send", o.fail_send, "the N-th frame sent cuts its link [none]")->type_name("N");
   app.add_option("--fail-receive", o.fail_receive, "the N-th frame that arrives cuts its link [none]")->type_name("N");
-  app.add_option("--fail-credit", o.fail_credit, "the N-th question for room is answered with no [none]")->type_name("N");
-  app.add_option("--fail-acquire", o.fail_acquire, "the N-th slot asked for is refused [none]")->type_name("N");
-  app.add_option("--trace", o.trace, "write every frame there; one seed only")->type_name("FILE");
+  app.add_option("--fail-credit", o.fail_credit, "the N-th request for send credit is refused [none]")->type_name("N");
+  app.add_option("--fail-acquire", o.fail_acquire, "the N-th request for a slot is refused [none]")->type_name("N");
+  app.add_option("--trace", o.trace, "write every frame to FILE; one seed only")->type_name("FILE");
   app.add_option("-j,--jobs", o.jobs, "seeds run at the same time [1]")->type_name("N");
   app.add_option("--max-failures", o.failures_max, "stop after so many failing seeds [20]")->type_name("N");
   add_choice(
       app, o.progress,
       {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
-  app.add_flag("--json", o.json, "JSON lines instead of the table");
+  add_output_options(app, o.results, "--output");
 }
 
 Result<sim::SettingsLine> make_line(const SimulateOptions& o) {
@@ -136,19 +139,19 @@ Result<sim::SettingsLine> make_line(const SimulateOptions& o) {
   auto& s = line.settings;
   const auto kind = sim::parse_scenario_kind(o.scenario);
   const auto seeds = sim::parse_seeds(o.seeds);
-  const auto peers = parse_count(o.peers, 8192);
-  const auto bytes = parse_bytes(o.bytes);
-  const auto slice = o.slice.empty() ? Result<uint64_t>(uint64_t{0}) : parse_bytes(o.slice);
-  const auto faults = sim::parse_fault_profile(o.faults);
-  const auto schedule = parse_schedule(o.schedule);
-  const auto order = parse_order(o.order);
-  const auto dtype = parse_dtype(o.dtype);
-  const auto op = parse_reduce_op(o.op);
+  const auto peers = parse_between("--peers", o.peers, 0, peers_max);
+  const auto bytes = parse_bytes_up_to("--bytes", o.bytes, bytes_max);
+  const auto slice = parse_bytes_up_to("--slice", o.slice.empty() ? "0" : o.slice, slice_bytes_max);
+  const auto faults = of_option("--faults", sim::parse_fault_profile(o.faults));
+  const auto schedule = of_option("--schedule", parse_schedule(o.schedule));
+  const auto order = of_option("--order", parse_order(o.order));
+  const auto dtype = of_option("--dtype", parse_dtype(o.dtype));
+  const auto op = of_option("--op", parse_reduce_op(o.op));
   for (const auto& status : {kind.status(), seeds.status(), peers.status(), bytes.status(), slice.status(), faults.status(),
-                             schedule.status(), order.status(), dtype.status(), op.status()}) {
+                             schedule.status(), order.status(), dtype.status(), op.status(), check_progress(o.progress)}) {
     if (!status.ok()) return status;
   }
-  if (!o.trace.empty() && seeds->first != seeds->last) return Status(Code::invalid, "--trace wants one seed, as in --seeds 17");
+  if (!o.trace.empty() && seeds->first != seeds->last) return Status(Code::invalid, "--trace needs one seed, as in --seeds 17");
   line.seeds = *seeds;
   s.kind = *kind;
   s.peers = static_cast<uint32_t>(*peers);
@@ -173,14 +176,14 @@ std::string replay_command(sim::SettingsLine line, uint64_t seed) {
   return "unisono simulate " + sim::to_text(line);
 }
 
-// The sums over all seeds.
+// Sums over the runs with all seeds.
 struct Totals {
   uint64_t seeds = 0, failed = 0;
   uint64_t operations_ok = 0, frames = 0, bytes = 0, events = 0;
   std::map<Code, uint64_t> errors;
   std::map<std::string, uint64_t> schedules;
   std::vector<Nanos> virtual_times;
-  uint64_t hash = 0;  // of the last seed
+  uint64_t hash = 0;  // the hash of the trace of the run with the last seed
 
   void add(const sim::Outcome& o) {
     ++seeds;
@@ -226,9 +229,11 @@ std::string json_totals(const Totals& t, Nanos elapsed) {
   return j.dump() + "\n";
 }
 
-std::string failure_text(const sim::Outcome& o, const std::string& command, bool json) {
-  if (json)
-    return nlohmann::json{{"seed", o.seed}, {"faults", o.plan}, {"problems", o.problems}, {"replay", command}}.dump() + "\n";
+std::string json_failure(const sim::Outcome& o, const std::string& command) {
+  return nlohmann::json{{"seed", o.seed}, {"faults", o.plan}, {"problems", o.problems}, {"replay", command}}.dump() + "\n";
+}
+
+std::string failure_text(const sim::Outcome& o, const std::string& command) {
   constexpr size_t shown_max = 5;
   std::string text = fmt::format("seed {} failed ({}):\n", o.seed, o.plan);
   for (size_t i = 0; i < std::min(o.problems.size(), shown_max); ++i) text += "  " + o.problems[i] + "\n";
@@ -242,24 +247,22 @@ ProgressStyle progress_style(const std::string& text) {
   return text == "off" ? ProgressStyle::off : progress_style_of(stderr);
 }
 
-void print(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
-
-// All seeds on some threads; each run is single-threaded, so its outcome does not depend on their number.
+// Runs the simulation once for each seed, on several threads. Each run uses only one thread, so its outcome does not depend on
+// the number of threads.
 class Campaign {
  public:
-  Campaign(const sim::SettingsLine& line, const SimulateOptions& options)
+  Campaign(const sim::SettingsLine& line, const SimulateOptions& options, Sink& sink)
       : line_(line),
         options_(options),
+        sink_(sink),
         count_(line.seeds.last - line.seeds.first + 1),
         progress_(
             {.label = "simulate", .total = count_, .style = progress_style(options.progress), .width = 80, .stream = stderr},
             monotonic_now()) {}
 
   Totals run(std::string* trace) {
-    // With a trace there is one seed, and so one thread.
+    // A trace is allowed only if there is a single seed, and a single seed runs on one thread. So two threads never write to
+    // `trace`.
     on_threads(std::min<uint64_t>(std::clamp(options_.jobs, 1u, jobs_max), count_), [&] { work(trace); });
     progress_.clear();
     std::sort(totals_.virtual_times.begin(), totals_.virtual_times.end());
@@ -275,7 +278,9 @@ class Campaign {
       totals_.add(outcome);
       if (!outcome.problems.empty()) {
         progress_.clear();
-        print(failure_text(outcome, replay_command(line_, outcome.seed), options_.json));
+        const auto command = replay_command(line_, outcome.seed);
+        sink_.table(failure_text(outcome, command));
+        sink_.json(json_failure(outcome, command));
       }
       progress_.update(totals_.seeds, fmt::format("{} failed", totals_.failed), monotonic_now());
     }
@@ -283,19 +288,13 @@ class Campaign {
 
   const sim::SettingsLine& line_;
   const SimulateOptions& options_;
+  Sink& sink_;
   uint64_t count_;
   std::atomic<uint64_t> next_{0};
   std::mutex mutex_;
   Totals totals_;
   Progress progress_;
 };
-
-bool write_file(const std::string& path, const std::string& text) {
-  auto* file = std::fopen(path.c_str(), "we");
-  if (file == nullptr) return false;
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  return std::fclose(file) == 0 && written;
-}
 
 }  // namespace
 
@@ -308,16 +307,19 @@ int run_simulate(const Arguments& arguments) {
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto line = make_line(options);
   if (!line.ok()) return usage_error(simulate_text.name, line.status().message());
+  const OutputFile traced{"--trace", options.trace};
+  Sink sink(options.results);
+  if (auto status = first_wrong({check_writable(traced), sink.open(true)}); !status.ok()) return failed(simulate_text, status);
   std::string trace;
   const auto started = monotonic_now();
-  Campaign campaign(*line, options);
+  Campaign campaign(*line, options, sink);
   const auto totals = campaign.run(options.trace.empty() ? nullptr : &trace);
   const auto elapsed = monotonic_now() - started;
-  if (!options.trace.empty() && !write_file(options.trace, trace)) {
-    fmt::print(stderr, "unisono simulate: cannot write {}\n", options.trace);
-    return 1;
+  sink.table(table(totals, elapsed));
+  sink.json(json_totals(totals, elapsed));
+  for (const auto& status : {options.trace.empty() ? Status() : write_output_file(traced, trace), sink.finish()}) {
+    if (!status.ok()) return failed(simulate_text, status);
   }
-  print(options.json ? json_totals(totals, elapsed) : table(totals, elapsed));
   return totals.failed == 0 ? 0 : 1;
 }
 

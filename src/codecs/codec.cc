@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "codecs/group_format.h"
 #include "kernels/dispatch.h"
 
@@ -17,11 +18,12 @@ using kernels::BlockCounts;
 using kernels::BlockLayout;
 using kernels::Metadata;
 
-// A codec works on so many elements at a time: their sums and codes stay in the first-level cache. The number is a multiple of
-// every group size.
+// A codec processes this many elements in one pass. The number is a multiple of every group size, and the sums and codes of one
+// pass fit into the first-level cache.
 constexpr size_t tile = part_unit;
 
-// version, bits, log2 of the group, flags (metadata, spikes, the mark of the codec), then the number of elements.
+// The fields of the header are: version, bits, log2 of the group size, flags (metadata, spikes, GroupFormat::mark), and the
+// number of elements.
 using Header = std::array<uint8_t, quantized_header_bytes>;
 constexpr uint8_t header_version = 1, metadata_flags = 3, spikes_flag = 4;
 
@@ -34,7 +36,7 @@ Header header_of(const WireCodec& codec, size_t count) {
   return header;
 }
 
-// Null: no codec of this build marks its messages so.
+// Returns the group format that has the mark in this header, or null if this build has no such format.
 const GroupFormat* format_of(const Header& header) {
   for (const auto& format : group_formats()) {
     if (format.mark == (header[3] & ~(metadata_flags | spikes_flag))) return &format;
@@ -55,18 +57,17 @@ uint32_t count_of(const Header& header) {
   return count;
 }
 
-// Empty: blocks that this build can read.
-std::string strangeness_of(const Header& header) {
-  if (header[0] != header_version) return "blocks of version " + std::to_string(header[0]);
+// Returns why this build cannot read the message, or an empty text if it can.
+std::string why_unreadable(const Header& header) {
+  if (header[0] != header_version) return concat("blocks of version ", header[0]);
   const auto* const format = format_of(header);
   if (format == nullptr || !format->is_valid(block_of(header))) return "blocks of an unknown kind";
   return {};
 }
 
 std::string text_of(const Header& header) {
-  const auto strange = strangeness_of(header);
-  return strange.empty() ? format_of(header)->text(block_of(header)) + ", " + std::to_string(count_of(header)) + " elements"
-                         : strange;
+  const auto reason = why_unreadable(header);
+  return reason.empty() ? concat(format_of(header)->text(block_of(header)), ", ", count_of(header), " elements") : reason;
 }
 
 const std::byte* at(const void* elements, DType type, size_t i) {
@@ -74,21 +75,22 @@ const std::byte* at(const void* elements, DType type, size_t i) {
 }
 std::byte* at(void* elements, DType type, size_t i) { return static_cast<std::byte*>(elements) + i * element_bytes(type); }
 
-void put(DType type, void* elements, const float* values, size_t count, bool poison, BlockCounts& counts) {
+void store(DType type, void* elements, const float* values, size_t count, bool poison, BlockCounts& counts) {
   if (type == DType::f32) std::memcpy(elements, values, count * sizeof(float));
   else narrow(type, elements, values, count, poison, counts);
 }
 
-// sums += values
+// Computes sums += values.
 void add(float* sums, const float* values, size_t count) {
   const void* const sources[] = {sums, values};
   kernels::reduce({.sources = sources, .destination = sums, .count = count});
 }
 
-// error = (exact - received)·scale, or added to what is there. The inner loop has a known length: compilers make vectors of it.
+// Writes (exact - received)·scale to `error`, or adds it there if `adds` is true. The inner loop has a fixed length, so that
+// compilers can vectorise it.
 template <bool adds>
-void leave(float* __restrict error, const float* __restrict exact, const float* __restrict received, size_t count,
-           float scale = 1) {
+void write_error(float* __restrict error, const float* __restrict exact, const float* __restrict received, size_t count,
+                 float scale = 1) {
   constexpr size_t row = 16;
   size_t i = 0;
   for (; i + row <= count; i += row) {
@@ -97,12 +99,13 @@ void leave(float* __restrict error, const float* __restrict exact, const float* 
   for (; i < count; ++i) error[i] = (exact[i] - received[i]) * scale + (adds ? error[i] : 0.0f);
 }
 
-void leave(ErrorUse use, float* error, const float* exact, const float* received, size_t count) {
-  if (use == ErrorUse::added) leave<true>(error, exact, received, count);
-  else leave<false>(error, exact, received, count);
+void write_error(ErrorUse use, float* error, const float* exact, const float* received, size_t count) {
+  if (use == ErrorUse::added) write_error<true>(error, exact, received, count);
+  else write_error<false>(error, exact, received, count);
 }
 
-// Elements in fp32, with what is carried over to them (or null): where they are, or in `copy`.
+// Returns elements + carried in fp32. If `carried` is null, it stands for zeros. The sum is written to `copy`. But if
+// `elements` are fp32 and nothing is added, the function returns `elements`.
 const float* exact_elements(DType type, const void* elements, const float* carried, size_t count, float* copy) {
   if (type == DType::f32 && carried == nullptr) return static_cast<const float*>(elements);
   if (type != DType::f32) elements = widened(type, elements, count, copy);
@@ -112,7 +115,7 @@ const float* exact_elements(DType type, const void* elements, const float* carri
   return copy;
 }
 
-// One message, tile by tile.
+// Encodes and decodes one message, tile by tile.
 class Message {
  public:
   Message(const WireCodec& codec, size_t count) : codec_(codec) {
@@ -120,7 +123,7 @@ class Message {
   }
   void encode(std::byte* message, size_t first, DType dtype, const void* elements, size_t count, BlockCounts& counts) const {
     if (codec_.quantizes())
-      return format_->encode(codec_.block, layout_, {first, count}, dtype, elements, message + quantized_header_bytes, counts);
+      return format_->encode(codec_.block, layout_, {first, count}, dtype, elements, message + codec_.header_bytes(), counts);
     auto* const to = at(message, codec_.dtype, first);
     if (dtype == codec_.dtype) return static_cast<void>(std::memcpy(to, elements, count * element_bytes(dtype)));
     UNISONO_CHECK(dtype == DType::f32);
@@ -129,7 +132,7 @@ class Message {
   }
   void decode(const std::byte* message, size_t first, DType dtype, void* elements, size_t count, BlockCounts& counts) const {
     if (codec_.quantizes())
-      return format_->decode(codec_.block, layout_, {first, count}, message + quantized_header_bytes, dtype, elements, counts);
+      return format_->decode(codec_.block, layout_, {first, count}, message + codec_.header_bytes(), dtype, elements, counts);
     const auto* const from = at(message, codec_.dtype, first);
     if (dtype == codec_.dtype) return static_cast<void>(std::memcpy(elements, from, count * element_bytes(dtype)));
     if (dtype == DType::f32) return kernels::convert(DType::f32, elements, codec_.dtype, from, count);
@@ -138,7 +141,7 @@ class Message {
   }
   void decode_add(const std::byte* message, size_t first, float* sums, size_t count) const {
     if (codec_.quantizes())
-      return format_->decode_add(codec_.block, layout_, {first, count}, message + quantized_header_bytes, sums);
+      return format_->decode_add(codec_.block, layout_, {first, count}, message + codec_.header_bytes(), sums);
     alignas(64) float values[tile];
     add(sums, widened(codec_.dtype, at(message, codec_.dtype, first), count, values), count);
   }
@@ -150,17 +153,18 @@ class Message {
 };
 
 void start_message(const WireCodec& codec, size_t count, std::byte* message) {
-  if (!codec.quantizes() || count == 0) return;
+  if (codec.header_bytes() == 0 || count == 0) return;
   const auto header = header_of(codec, count);
   std::memcpy(message, header.data(), header.size());
 }
 
-// Memory for the message of one tile, whatever the codec: fp32 elements, or codes of 8 bits and 18 bytes for each 32.
+// Memory for the encoded form of one tile. It is large enough for every codec, because no codec needs more bytes than fp32
+// elements do.
 struct Scratch {
   alignas(64) std::byte bytes[tile * sizeof(float)];
 };
 
-// As a receiver would have them, in fp32.
+// Encodes and decodes `values` in place, so that they become the values that a receiver would get.
 void pass_through(const WireCodec& codec, float* values, size_t count, Scratch& scratch, BlockCounts& counts) {
   if (codec.is_plain()) return;
   const Message message(codec, count);
@@ -168,7 +172,7 @@ void pass_through(const WireCodec& codec, float* values, size_t count, Scratch& 
   message.decode(scratch.bytes, 0, DType::f32, values, count, counts);
 }
 
-// This rank's part of a sum, as the others would have it.
+// Writes this rank's own elements to `values`. They have the values that the other ranks decode. Also updates task.error.
 void own_values(const FoldTask& task, size_t first, size_t count, float* values, Scratch& scratch, BlockCounts& counts) {
   alignas(64) float copy[tile];
   float* const error = task.error == nullptr ? nullptr : task.error + first;
@@ -177,7 +181,7 @@ void own_values(const FoldTask& task, size_t first, size_t count, float* values,
   std::memcpy(values, exact, count * sizeof(float));
   if (task.own_before != nullptr) pass_through(*task.own_before, values, count, scratch, counts);
   if (!task.own_exact) pass_through(task.from, values, count, scratch, counts);
-  if (error != nullptr) leave(task.use, error, exact, values, count);
+  if (error != nullptr) write_error(task.use, error, exact, values, count);
 }
 
 size_t end_of(TaskPart part, size_t count) {
@@ -195,16 +199,15 @@ const float* widened(DType type, const void* elements, size_t count, float* copy
 
 size_t WireCodec::message_bytes(size_t count) const {
   if (count == 0) return 0;
-  return quantizes() ? quantized_header_bytes + find_group_format(kind)->layout(block, count).bytes
-                     : count * element_bytes(dtype);
+  return quantizes() ? header_bytes() + find_group_format(kind)->layout(block, count).bytes : count * element_bytes(dtype);
 }
 
-std::string fault_of(const StepCodec& step) {
-  if (!is_codec(static_cast<size_t>(step.kind))) return "an unknown kind " + std::to_string(static_cast<int>(step.kind));
+std::string why_invalid(const StepCodec& step) {
+  if (!is_codec(static_cast<size_t>(step.kind))) return concat("an unknown kind ", static_cast<int>(step.kind));
   if (!facts_of(step.kind).has_options) return {};
-  if (step.bits < 2 || step.bits > 8) return std::to_string(step.bits) + " bits; needed: 2 to 8";
+  if (step.bits < 2 || step.bits > 8) return concat(step.bits, " bits; needed: 2 to 8");
   if (step.group != 32 && step.group != 64 && step.group != 128 && step.group != 256)
-    return "groups of " + std::to_string(step.group) + "; needed: 32, 64, 128 or 256";
+    return concat("groups of ", step.group, "; needed: 32, 64, 128 or 256");
   if (step.metadata > StepCodec::Metadata::automatic || step.spikes > StepCodec::Spikes::automatic)
     return "unknown metadata or spikes";
   return {};
@@ -229,7 +232,8 @@ void encode(const EncodeTask& task, BlockCounts& counts, TaskPart part) {
   const size_t end = end_of(part, task.count);
   alignas(64) float copy[tile], values[tile];
   Scratch scratch;
-  // Where nothing is to be done in between, the kernels fetch ahead what they need next.
+  // If the task needs only a quantised message, the whole part is encoded with one call. The kernel can then prefetch the next
+  // tile.
   const size_t step =
       task.codec.quantizes() && task.before == nullptr && task.decoded == nullptr && task.error == nullptr ? end : tile;
   for (size_t first = part.first; first < end; first += step) {
@@ -250,7 +254,7 @@ void encode(const EncodeTask& task, BlockCounts& counts, TaskPart part) {
     message.encode(task.message, first, dtype, elements, count, counts);
     if (error != nullptr) {
       message.decode(task.message, first, DType::f32, values, count, counts);
-      leave(task.use, error, exact, values, count);
+      write_error(task.use, error, exact, values, count);
     }
     if (task.decoded != nullptr)
       message.decode(task.message, first, task.dtype, at(task.decoded, task.dtype, first), count, counts);
@@ -260,7 +264,9 @@ void encode(const EncodeTask& task, BlockCounts& counts, TaskPart part) {
 void decode(const DecodeTask& task, BlockCounts& counts, TaskPart part) {
   const Message message(task.codec, task.count);
   const size_t end = end_of(part, task.count);
-  const size_t step = task.codec.quantizes() ? end : tile;  // others are converted on the way
+  // A quantised part is decoded with one call. All other messages are decoded tile by tile, because their conversion may need a
+  // buffer, which has the size of one tile.
+  const size_t step = task.codec.quantizes() ? end : tile;
   for (size_t first = part.first; first < end; first += step) {
     message.decode(task.message, first, task.dtype, at(task.elements, task.dtype, first), std::min(step, end - first), counts);
   }
@@ -275,7 +281,8 @@ void fold(const FoldTask& task, BlockCounts& counts, TaskPart part) {
   const size_t end = end_of(part, task.count);
   alignas(64) float sums[tile], own[tile];
   Scratch scratch;
-  // Nothing to be known about them but what a receiver would add.
+  // True if this rank's own elements are treated like a received message: a kernel encodes them, then decodes them and adds
+  // them.
   const bool own_as_message = task.from.quantizes() && !task.own_exact && task.own_before == nullptr && task.error == nullptr;
   for (size_t first = part.first; first < end; first += tile) {
     const size_t count = std::min(tile, end - first);
@@ -302,30 +309,31 @@ void fold(const FoldTask& task, BlockCounts& counts, TaskPart part) {
     if (task.divisor > 1) kernels::reduce({.sources = sources, .destination = sums, .count = count, .divisor = task.divisor});
     if (task.to == nullptr) {
       if (task.output != nullptr)
-        put(task.dtype, at(task.output, task.dtype, first), sums, count, task.from.block.poison, counts);
+        store(task.dtype, at(task.output, task.dtype, first), sums, count, task.from.block.poison, counts);
       continue;
     }
-    // Somebody may ask for the decoded sum only.
+    // If task.message is null, the caller wants only the decoded sum. In this case, each tile is encoded as a message of its
+    // own, `alone`.
     const Message alone(to_codec, count);
     const bool kept = task.message != nullptr;
     std::byte* const message = kept ? task.message : scratch.bytes;
-    const size_t place = kept ? first : 0;
-    (kept ? to : alone).encode(message, place, DType::f32, sums, count, counts);
+    const size_t offset = kept ? first : 0;
+    (kept ? to : alone).encode(message, offset, DType::f32, sums, count, counts);
     if (task.error != nullptr && task.sum_error) {
-      (kept ? to : alone).decode(message, place, DType::f32, own, count, counts);
-      leave<true>(task.error + first, sums, own, count, static_cast<float>(task.divisor));
+      (kept ? to : alone).decode(message, offset, DType::f32, own, count, counts);
+      write_error<true>(task.error + first, sums, own, count, static_cast<float>(task.divisor));
     }
     if (task.output != nullptr)
-      (kept ? to : alone).decode(message, place, task.dtype, at(task.output, task.dtype, first), count, counts);
+      (kept ? to : alone).decode(message, offset, task.dtype, at(task.output, task.dtype, first), count, counts);
   }
 }
 
 Result<MessageHeader> read_message_header(std::span<const std::byte> message) {
   Header header;
   if (message.size() < header.size())
-    return Status(Code::corrupt, "a block of " + std::to_string(message.size()) + " bytes, shorter than its header");
+    return Status(Code::corrupt, concat("a block of ", message.size(), " bytes, shorter than its header"));
   std::memcpy(header.data(), message.data(), header.size());
-  if (const auto strange = strangeness_of(header); !strange.empty()) return Status(Code::corrupt, strange);
+  if (const auto reason = why_unreadable(header); !reason.empty()) return Status(Code::corrupt, reason);
   return MessageHeader{.codec = {.kind = format_of(header)->kind, .block = block_of(header)}, .count = count_of(header)};
 }
 
@@ -335,28 +343,31 @@ void write_message_header(const MessageHeader& header, std::span<std::byte, quan
   std::memcpy(to.data(), bytes.data(), bytes.size());
 }
 
+static Status check_header(const WireCodec& codec, std::span<const std::byte> message, size_t count) {
+  const auto expected = header_of(codec, count);
+  if (message.size() < expected.size())
+    return {Code::corrupt, concat("a block of ", message.size(), " bytes, shorter than its header")};
+  if (std::memcmp(message.data(), expected.data(), expected.size()) == 0) return {};
+  return {Code::invalid, concat("sends ", describe_message(static_cast<uint8_t>(codec.kind), message), " instead of ",
+                                to_string(codec), ", ", count, " elements")};
+}
+
 Status check_message(const WireCodec& codec, std::span<const std::byte> message, size_t count) {
   if (!codec.quantizes()) {
     if (message.size() == codec.message_bytes(count)) return {};
-    return {Code::corrupt,
-            std::to_string(message.size()) + " bytes for " + std::to_string(count) + " elements of " + name(codec.dtype)};
+    return {Code::corrupt, concat(message.size(), " bytes for ", count, " elements of ", name(codec.dtype))};
   }
   if (count == 0 && message.empty()) return {};
-  const auto expected = header_of(codec, count);
-  if (message.size() < expected.size())
-    return {Code::corrupt, "a block of " + std::to_string(message.size()) + " bytes, shorter than its header"};
-  if (std::memcmp(message.data(), expected.data(), expected.size()) != 0) {
-    return {Code::invalid, "sends " + describe_message(static_cast<uint8_t>(codec.kind), message) + "; this rank expects " +
-                               to_string(codec) + ", " + std::to_string(count) + " elements"};
+  if (codec.sends_header) {
+    if (auto status = check_header(codec, message, count); !status.ok()) return status;
   }
-  const auto block = message.subspan(expected.size());
+  const auto block = message.subspan(codec.header_bytes());
   if (find_group_format(codec.kind)->is_block(codec.block, block.data(), block.size(), count)) return {};
-  return {Code::corrupt, "a damaged block of " + std::to_string(count) + " elements, " + std::to_string(message.size()) +
-                             " bytes, " + to_string(codec)};
+  return {Code::corrupt, concat("a damaged block of ", count, " elements, ", message.size(), " bytes, ", to_string(codec))};
 }
 
 std::string describe_message(uint8_t kind, std::span<const std::byte> message) {
-  if (!is_codec(kind)) return "elements of an unknown codec " + std::to_string(kind);
+  if (!is_codec(kind)) return concat("elements of an unknown codec ", kind);
   if (!codec_table[kind].is_grouped) return std::string(codec_table[kind].name) + " elements";
   Header header;
   if (message.size() < header.size()) return std::string(codec_table[kind].name) + " elements";

@@ -1,7 +1,8 @@
-// Encodes the elements of one step of a collective into messages, decodes messages, and adds them up.
+// Encodes the elements of one step of a collective operation into messages, decodes messages, and adds them up.
 //
-// A WireCodec is a StepCodec with nothing left to choose. A message of no elements has no bytes. Messages of quantised elements
-// begin with eight bytes that say how they were made (docs/reference/wire_format.md); others are elements and nothing else.
+// A WireCodec is a StepCodec in which no option is left open. A message without elements has no bytes. A message of quantised
+// elements begins with an eight-byte header (docs/reference/wire_format.md), unless the codec is set to send none. All other
+// messages consist of elements only.
 #pragma once
 
 #include <cstddef>
@@ -19,40 +20,49 @@ namespace unisono {
 
 struct WireCodec {
   StepCodec::Kind kind = StepCodec::Kind::plain;
-  DType dtype = DType::f32;    // of the elements in the message; not of quantised ones
-  kernels::BlockFormat block;  // of quantised ones; poison counts for all
+  DType dtype = DType::f32;    // The type of the elements in the message. It is not used if the codec quantises.
+  kernels::BlockFormat block;  // The format of quantised elements. Its field `poison` applies to every codec.
+  // False: messages of quantised elements are blocks without a header. Ranges of lossy operations have none: their ranks have
+  // agreed on codec and number of elements before, so a header would only take space in each datagram.
+  bool sends_header = true;
 
   bool is_plain() const { return kind == StepCodec::Kind::plain; }
-  // Elements in groups that share a scale: messages begin with a header.
+  // Returns true if elements are encoded in groups that share a scale.
   bool quantizes() const { return facts_of(kind).is_grouped; }
-  // Messages that are cut here and there at multiples of so many elements hold the same together as one.
+  // A caller may divide elements into several messages. If it does so at multiples of this number, the decoded values stay the
+  // same.
   size_t unit() const { return quantizes() ? block.group : 1; }
+  // Returns the number of bytes before the elements of a message that is not empty.
+  size_t header_bytes() const;
   size_t message_bytes(size_t count) const;
   friend bool operator==(const WireCodec&, const WireCodec&) = default;
 };
 
 inline constexpr size_t quantized_header_bytes = 8;
+inline size_t WireCodec::header_bytes() const { return quantizes() && sends_header ? quantized_header_bytes : 0; }
 
-// Says why a caller's step is invalid, as "9 bits; needed: 2 to 8". Empty if the step is valid.
-std::string fault_of(const StepCodec& step);
+// Returns why the step of a caller is invalid, for example "9 bits; needed: 2 to 8". Returns an empty text if the step is
+// valid.
+std::string why_invalid(const StepCodec& step);
 
-// tensor: what the caller has. working: what it is added in; the type of plain messages.
+// Resolves all options of a step. `tensor` is the type of the caller's elements. `working` is the type in which sums are
+// computed and plain messages are sent.
 WireCodec wire_codec(const StepCodec& step, DType tensor, DType working, bool poison);
-// "f32", "int4:group=128,metadata=bf16".
+// Returns a text such as "f32" or "int4:group=128,metadata=bf16".
 std::string to_string(const WireCodec& codec);
 
-// A task may be done part by part, by several threads: elements [first, first + count), where first is a multiple of part_unit.
-// Then each part has counts of its own.
+// A part of a task: the elements [first, first + count). Each call does one part. `first` must be a multiple of part_unit.
+// Several threads may do different parts of the same task, if each has its own BlockCounts.
 struct TaskPart {
   size_t first = 0, count = SIZE_MAX;
 };
 inline constexpr size_t part_unit = 2048;
 
-// How a task writes `error`: the difference between the elements and what a receiver decodes.
+// How a task writes `error`. The difference is the elements minus the values that a receiver decodes.
 enum class ErrorUse : uint8_t {
-  added,    // to what is there
-  set,      // what is there is of no use
-  carried,  // what is there is added to this rank's elements before all else: error feedback
+  added,    // the difference is added to `error`
+  set,      // the difference overwrites `error`
+  carried,  // error feedback: `error` is first added to this rank's elements, then overwritten with the difference
 };
 
 struct EncodeTask {
@@ -60,10 +70,11 @@ struct EncodeTask {
   DType dtype = DType::f32;  // f32, f16 or bf16
   const void* elements = nullptr;
   size_t count = 0;
-  std::byte* message = nullptr;       // message_bytes(count)
-  const WireCodec* before = nullptr;  // not null: the elements go through this one first
-  void* decoded = nullptr;            // null, or where a receiver's elements go; may be the elements themselves
-  float* error = nullptr;             // null, or where it is written down what a receiver's elements lack
+  std::byte* message = nullptr;       // receives message_bytes(count) bytes
+  const WireCodec* before = nullptr;  // If this is not null, elements are first encoded and decoded with this codec.
+  void* decoded = nullptr;  // If this is not null, it receives the values that a receiver decodes. It may equal `elements`.
+  // If this is not null, elements minus decoded elements are written to it, in the way that `use` says.
+  float* error = nullptr;
   ErrorUse use = ErrorUse::added;
 };
 void encode(const EncodeTask& task, kernels::BlockCounts& counts, TaskPart part = {});
@@ -77,47 +88,52 @@ struct DecodeTask {
 };
 void decode(const DecodeTask& task, kernels::BlockCounts& counts, TaskPart part = {});
 
-// The sum of messages, in fp32, in the order given: then divided, encoded for others, and decoded again for this rank, so that
-// all have the same.
+// Decodes messages, adds them up in fp32 in the given order, and divides the sum. If `to` is set, also encodes the sum for the
+// other ranks. This rank then uses the decoded form of the encoded sum, too, so that all ranks get equal values.
 struct FoldTask {
   const WireCodec& from;
-  std::span<const void* const>
-      messages;  // at least two of `count` elements; null: this rank's own elements stand here, which were not sent
+  // There are at least two messages, and each has `count` elements. A null entry stands for this rank, whose elements are
+  // in `own`.
+  std::span<const void* const> messages;
   const void* own = nullptr;
-  const WireCodec* own_before = nullptr;  // not null: the own ones go through this one first
-  bool own_exact = false;                 // the own ones are added as they are, not as they would have been sent
-  DType dtype = DType::f32;               // of own and output
+  const WireCodec* own_before = nullptr;  // If this is not null, own elements are first encoded and decoded with this codec.
+  bool own_exact = false;    // True: own elements are added unchanged. False: they are first encoded and decoded with `from`.
+  DType dtype = DType::f32;  // the type of `own` and of `output`
   size_t count = 0;
   uint32_t divisor = 1;
-  const WireCodec* to = nullptr;   // null: the sum stays as it is
-  std::byte* message = nullptr;    // null, or `to`'s message of the sum
-  void* output = nullptr;          // null, or decoded from that, or without `to` the sum; may be `own`
-  float* error = nullptr;          // null, or where it is written down what the own ones lack
-  ErrorUse use = ErrorUse::added;  // another one only if the own ones were not sent
-  bool sum_error = true;           // what the decoded sum lacks, times the divisor, is added to it
+  const WireCodec* to = nullptr;  // The codec of the sum. If it is null, the sum is not encoded.
+  std::byte* message = nullptr;   // If this is not null, the sum encoded with `to` is written to it.
+  // If this is not null, the decoded sum is written to it. If `to` is null, it is the sum itself. It may equal `own`.
+  void* output = nullptr;
+  // If this is not null, own elements minus their decoded form are written to it, in the way that `use` says.
+  float* error = nullptr;
+  ErrorUse use = ErrorUse::added;  // This must be `added` if no entry of `messages` is null.
+  bool sum_error = true;           // True: (sum - decoded sum) times `divisor` is added to `error`.
 };
 void fold(const FoldTask& task, kernels::BlockCounts& counts, TaskPart part = {});
 
-// The first bytes of a message of quantised elements, decoded. Readers of files need them; receivers of a collective know the
-// codec already.
+// The decoded header of a message of quantised elements. Programs that read messages from files need it. In a collective
+// operation, receivers know the codec already.
 struct MessageHeader {
   WireCodec codec;
-  uint32_t count = 0;  // elements
+  uint32_t count = 0;  // number of elements
 };
-// corrupt: the message is shorter than a header, has another version, or describes no codec of quantised elements.
+// Returns corrupt if the message is shorter than a header, has another version, or does not describe a codec that quantises.
 Result<MessageHeader> read_message_header(std::span<const std::byte> message);
-// codec must quantise.
+// header.codec.quantizes() must be true.
 void write_message_header(const MessageHeader& header, std::span<std::byte, quantized_header_bytes> to);
 
-// Whether a message of so many elements can be decoded. invalid: it was made by another codec, both are named; corrupt: it was
-// damaged.
+// Checks that `message` holds `count` elements that were encoded with `codec`. Returns corrupt if the message is damaged.
+// Returns invalid if the message has a header that names another codec; the text names both codecs.
 Status check_message(const WireCodec& codec, std::span<const std::byte> message, size_t count);
-// Describes for error texts how the sender encoded the message. `kind` comes from the message's frame.
+// Describes how the sender encoded the message. The result is used in the texts of errors. `kind` comes from the frame of the
+// message.
 std::string describe_message(uint8_t kind, std::span<const std::byte> message);
 
-// fp32 values of f32, f16 or bf16 elements, which may stand at any address: `copy`.
+// Converts f32, f16 or bf16 elements to fp32 and writes them to `copy`. The elements can have any alignment. Returns `copy`.
 const float* widened(DType type, const void* elements, size_t count, float* copy);
-// To nearest even; what is finite stays finite, or with poison becomes NaN. Aliasing is not allowed.
+// Converts fp32 values to the type `to`. The results are rounded to the nearest value, ties to even. Finite values that are too
+// large become the largest finite value; with `poison`, they become NaN. Source and destination must not overlap.
 void narrow(DType to, void* destination, const float* source, size_t count, bool poison, kernels::BlockCounts& counts);
 
 }  // namespace unisono

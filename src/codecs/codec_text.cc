@@ -1,9 +1,10 @@
-// Codecs as people write them.
+// Converts codecs to and from text such as "int4:group=128".
 #include <array>
 #include <charconv>
 #include <functional>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/split.h"
 #include "unisono/codec_facts.h"
 
@@ -19,7 +20,7 @@ constexpr const char* spikes_names[] = {"off", "on", "auto"};
 std::array<StepCodec*, 3> steps_of(Codec& codec) { return {&codec.reduce, &codec.across, &codec.gather}; }
 std::array<const StepCodec*, 3> steps_of(const Codec& codec) { return {&codec.reduce, &codec.across, &codec.gather}; }
 
-// ", plain, f16": the codecs for which this holds.
+// Lists the names of those codecs for which holds(facts) is true, as ", plain, f16".
 std::string codec_list(auto holds) {
   std::string list;
   for (const auto& facts : codec_table) list += holds(facts) ? std::string(", ") + facts.name : std::string();
@@ -30,7 +31,7 @@ Status wrong(std::string_view what, std::string_view value, std::string_view all
   return {Code::invalid, "codec: " + std::string(what) + " \"" + std::string(value) + "\" is none of " + std::string(allowed)};
 }
 
-// 0: no such number.
+// Returns 0 if the text is not a number.
 uint32_t number(std::string_view text) {
   uint32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -45,14 +46,17 @@ int index_of(const char* const (&names)[count], std::string_view text) {
   return -1;
 }
 
-// The type's usual name.
+// Replaces the aliases fp16 and fp32 with the usual names of these types.
 std::string_view usual(std::string_view text) {
   if (text == "fp16") return "f16";
   if (text == "fp32") return "f32";
   return text;
 }
 
-// One value for all steps, two for reduce and gather, or one each.
+// Calls set(step, value) for each step. `text` has one to three values, which are separated by "/":
+// - A single value is used for all steps.
+// - Of two values, the first is used for reduce and across, the second for gather.
+// - Three values are used for reduce, across and gather, in this order.
 using SetStep = std::function<Status(StepCodec& step, std::string_view value)>;
 Status for_each_step(Codec& codec, std::string_view what, std::string_view text, const SetStep& set) {
   const auto values = split(text, '/');
@@ -67,7 +71,7 @@ Status for_each_step(Codec& codec, std::string_view what, std::string_view text,
   return {};
 }
 
-// "8", or a codec without options: "plain", "bf16".
+// Reads a number of bits such as "8", or the name of a codec that has no options, such as "plain".
 Status set_bits(StepCodec& step, std::string_view value) {
   if (const auto* const facts = find_codec(value); facts != nullptr && !facts->has_options) {
     step.kind = facts->kind;
@@ -137,10 +141,11 @@ Status set_option(Codec& codec, std::string_view option) {
 
 std::string name_of(const StepCodec& step) {
   const auto& facts = facts_of(step.kind);
-  return facts.has_options ? "int" + std::to_string(step.bits) : facts.name;
+  return facts.has_options ? concat("int", step.bits) : facts.name;
 }
 
-// ",group=128/32": of the steps that are quantised; nothing if all have the usual value.
+// Returns the text of an option of the quantised steps, such as ",group=128/32". The text is empty if the option has its
+// default value in all steps.
 template <typename Value>
 std::string list(const Codec& codec, std::string_view key, std::string_view usual, const Value& value) {
   const auto steps = steps_of(codec);

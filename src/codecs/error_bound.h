@@ -1,4 +1,4 @@
-// How far an encoded result may be from the exact one: each step adds a rounding error. Tests and tools check results with it.
+// Upper bounds of the rounding errors in an encoded result. Tests and tools compare results with these bounds.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,8 @@
 
 namespace unisono {
 
-// The error of one encoding. No element's magnitude exceeds `largest`, and none is too large for the scales.
+// Returns an upper bound of the error that one encoding makes, for elements whose magnitude is at most `largest`. The bound
+// holds only if all elements are in the range that the scales can represent.
 inline double encoding_error_bound(const StepCodec& step, DType dtype, double largest) {
   const double sixteen_bits = largest * 0x1p-8;
   const auto& facts = facts_of(step.kind);
@@ -16,8 +17,8 @@ inline double encoding_error_bound(const StepCodec& step, DType dtype, double la
   return dtype == DType::f32 ? largest * facts.error : std::max(largest * facts.error, sixteen_bits);
 }
 
-// The error of a sum over so many ranks with any schedule. It adds up the roundings of contributions, of sums of host groups,
-// of the result, and to the tensor's type.
+// Returns an upper bound of the error of a sum over `ranks` ranks, for any schedule. It adds up the rounding errors of the
+// contributions, of the sums of host groups, of the result, and of the conversion to `dtype`.
 inline double sum_error_bound(const Codec& codec, DType dtype, double largest, double ranks) {
   const double sum = ranks * largest;
   return ranks * encoding_error_bound(codec.reduce, dtype, largest) + ranks * encoding_error_bound(codec.across, dtype, sum) +

@@ -1,5 +1,6 @@
 #include "codecs/group_format.h"
 
+#include "base/concat.h"
 #include "kernels/fp8.h"
 
 namespace unisono {
@@ -18,8 +19,8 @@ BlockFormat integer_format(const StepCodec& step, DType tensor) {
 
 std::string integer_text(const BlockFormat& format) {
   constexpr const char* types[] = {"f16", "bf16", "f32"};
-  return "int" + std::to_string(format.bits) + ":group=" + std::to_string(format.group) +
-         ",metadata=" + types[static_cast<int>(format.metadata)] + (format.spikes ? ",spikes=on" : "");
+  return concat("int", format.bits, ":group=", format.group, ",metadata=", types[static_cast<int>(format.metadata)],
+                format.spikes ? ",spikes=on" : "");
 }
 
 constexpr GroupFormat formats[] = {

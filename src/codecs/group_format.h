@@ -1,7 +1,8 @@
-// How a codec whose elements share scales in groups writes them: one row per such codec, in group_format.cc.
+// There is one GroupFormat for each codec in which groups of elements share a scale. It holds the functions of the codec.
+// group_format.cc has the table of all formats.
 //
-// The functions are kernels (src/kernels/) and keep the promises of kernels/blocks.h: any alignment, any count, part by part at
-// multiples of a group, the same bytes on every machine.
+// The functions are kernels (src/kernels/) and keep the promises of kernels/blocks.h. They accept any alignment and any number
+// of elements. They can work on parts that begin at multiples of a group. They produce the same bytes on every machine.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +18,8 @@ namespace unisono {
 
 struct GroupFormat {
   StepCodec::Kind kind = StepCodec::Kind::quantize;
-  uint8_t mark = 0;  // in the header of a message, beside the flags of metadata and spikes: tells the codecs apart
-  // Nothing of the step is left open: its options, and the tensor's type.
+  uint8_t mark = 0;  // These bits of the header's flag byte distinguish this codec from the others.
+  // Resolves every option of the step that is left automatic, for tensors of this type.
   kernels::BlockFormat (*format_of)(const StepCodec& step, DType tensor) = nullptr;
   bool (*is_valid)(const kernels::BlockFormat& format) = nullptr;
   std::string (*text)(const kernels::BlockFormat& format) = nullptr;
@@ -34,7 +35,7 @@ struct GroupFormat {
 };
 
 std::span<const GroupFormat> group_formats();
-// Null for codecs without groups.
+// Returns null if the codec has no groups.
 const GroupFormat* find_group_format(StepCodec::Kind kind);
 
 }  // namespace unisono

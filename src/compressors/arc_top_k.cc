@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "compressors/finite.h"
 #include "compressors/row_selection.h"
 #include "kernels/sketch.h"
@@ -16,7 +17,7 @@ namespace {
 class ArcTopK final : public Compressor {
  public:
   ArcTopK(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors, std::vector<Decision> decisions,
-          uint32_t notes)
+          uint32_t side_value_count)
       : options_(options),
         group_(group),
         tensors_(std::move(tensors)),
@@ -35,11 +36,12 @@ class ArcTopK final : public Compressor {
       sent += decision.value_elements();
     }
     const bool needs_sketch = sketched > 0 && !options.random && !options.exact;
-    // A flag is averaged with the sketch: some rank has numbers that are not finite, perhaps in rows that will not be sent.
-    sketch_.resize(needs_sketch ? sketched + 1 + notes : 0);
-    notes_ = needs_sketch ? notes : 0;
+    // One more number, a flag, is averaged with the sketch. It is NaN if this rank has values that are not finite. The flag is
+    // needed because the second all-reduce carries only the rows that are sent, and such values may be in other rows.
+    sketch_.resize(needs_sketch ? sketched + 1 + side_value_count : 0);
+    side_value_count_ = needs_sketch ? side_value_count : 0;
     zeros_.resize(columns);
-    // Steps allocate nothing.
+    // All memory is allocated here. Therefore the steps do not allocate.
     if (needs_sketch)
       normals_.resize(columns * options.rule.rank), directions_.resize(kernels::direction_stride(columns) * options.rule.rank);
     if (needs_sketch) scores_.reserve(rows);
@@ -49,7 +51,7 @@ class ArcTopK final : public Compressor {
 
   std::span<float> begin(uint64_t step, std::span<const CompressorInput> inputs) override;
   double residual_energy() const override { return residual_energy_; }
-  std::span<float> notes() override { return std::span(sketch_).last(notes_); }
+  std::span<float> side_values() override { return std::span(sketch_).last(side_value_count_); }
   Status choose() override;
   std::span<float> pack(std::span<const float* const> values) override;
   Status accept() override;
@@ -74,29 +76,32 @@ class ArcTopK final : public Compressor {
   void score_exactly(size_t i, const CompressorInput& input);
   void choose(size_t i, const float* sketch);
   bool compresses() const { return flagged_ || !sketch_.empty(); }
-  float& flag() { return sketch_[sketch_.size() - notes_ - 1]; }
+  float& flag() { return sketch_[sketch_.size() - side_value_count_ - 1]; }
 
   const ArcOptions options_;
   const uint32_t group_;
   const std::vector<GroupTensor> tensors_;
   const std::vector<Decision> decisions_;
   uint64_t step_ = 0;
-  bool flagged_ = false;  // the second average has the flag, because there is no first one
-  bool finite_ = true;    // this rank's tensors are
-  size_t notes_ = 0;
+  // True if there is no first all-reduce. The second all-reduce then carries the flag for values that are not finite.
+  bool flagged_ = false;
+  bool finite_ = true;  // True if all values of this rank's tensors are finite.
+  size_t side_value_count_ = 0;
   double residual_energy_ = 0;
   double chosen_scores_ = 0, all_scores_ = 0;
   uint64_t fingerprint_ = 0;
   std::vector<std::vector<uint32_t>> rows_;
-  std::vector<float> sketch_, sent_;  // as the all-reduces have them
-  // The directions of the tensor in hand, as they are drawn and as the kernel wants them; the widest tensor fits.
+  std::vector<float> sketch_, sent_;  // the buffers of the first and of the second all-reduce
+  // The random directions of the current tensor: normals_ in the order in which they were drawn, directions_ in the order that
+  // the kernel needs. Both are large enough for the widest tensor.
   std::vector<float> normals_, directions_;
-  std::vector<float> zeros_;  // a row of the widest compressed tensor
+  std::vector<float> zeros_;  // one row of zeros, as wide as the widest compressed tensor
   std::vector<double> scores_;
-  std::vector<std::vector<double>> exact_scores_;  // by tensor
+  // for each tensor: the squared lengths of its rows; only used with options_.exact
+  std::vector<std::vector<double>> exact_scores_;
 };
 
-// Direction j has number c * rank + j for column c.
+// Fills directions_. Component c of direction j is the random number c * rank + j of the stream.
 void ArcTopK::make_directions(uint32_t tensor, size_t columns) {
   const size_t rank = options_.rule.rank, stride = kernels::direction_stride(columns);
   RandomStream{.seed = options_.seed, .step = step_, .tensor = tensor, .purpose = RandomStream::Purpose::sketch}.normals(
@@ -131,22 +136,23 @@ std::span<float> ArcTopK::begin(uint64_t step, std::span<const CompressorInput> 
       task.scale = 1 / std::sqrt(static_cast<float>(task.rank));
       task.sketch = out;
       residual_energy_ += kernels::sketch(task);
-      // If a row has a number that is not finite, neither is its sketch.
+      // If a number in a row is not finite, the sketch of the row is not finite either.
       finite_ = finite_ && all_finite({out, rows * task.rank});
       out += rows * task.rank;
     } else if (decisions_[i].treatment != Treatment::skipped) {
       if (task.moved != nullptr || (task.residual != nullptr && !task.difference))
-        residual_energy_ += kernels::sketch(task);  // no direction: it is only compensated
+        residual_energy_ += kernels::sketch(task);  // No directions are given here, so the kernel only adds the residual.
       finite_ = finite_ && all_finite({task.moved != nullptr ? task.moved : task.values, rows * columns});
       if (options_.exact && decisions_[i].treatment == Treatment::compressed) score_exactly(i, inputs[i]);
     }
   }
-  // NaN stays NaN with every codec.
+  // The flag is NaN because every codec preserves NaN.
   if (!sketch_.empty()) flag() = finite_ ? 0 : NAN;
   return sketch_;
 }
 
-// Scores rows now, by what is compressed: later the values alone do not tell it.
+// Computes the exact scores of the rows. begin() calls this, because choose() no longer has the residual. (With `difference`,
+// the values that are compressed are `values` - residual.)
 void ArcTopK::score_exactly(size_t i, const CompressorInput& input) {
   const auto& [rows, columns] = decisions_[i].matrix;
   const float* const values = input.moved != nullptr ? input.moved : input.values;
@@ -176,8 +182,9 @@ void ArcTopK::choose(size_t i, const float* sketch) {
 }
 
 Status ArcTopK::choose() {
-  // Notes need not be finite.
-  if (!sketch_.empty() && !all_finite(std::span(sketch_).first(sketch_.size() - notes_))) return not_finite("the sketch");
+  // The caller's side values need not be finite, so they are not checked.
+  if (!sketch_.empty() && !all_finite(std::span(sketch_).first(sketch_.size() - side_value_count_)))
+    return not_finite("the sketch");
   if (options_.exact && !finite_) return not_finite("a tensor");
   Fingerprint fingerprint;
   for (const uint32_t word : {static_cast<uint32_t>(step_), static_cast<uint32_t>(step_ >> 32), group_}) fingerprint.add(word);
@@ -241,7 +248,7 @@ void ArcTopK::unpack(std::span<float* const> outputs) const {
 }  // namespace
 
 Result<std::unique_ptr<Compressor>> make_arc_top_k(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors,
-                                                   uint32_t notes) {
+                                                   uint32_t side_value_count) {
   if (auto status = check(options.rule); !status.ok()) return status;
   std::vector<Decision> decisions;
   for (const auto& tensor : tensors) {
@@ -249,13 +256,12 @@ Result<std::unique_ptr<Compressor>> make_arc_top_k(const ArcOptions& options, ui
     const auto& [rows, columns] = decision.matrix;
     if (decision.treatment == Treatment::compressed &&
         (rows > UINT32_MAX || columns > UINT32_MAX || columns * options.rule.rank > uint64_t{1} << 34)) {
-      return Status(Code::invalid, "bad_option: tensor " + std::to_string(tensor.number) + " of " + std::to_string(rows) +
-                                       " x " + std::to_string(columns) + " is too large for a sketch of rank " +
-                                       std::to_string(options.rule.rank));
+      return Status(Code::invalid, concat("bad_option: tensor ", tensor.number, " of ", rows, " x ", columns,
+                                          " is too large for a sketch of rank ", options.rule.rank));
     }
   }
   return std::unique_ptr<Compressor>(
-      std::make_unique<ArcTopK>(options, group, std::move(tensors), std::move(decisions), notes));
+      std::make_unique<ArcTopK>(options, group, std::move(tensors), std::move(decisions), side_value_count));
 }
 
 }  // namespace unisono

@@ -1,4 +1,4 @@
-// The checks of ARC-Top-K that need no engine, by their numbers in docs/design/methods/arc_top_k.md, "Checked values".
+// Tests of ARC-Top-K that need no engine. Numbers of checks refer to docs/design/methods/arc_top_k.md, "Checked values".
 #include "compressors/arc_top_k.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 using namespace test;
 using Rows = std::vector<uint32_t>;
 
-// 4 and 5.
+// Checks 4 and 5 of docs/design/methods/arc_top_k.md: chosen rows and their fingerprints.
 TEST(ArcTopK, chooses_the_documented_rows) {
   const auto x = normals(42, 0, 7, 72);
   Alone four(arc_options(250'000, 4, 42), 5, 12, 6), one(arc_options(250'000, 1, 42), 5, 12, 6),
@@ -34,7 +34,7 @@ TEST(ArcTopK, chooses_the_documented_rows) {
   EXPECT_EQ(Alone(options, 5, 12, 6).chosen(3, x), (Rows{0, 2, 11}));
 }
 
-// 6.
+// Check 6 of docs/design/methods/arc_top_k.md. Another step, tensor number or seed must give another sketch.
 TEST(ArcTopK, the_sketch_of_the_mean_is_the_mean_of_the_sketches) {
   constexpr size_t ranks = 8, rows = 300, columns = 200;
   const auto sketch = [&](Values values, uint64_t seed, uint64_t step, uint32_t number) {
@@ -61,16 +61,17 @@ TEST(ArcTopK, the_sketch_of_the_mean_is_the_mean_of_the_sketches) {
   EXPECT_NE(sketch(mean, 8, 5, 3), expected);
 }
 
-// 9, its first part.
-TEST(ArcTopK, that_keeps_all_rows_is_the_dense_mean) {
+// First part of check 9 of docs/design/methods/arc_top_k.md: if all rows are kept, the tensor is sent whole.
+TEST(ArcTopK, equals_the_dense_mean_if_all_rows_are_kept) {
   const auto x = normals(1, 2, 3, 4096);
   Alone all(arc_options(1'000'000, 4, 1), 0, 64, 64);
   EXPECT_EQ(all.run(0, x), x);
   EXPECT_EQ(all.compressor().decisions()[0].treatment, Treatment::dense);
 }
 
-// 11.
-TEST(ArcTopK, of_rank_one_every_sketch_shows_the_longest_rows) {
+// Check 11 of docs/design/methods/arc_top_k.md. For a matrix u v', the length of a row's sketch is proportional to the length
+// of the row.
+TEST(ArcTopK, every_sketch_of_a_rank_one_matrix_finds_the_longest_rows) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const auto u = normals(seed, 0, 0, 40), v = normals(seed, 1, 0, 30);
     Values x;
@@ -89,26 +90,28 @@ TEST(ArcTopK, of_rank_one_every_sketch_shows_the_longest_rows) {
   }
 }
 
-// 12.
-TEST(ArcTopK, loses_of_two_orthogonal_rows_what_beta_says) {
+// Check 12 of docs/design/methods/arc_top_k.md: one row of a 2 x 2 matrix is kept. The expected loss depends on the rank of the
+// sketch.
+TEST(ArcTopK, loses_the_predicted_share_of_two_orthogonal_rows) {
   const Values x{std::sqrt(3.0f), 0, 0, 1};
   for (const auto& [rank, error] : {std::pair{1u, .416667}, {2u, .375}, {4u, .328125}}) {
     EXPECT_NEAR(Alone(arc_options(500'000, rank, 12), 0, 2, 2).mean_error(200'000, x), error, .0025) << "rank " << rank;
   }
 }
 
-// 13. Here the loss is larger than 1 - K/m, which some take for a bound.
+// Check 13 of docs/design/methods/arc_top_k.md. Here the loss exceeds 1 - K/m, so that is no bound, although it is sometimes
+// taken for one.
 TEST(ArcTopK, loses_more_than_its_share_where_one_sketch_serves_all_rows) {
   const auto length = static_cast<float>(std::sqrt(.85)), c = length * std::sqrt(.75f), s = length / 2;
   const Values x{1, 0, c, s, c, -s};
-  // Four standard deviations of so many draws.
+  // The tolerance .0004 is four standard deviations of the mean over 400,000 draws.
   for (const auto& [rank, error] : {std::pair{1u, .67061}, {2u, .66870}}) {
     EXPECT_NEAR(Alone(arc_options(333'333, rank, 13), 0, 3, 2).mean_error(400'000, x), error, .0004) << "rank " << rank;
   }
 }
 
-// 14.
-TEST(LongArcTopK, loses_of_four_matrices_what_the_table_says) {
+// Check 14 of docs/design/methods/arc_top_k.md: mean losses of four 128 x 256 matrices, by method.
+TEST(LongArcTopK, loses_the_documented_share_of_four_matrices) {
   constexpr size_t rows = 128, columns = 256, kept = 26;
   const auto z = normals(11, 0, 1, rows * columns), u = normals(11, 0, 2, rows), v = normals(11, 0, 3, columns);
   const auto scaled = [&](double power) {
@@ -142,7 +145,7 @@ TEST(LongArcTopK, loses_of_four_matrices_what_the_table_says) {
   }
 }
 
-// 15. The bound that is proven: 1 - (K/m)^2 r/(r+2).
+// Check 15 of docs/design/methods/arc_top_k.md: the proven bound 1 - (K/m)^2 r/(r+2).
 TEST(ArcTopK, loses_no_more_than_the_bound) {
   constexpr uint64_t draws = 1000;
   for (uint32_t i = 0; i < 50; ++i) {
@@ -170,7 +173,7 @@ TEST(ArcTopK, loses_no_more_than_the_bound) {
 
 struct Ranks {
   std::vector<std::unique_ptr<Compressor>> compressors;
-  std::vector<std::vector<Values>> tensors;  // by rank
+  std::vector<std::vector<Values>> tensors;  // tensors[r][i] is tensor i of rank r
 
   Ranks(const ArcOptions& options, size_t count, const std::vector<GroupTensor>& group) : tensors(count) {
     for (size_t r = 0; r < count; ++r) {
@@ -179,7 +182,7 @@ struct Ranks {
         tensors[r].push_back(normals(100 + r, 0, tensor.number, matrix_of(tensor.shape).elements()));
     }
   }
-  // Runs one step on all ranks. Gives per rank "ok", or the error of choose() or accept() as "choose: ..." or "accept: ...".
+  // Runs one step on all ranks. Returns one text per rank: "ok", or an error such as "choose: …" or "accept: …".
   std::vector<std::string> run(uint64_t step, const std::vector<std::vector<Values>>* residuals = nullptr) {
     std::vector<std::span<float>> buffers;
     for (size_t r = 0; r < tensors.size(); ++r) {
@@ -222,7 +225,7 @@ const std::vector<GroupTensor> mixed{{.number = 4, .shape = {40, 50}},
                                      {.number = 7, .shape = {0, 5}},
                                      {.number = 2, .shape = {31, 5, 13}}};
 
-TEST(ArcTopK, a_group_gives_all_ranks_the_mean_of_the_rows_that_all_chose) {
+TEST(ArcTopK, gives_all_ranks_the_mean_of_the_chosen_rows) {
   for (const bool random : {false, true}) {
     auto options = arc_options(150'000, 3, 5);
     options.random = random;
@@ -247,14 +250,15 @@ TEST(ArcTopK, a_group_gives_all_ranks_the_mean_of_the_rows_that_all_chose) {
   }
 }
 
-// Rows by the mean, not by what any rank has, and with what was left over.
+// Rows are chosen by the mean of values plus residuals, not by the values of any one rank.
 TEST(ArcTopK, chooses_by_the_mean_of_compensated_tensors) {
   Ranks ranks(arc_options(100'000, 4, 2), 2, {{.number = 0, .shape = {10, 8}}});
   std::vector<std::vector<Values>> residuals(2, {Values(80)});
   for (auto& tensors : ranks.tensors) std::fill(tensors[0].begin(), tensors[0].end(), 0.0f);
   for (size_t c = 0; c < 8; ++c) {
     ranks.tensors[0][0][3 * 8 + c] = 100,
-                                ranks.tensors[1][0][3 * 8 + c] = -100;  // the longest on each rank, and nothing together
+                                // row 3 is the longest on each rank, but cancels out in the mean
+        ranks.tensors[1][0][3 * 8 + c] = -100;
     residuals[0][0][6 * 8 + c] = residuals[1][0][6 * 8 + c] = 1;
   }
   for (const auto& said : ranks.run(0, &residuals)) EXPECT_EQ(said, "ok");
@@ -262,8 +266,9 @@ TEST(ArcTopK, chooses_by_the_mean_of_compensated_tensors) {
   for (size_t k = 0; k < 80; ++k) EXPECT_EQ(ranks.tensors[0][0][k], k / 8 == 6 ? 1 : 0);
 }
 
-// Part of 28: all ranks skip alike, wherever it is.
-TEST(ArcTopK, what_is_not_finite_on_one_rank_is_told_to_all) {
+// Part of check 28 of docs/design/methods/arc_top_k.md: one rank has a value that is not finite. All ranks get the same error,
+// whichever tensor holds the value.
+TEST(ArcTopK, nonfinite_values_on_one_rank_are_reported_to_all) {
   for (const bool random : {false, true}) {
     for (const size_t tensor : {0, 1, 3}) {
       for (const float bad : {INFINITY, -INFINITY, NAN}) {
@@ -283,7 +288,7 @@ TEST(ArcTopK, what_is_not_finite_on_one_rank_is_told_to_all) {
   }
 }
 
-TEST(ArcTopK, one_that_was_flagged_before_is_not_any_more) {
+TEST(ArcTopK, the_nonfinite_flag_is_cleared_in_the_next_step) {
   Ranks ranks(arc_options(150'000, 3, 5), 2, mixed);
   const auto good = ranks.tensors;
   ranks.tensors[0][0][1] = NAN;
@@ -292,13 +297,13 @@ TEST(ArcTopK, one_that_was_flagged_before_is_not_any_more) {
   EXPECT_EQ(ranks.run(2)[1], "ok");
 }
 
-// Part of 10.
-TEST(ArcTopK, of_zeros_the_first_rows_are_sent) {
+// Part of check 10 of docs/design/methods/arc_top_k.md: of equal scores, the lower rows win.
+TEST(ArcTopK, sends_the_first_rows_of_zeros) {
   Alone arc(arc_options(200'000, 4, 1), 0, 20, 6);
   EXPECT_EQ(arc.chosen(7, Values(120)), (Rows{0, 1, 2, 3}));
 }
 
-TEST(ArcTopK, groups_of_nothing_and_of_dense_tensors_need_one_average_at_most) {
+TEST(ArcTopK, empty_and_dense_groups_need_at_most_one_all_reduce) {
   Ranks nothing({}, 2, {});
   EXPECT_EQ(nothing.run(0)[0], "ok");
   Ranks dense({}, 2, {{.number = 0, .shape = {5}}, {.number = 1, .shape = {2, 3}}});
@@ -309,8 +314,8 @@ TEST(ArcTopK, groups_of_nothing_and_of_dense_tensors_need_one_average_at_most) {
   EXPECT_EQ(dense.tensors[1][0][4], (before[0][0][4] + before[1][0][4]) / 2);
 }
 
-// Part of 27.
-TEST(ArcTopK, leaves_the_program_s_random_numbers_alone) {
+// Part of check 27 of docs/design/methods/arc_top_k.md: the compressor does not touch the generator of std::rand().
+TEST(ArcTopK, does_not_touch_the_programs_random_generators) {
   const auto numbers = [](bool compresses) {
     std::srand(5);
     if (compresses) Alone(arc_options(250'000, 4, 42), 5, 12, 6).mean_error(100, normals(42, 0, 7, 72));
@@ -319,7 +324,7 @@ TEST(ArcTopK, leaves_the_program_s_random_numbers_alone) {
   EXPECT_EQ(numbers(true), numbers(false));
 }
 
-TEST(ArcTopK, refuses_options_that_make_no_sense) {
+TEST(ArcTopK, refuses_invalid_options) {
   for (const auto& options : {arc_options(0, 4, 0), arc_options(1'000'001, 4, 0), arc_options(1, 0, 0)}) {
     const auto made = make_arc_top_k(options, 0, {});
     ASSERT_FALSE(made.ok());

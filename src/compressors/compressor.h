@@ -1,9 +1,9 @@
-// A compressor: it makes a group of tensors smaller for all-reduce. Dense tensors go in, and dense tensors come out that are
-// equal on every rank.
+// A compressor reduces the amount of data that the all-reduce of a group of tensors sends. It takes dense tensors and returns
+// dense tensors. The result is equal on every rank.
 //
-// The caller runs two all-reduces, one after the other: on the buffer that begin() returns, then on the one that pack()
-// returns. Each is averaged in place. A compressor sends nothing, waits for nothing, and keeps no residual: the caller keeps
-// what was not sent (training/reducer/error_feedback).
+// The caller runs two all-reduces: the first on the buffer that begin() returns, the second on the buffer that pack() returns.
+// Each buffer is averaged in place. A compressor does not communicate, and it keeps no residual (the values that were not
+// sent). The caller keeps the residual (training/reducer/error_feedback).
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,27 @@
 
 namespace unisono {
 
-// The number of a tensor is the same on all ranks, and no other of the job's tensors has it.
+// `number` identifies the tensor within the job. It is the same on all ranks.
 struct GroupTensor {
   uint32_t number = 0;
   std::vector<uint64_t> shape;
 };
 
 struct CompressorInput {
-  float* values = nullptr;  // all elements
-  // If not null: a compressed tensor's values with the residual go there, and `values` become zeros. If null, they stay in
-  // place.
+  float* values = nullptr;
+  // Used only for compressed tensors. If this is not null, values + residual is written to it, and `values` become zeros. If it
+  // is null, this sum is written to `values`.
   float* moved = nullptr;
-  bool far = false;                 // `moved` is written past the caches
-  const float* residual = nullptr;  // as many elements, or null: zeros
-  bool difference = false;  // false: the residual is added to the values, and the sum is compressed. true: the values less the
-                            // residual are, and the values stay
-  // Per row of a compressed tensor: not 0 where the residual counts as zeros. Null: nowhere.
+  bool far = false;                 // True if `moved` is written with stores that bypass the caches.
+  const float* residual = nullptr;  // It has as many elements as `values`. Null stands for zeros.
+  // If this is false, values + residual is compressed, and this sum is written to `values`. If it is true, values - residual is
+  // compressed, and `values` do not change.
+  bool difference = false;
+  // One entry for each row of a compressed tensor. If the entry is not 0, the residual of the row counts as zeros. If the
+  // pointer is null, all entries count as 0.
   const uint8_t* cleared = nullptr;
-  // The compressor's state for this tensor between two steps, equal on all ranks. The caller only keeps it. Empty or null: the
-  // compressor begins anew.
+  // The state that the compressor keeps for this tensor. It is equal on all ranks. The caller stores it from step to step,
+  // without changing it. If it is null or empty, the compressor starts without state.
   std::vector<float>* warm = nullptr;
 };
 
@@ -41,43 +43,52 @@ class Compressor {
  public:
   virtual ~Compressor() = default;
 
-  // One input per tensor, in the group's order. Returns what is to be averaged first; empty: nothing.
+  // Takes one input for each tensor, in the order of the group. Returns the buffer of the first all-reduce. If it is empty,
+  // there is no first all-reduce.
   virtual std::span<float> begin(uint64_t step, std::span<const CompressorInput> inputs) = 0;
-  // From begin() on: the sum of squares of the residuals that were added to what was moved.
+  // Returns the sum of the squares of the residuals of those tensors whose input has `moved`. Valid after begin().
   virtual double residual_energy() const = 0;
-  // Numbers of the caller's that are averaged beside the first buffer: as many as it asked for when it made this, or none.
-  virtual std::span<float> notes() = 0;
-  // Called after the first average: chooses what is sent. corrupt: some rank has a number that is not finite; all ranks get the
-  // same answer. Then only the compensated values have changed.
+  // Returns space for numbers that the caller wants to have averaged with the first buffer. The size of this space is fixed
+  // when the compressor is made. It is empty if there is no first all-reduce.
+  virtual std::span<float> side_values() = 0;
+  // Call this after the first all-reduce. It chooses the values to send. If a rank has a number that is not finite, all ranks
+  // get the error corrupt. After this error, only the outputs of begin() have changed.
   virtual Status choose() = 0;
-  // Returns what is to be averaged second. values: where they are sent from, the inputs' values for most.
+  // Returns the buffer of the second all-reduce. values[i] points to the elements of tensor i. Usually this is
+  // CompressorInput::values.
   virtual std::span<float> pack(std::span<const float* const> values) = 0;
-  // Where the dense tensors begin in that buffer, in the group's order. Before them is what was chosen of the compressed ones.
+  // Returns where the dense tensors begin in the second buffer. The parts of compressed tensors come first, and the dense
+  // tensors follow. Both are in the order of the group.
   virtual size_t dense_offset() const = 0;
-  // Called after the second average. Errors: as choose(), and nothing has changed.
+  // Call this after the second all-reduce. It returns corrupt in the same case as choose(). After this error, nothing has
+  // changed.
   virtual Status accept() = 0;
-  // Writes what was averaged to the outputs: dense tensors whole, compressed ones by rows that were sent (sends_rows), others
-  // as they are, or whole. Where an output is null, nothing.
+  // Writes the averages to the outputs, and skips outputs that are null. All elements of a tensor are written, with one
+  // exception: if sends_rows(), only those rows of a compressed tensor are written that were sent.
   virtual void unpack(std::span<float* const> outputs) const = 0;
 
-  // true: rows() are sent as they are, and nothing of the other rows is. false: the average of each compressed tensor is an
-  // approximation in all its elements, and there are no rows().
+  // If this is true, the rows in rows() of a compressed tensor are sent, unchanged. If it is false, all elements of the average
+  // of a compressed tensor are approximations, and rows() is empty.
   virtual bool sends_rows() const = 0;
-  // Not for one that sends rows. Takes from `values` what the last step sent of the i-th tensor: the average. averaged: false
-  // if accept() has not been called: then what this rank gave to the average, computed from `values`, which were its own in
-  // that step. Allocates nothing.
+  // Used only if sends_rows() is false. Subtracts from `values` what the last step sent for tensor i:
+  // - If `averaged` is true, subtracts the average.
+  // - If it is false (accept() was not called), subtracts what this rank contributed to the average. `values` must be the
+  //   elements that this rank had in that step.
+  // This function does not allocate.
   virtual void subtract_sent(size_t i, float* values, bool averaged) = 0;
 
-  // From choose() on: ranks compare it to know that they chose alike.
+  // Returns a hash. Ranks compare their hashes to detect that they have made different choices. Valid after choose().
   virtual uint64_t fingerprint() const = 0;
-  // From choose() on: the rows of the group's i-th tensor that are sent, ascending; none of a tensor that is not compressed.
+  // Returns which rows of tensor i are sent, in ascending order. The result is empty if the tensor is not compressed. Valid
+  // after choose().
   virtual std::span<const uint32_t> rows(size_t i) const = 0;
-  // From choose() on: the share of all rows' energy that the chosen ones have, by the scores they were chosen by. Too large by
-  // trend: rows are chosen because their scores are high. 1 where nothing is compressed; negative: there are no scores.
+  // Returns an estimate of (energy of the chosen rows) / (energy of all rows), computed from the scores. It tends to be too
+  // large, because rows are chosen for their high scores. Returns 1 if nothing is compressed, and a negative number if there
+  // are no scores. Valid after choose().
   virtual double captured() const = 0;
-  // Bytes of working memory.
+  // Returns how many bytes of working memory are used.
   virtual size_t buffer_bytes() const = 0;
-  // How each tensor is treated, in the group's order.
+  // Returns how each tensor is treated, in the order of the group.
   virtual std::span<const Decision> decisions() const = 0;
 };
 

@@ -1,4 +1,4 @@
-// Matrices, and groups of ranks whose all-reduces are plain sums here.
+// Test data, and groups of ranks in one process whose all-reduces are plain sums.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ inline Values normals(uint64_t seed, uint64_t step, uint32_t tensor, size_t coun
   return values;
 }
 
-// Everything is compressed, as the checks of docs/design/methods/arc_top_k.md want it.
+// Options that compress every tensor, as the checks of docs/design/methods/arc_top_k.md require.
 inline ArcOptions arc_options(uint32_t ratio_ppm, uint32_t rank, uint64_t seed) {
   return {.rule = {.ratio_ppm = ratio_ppm, .rank = rank, .max_payload_ppm = UINT32_MAX, .min_elements = 0}, .seed = seed};
 }
@@ -30,7 +30,7 @@ inline double squared(const Values& values) {
   return sum;
 }
 
-// One tensor on one rank.
+// A compressor for one tensor on one rank.
 class Alone {
  public:
   Alone(const ArcOptions& options, uint32_t number, uint64_t rows, uint64_t columns)
@@ -57,7 +57,7 @@ class Alone {
     const auto rows = compressor().rows(0);
     return {rows.begin(), rows.end()};
   }
-  // The part of the squared norm that one step loses.
+  // Returns the share of the squared norm that one step loses.
   double error(uint64_t step, const Values& in) {
     const auto out = run(step, in);
     double lost = 0;
@@ -75,7 +75,7 @@ class Alone {
   Result<std::unique_ptr<Compressor>> made_;
 };
 
-// In place, as an all-reduce does: the same bits everywhere.
+// Averages in place, like an all-reduce: every rank gets the same bits.
 inline void average(std::vector<std::span<float>>& buffers) {
   for (size_t i = 0; i < buffers[0].size(); ++i) {
     float sum = 0;

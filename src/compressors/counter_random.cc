@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t multipliers[] = {0xD2511F53, 0xCD9E8D57}, increments[] = {0x9E3779B9, 0xBB67AE85};
 constexpr int rounds = 10;
 
-// Box and Muller: two uniform words make two normal numbers.
+// The Box-Muller transform turns two uniform words into two normal numbers.
 std::array<float, 2> normal_pair(uint32_t a, uint32_t b) {
   const double u = (static_cast<double>(a) + 1) * 0x1p-32, angle = 2 * std::numbers::pi * (static_cast<double>(b) * 0x1p-32);
   const double radius = std::sqrt(-2 * std::log(u));

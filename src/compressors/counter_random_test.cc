@@ -9,7 +9,7 @@ namespace {
 
 using Purpose = RandomStream::Purpose;
 
-// Check 1 of docs/design/methods/arc_top_k.md: the known answers of the authors of Philox.
+// Check 1 of docs/design/methods/arc_top_k.md: the test vectors published by the authors of Philox.
 TEST(CounterRandom, philox_gives_the_known_answers) {
   constexpr uint32_t ones = 0xFFFFFFFF;
   EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (PhiloxWords{0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8}));
@@ -18,7 +18,7 @@ TEST(CounterRandom, philox_gives_the_known_answers) {
             (PhiloxWords{0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1}));
 }
 
-// Check 2 of docs/design/methods/arc_top_k.md.
+// Check 2 of docs/design/methods/arc_top_k.md: the first numbers of seed 42, step 3, tensor 5.
 TEST(CounterRandom, normal_numbers_are_the_documented_ones) {
   const float expected[] = {-.4020554f, 1.0703567f, -.2034344f, -1.3397659f, -.0581091f, -.7919672f, .0474651f, -.1839826f};
   std::vector<float> out(8);
@@ -26,7 +26,7 @@ TEST(CounterRandom, normal_numbers_are_the_documented_ones) {
   for (size_t i = 0; i < out.size(); ++i) EXPECT_NEAR(out[i], expected[i], 1e-6) << i;
 }
 
-TEST(CounterRandom, any_part_of_a_stream_is_the_same_as_in_the_whole) {
+TEST(CounterRandom, any_part_of_a_stream_equals_that_part_of_the_whole) {
   const RandomStream stream{.seed = 7, .step = 1, .tensor = 2, .purpose = Purpose::test_data};
   std::vector<float> whole(40);
   stream.normals(0, whole);
@@ -39,7 +39,7 @@ TEST(CounterRandom, any_part_of_a_stream_is_the_same_as_in_the_whole) {
   }
 }
 
-TEST(CounterRandom, all_that_names_a_stream_changes_its_numbers) {
+TEST(CounterRandom, every_stream_parameter_changes_its_numbers) {
   const RandomStream stream{.seed = 1, .step = 2, .tensor = 3, .purpose = Purpose::sketch};
   std::vector<RandomStream> others(6, stream);
   others[0].seed = 2;

@@ -1,4 +1,4 @@
-// The sum of squares, for reports. It is quick, and adds in no particular order.
+// Computes the sum of squares, for reports. The order of the additions is not specified, so that they are fast.
 #pragma once
 
 #include <algorithm>

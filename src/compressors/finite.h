@@ -1,4 +1,4 @@
-// Checks whether numbers are finite, and makes the status that says they are not.
+// Checks whether numbers are finite, and makes the error that reports numbers that are not.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 namespace unisono {
 
 inline bool all_finite(std::span<const float> values) {
-  // Zero times what is finite is zero; a few sums side by side let the compiler use vectors.
+  // A finite number times zero is zero, while any other number gives NaN. With eight separate sums, the compiler can use vector
+  // instructions.
   float sum[8] = {};
   size_t i = 0;
   for (; i + 8 <= values.size(); i += 8) {

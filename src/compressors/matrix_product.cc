@@ -7,11 +7,11 @@ namespace unisono {
 namespace {
 
 constexpr size_t tile_rows = 4, tile_columns = 16;
-// A block of b is packed tile by tile, and stays in a near cache while all rows pass.
+// A block of b is packed tile by tile. It stays in the cache while all rows of a are multiplied by it.
 constexpr size_t block_inner = 256, block_columns = 512;
 static_assert(block_inner * block_columns == matrix_product_scratch && block_columns % tile_columns == 0);
 
-// The sums of one row of a tile: four of them fit into registers.
+// The sums of one row of a tile. Registers can hold the sums of four rows.
 struct Sums {
   float at[tile_columns] = {};
   void add(float by, const float* values) {
@@ -20,21 +20,22 @@ struct Sums {
   }
 };
 
-// A part of the inner dimension for four rows of a tile of c, or for one.
+// A product over a part of the inner dimension, for one tile of c. The tile is four rows or one row high.
 struct Tile {
-  const float* a = nullptr;  // the first row's
+  const float* a = nullptr;  // points to the first of the rows of a
   size_t a_stride = 0;
-  const float* b = nullptr;  // packed: inner x tile_columns
+  const float* b = nullptr;  // a packed block of b: inner x tile_columns
   float* c = nullptr;
   size_t c_stride = 0;
   size_t inner = 0, width = 0;
-  bool begins = false;  // else c has sums already
+  bool begins = false;  // true: c is overwritten; false: the product is added to c
 };
 
 template <size_t rows>
 void add_tile(const Tile& tile) {
   static_assert(rows == 1 || rows == tile_rows);
-  Sums s0, s1, s2, s3;  // plain variables: compilers keep arrays of them in memory
+  // There are four variables instead of an array, because compilers would keep an array in memory instead of registers.
+  Sums s0, s1, s2, s3;
   Sums* const all[] = {&s0, &s1, &s2, &s3};
   for (size_t r = 0; !tile.begins && r < rows; ++r) std::copy_n(tile.c + r * tile.c_stride, tile.width, all[r]->at);
   const float *const a0 = tile.a, *const a1 = a0 + (rows > 1 ? tile.a_stride : 0),

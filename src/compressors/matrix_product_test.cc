@@ -7,7 +7,7 @@ namespace {
 
 using test::Values;
 
-// One sum after the other, as the header promises.
+// The product by its definition, with the order of additions that matrix_product.h promises.
 Values by_definition(const Values& a, const Values& b, size_t rows, size_t inner, size_t columns) {
   Values c(rows * columns);
   for (size_t i = 0; i < rows; ++i) {
@@ -18,7 +18,7 @@ Values by_definition(const Values& a, const Values& b, size_t rows, size_t inner
   return c;
 }
 
-TEST(MatrixProduct, is_that_of_the_definition_to_the_bit) {
+TEST(MatrixProduct, equals_the_definition_bit_for_bit) {
   for (const size_t rows : {0, 1, 4, 7, 13}) {
     for (const size_t inner : {0, 1, 5, 255, 256, 257, 600}) {
       for (const size_t columns : {0, 1, 7, 8, 9, 31}) {

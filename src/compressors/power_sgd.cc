@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "base/random.h"
 #include "compressors/counter_random.h"
 #include "compressors/finite.h"
@@ -18,16 +19,19 @@
 namespace unisono {
 namespace {
 
-constexpr double lost = 1e-5;  // share of a column's length; what is left below that is rounding error
+// If orthogonalisation leaves less than this share of the length of a column, the column counts as rounding error.
+constexpr double rounding_share = 1e-5;
 
-// Gram-Schmidt, column by column from the left, with sums in double from above: the same bits wherever the matrix is the same.
+// Makes columns orthonormal by the Gram-Schmidt process, one after the other from the left. Sums are computed in double from
+// the first row to the last, so equal matrices give equal bits.
 class Orthonormal {
  public:
   explicit Orthonormal(size_t columns_max) : before_(columns_max), along_(columns_max) {}
   void make(float* matrix, size_t rows, size_t columns);
 
  private:
-  std::vector<double> before_, along_;  // by column: its squared length at first; its product with the column in hand
+  // For each column: its squared length before orthogonalisation, and its product with the current column.
+  std::vector<double> before_, along_;
 };
 
 void Orthonormal::make(float* matrix, size_t rows, size_t columns) {
@@ -43,7 +47,7 @@ void Orthonormal::make(float* matrix, size_t rows, size_t columns) {
       for (size_t k = j; k < columns; ++k) along_[k] += double{row[j]} * row[k];
     }
     const double squared = along_[j];
-    const double by = squared > lost * lost * before_[j] ? 1 / std::sqrt(squared) : 0;
+    const double by = squared > rounding_share * rounding_share * before_[j] ? 1 / std::sqrt(squared) : 0;
     for (size_t i = 0; i < rows; ++i) {
       float* const row = matrix + i * columns;
       row[j] = static_cast<float>(row[j] * by);
@@ -53,8 +57,9 @@ void Orthonormal::make(float* matrix, size_t rows, size_t columns) {
 }
 
 struct Sizes {
-  size_t first = 0, second = 0;                        // what the two all-reduces average
-  size_t directions = 0, transposed = 0, factors = 0;  // of the tensor that needs most
+  size_t first = 0, second = 0;  // how many elements the first and the second all-reduce have
+  // The largest values of all compressed tensors. `directions` and `transposed` are sizes of working memory, in floats.
+  size_t directions = 0, transposed = 0, factors = 0;
 };
 
 Sizes sizes_of(std::span<const Decision> decisions) {
@@ -73,25 +78,25 @@ Sizes sizes_of(std::span<const Decision> decisions) {
 
 class PowerSgd final : public Compressor {
  public:
-  // All memory that steps need is allocated here.
+  // Allocates all memory that the steps need.
   PowerSgd(const PowerOptions& options, uint32_t group, std::vector<GroupTensor> tensors, std::vector<Decision> decisions,
-           const Sizes& sizes, uint32_t notes)
+           const Sizes& sizes, uint32_t side_value_count)
       : options_(options),
         group_(group),
         tensors_(std::move(tensors)),
         decisions_(std::move(decisions)),
-        notes_(sizes.first > 0 ? notes : 0),
+        side_value_count_(sizes.first > 0 ? side_value_count : 0),
         warm_(tensors_.size()),
         orthonormal_(sizes.factors),
         directions_(sizes.directions),
         transposed_(sizes.transposed),
         scratch_(sizes.factors > 0 ? matrix_product_scratch : 0),
-        first_(sizes.first + notes_),
+        first_(sizes.first + side_value_count_),
         second_(sizes.second) {}
 
   std::span<float> begin(uint64_t step, std::span<const CompressorInput> inputs) override;
   double residual_energy() const override { return residual_energy_; }
-  std::span<float> notes() override { return std::span(first_).last(notes_); }
+  std::span<float> side_values() override { return std::span(first_).last(side_value_count_); }
   Status choose() override;
   std::span<float> pack(std::span<const float* const> values) override;
   size_t dense_offset() const override { return offset_of_second(tensors_.size()); }
@@ -116,16 +121,17 @@ class PowerSgd final : public Compressor {
   const uint32_t group_;
   const std::vector<GroupTensor> tensors_;
   const std::vector<Decision> decisions_;
-  const size_t notes_;
+  const size_t side_value_count_;
   uint64_t step_ = 0;
   double residual_energy_ = 0;
-  Fingerprint start_;                      // the warm factors that this step began with
-  std::vector<std::vector<float>*> warm_;  // by tensor: the caller's; null if it keeps none
+  Fingerprint start_;                      // a hash of the warm factors with which this step began
+  std::vector<std::vector<float>*> warm_;  // for each tensor: CompressorInput::warm of this step, which may be null
   Orthonormal orthonormal_;
-  std::vector<float> directions_;  // Q' of the tensor in hand, as the kernel wants it
-  std::vector<float> transposed_;  // P' of the tensor in hand, or -P
+  std::vector<float> directions_;  // Q' of the current tensor, in the order that the kernel needs
+  std::vector<float> transposed_;  // P' of the current tensor; in subtract_sent() it is -P
   mutable std::vector<float> scratch_;
-  // As the all-reduces have them: P of each tensor, rows x factors, and the notes; then Q' of each, and the dense tensors.
+  // The buffers of the two all-reduces. first_ holds P of each tensor (rows x factors), then the side values. second_ holds Q'
+  // of each tensor, then the dense tensors.
   std::vector<float> first_, second_;
 };
 
@@ -146,7 +152,8 @@ size_t PowerSgd::offset_of_second(size_t i) const {
   return offset;
 }
 
-// Columns of Q that are zeros, and all in the first step, are drawn by (seed, step, tensor): no message travels for them.
+// Sets the directions to Q' of the previous step (the warm start). If a column of Q is zero, random numbers replace it, which
+// are equal on all ranks. In the first step, they replace all columns.
 void PowerSgd::set_directions(size_t i) {
   const size_t columns = decisions_[i].matrix.columns, stride = kernels::direction_stride(columns);
   const auto* warm = warm_[i];
@@ -186,22 +193,23 @@ std::span<float> PowerSgd::begin(uint64_t step, std::span<const CompressorInput>
       task.sketch = out;
       out += rows * task.rank;
     }
-    // A tensor that is sent whole is only compensated.
+    // If the tensor is sent whole, the kernel only adds the residual.
     if (task.rank > 0 || task.residual != nullptr) residual_energy_ += kernels::sketch(task);
   }
   return first_;
 }
 
 Status PowerSgd::choose() {
-  // If a row has a number that is not finite, neither is its product. Notes need not be finite.
-  if (!all_finite(std::span(first_).first(first_.size() - notes_))) return not_finite("the first factor");
+  // If a number in a row is not finite, the product of the row is not finite either. The caller's side values need not be
+  // finite.
+  if (!all_finite(std::span(first_).first(first_.size() - side_value_count_))) return not_finite("the first factor");
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (compressed(i)) orthonormal_.make(first_.data() + offset_of_first(i), decisions_[i].matrix.rows, decisions_[i].factors);
   }
   return {};
 }
 
-// Q' = P' X.
+// Computes Q' = P' X.
 void PowerSgd::project(size_t i, const float* values) {
   const auto& [rows, columns] = decisions_[i].matrix;
   const size_t rank = decisions_[i].factors;
@@ -273,8 +281,8 @@ void PowerSgd::subtract_sent(size_t i, float* values, bool averaged) {
             .scratch = scratch_.data()});
 }
 
-// The sizes of the factors follow from the options. The factors that a step begins with may differ after a mistake of the
-// caller, such as a checkpoint that was loaded on some ranks only.
+// The hash includes the warm factors. They can differ between ranks: for example, the caller may have loaded a checkpoint on
+// some ranks only.
 uint64_t PowerSgd::fingerprint() const {
   Fingerprint fingerprint = start_;
   for (const uint32_t word : {static_cast<uint32_t>(step_), static_cast<uint32_t>(step_ >> 32), group_}) fingerprint.add(word);
@@ -319,7 +327,7 @@ Decision decide(const PowerOptions& options, std::span<const uint64_t> shape) {
 }
 
 Result<std::unique_ptr<Compressor>> make_power_sgd(const PowerOptions& options, uint32_t group,
-                                                   std::vector<GroupTensor> tensors, uint32_t notes) {
+                                                   std::vector<GroupTensor> tensors, uint32_t side_value_count) {
   if (auto status = check(options.rule); !status.ok()) return status;
   std::vector<Decision> decisions;
   for (const auto& tensor : tensors) {
@@ -327,14 +335,13 @@ Result<std::unique_ptr<Compressor>> make_power_sgd(const PowerOptions& options, 
     const auto [rows, columns] = decision.matrix;
     if (decision.treatment == Treatment::compressed &&
         (rows > UINT32_MAX || columns > UINT32_MAX || static_cast<Wide>(decision.factors) * columns > normals_max)) {
-      return Status(Code::invalid, "bad_option: tensor " + std::to_string(tensor.number) + " of " + std::to_string(rows) +
-                                       " x " + std::to_string(columns) + " is too large for factors of " +
-                                       std::to_string(decision.factors) + " columns");
+      return Status(Code::invalid, concat("bad_option: tensor ", tensor.number, " of ", rows, " x ", columns,
+                                          " is too large for factors of ", decision.factors, " columns"));
     }
   }
   const auto sizes = sizes_of(decisions);
   return std::unique_ptr<Compressor>(
-      std::make_unique<PowerSgd>(options, group, std::move(tensors), std::move(decisions), sizes, notes));
+      std::make_unique<PowerSgd>(options, group, std::move(tensors), std::move(decisions), sizes, side_value_count));
 }
 
 }  // namespace unisono

@@ -13,13 +13,13 @@ namespace {
 using namespace test;
 using Shapes = std::vector<std::vector<uint64_t>>;
 
-// Everything is compressed.
+// Options that compress every tensor with at least two dimensions.
 PowerOptions power_options(uint32_t rank) {
   return {.rule = {.max_payload_ppm = UINT32_MAX, .min_elements = 0}, .rank = rank, .seed = 5};
 }
 
-// Ranks in one process, each with all tensors; all-reduces are sums here. Nothing is kept but the warm start: error feedback
-// has its own tests (training/reducer/power_feedback_test.cc).
+// Ranks in one process whose all-reduces are plain sums. Only the warm start is kept between steps. Error feedback is tested in
+// training/reducer/power_feedback_test.cc.
 class PowerRanks {
  public:
   PowerRanks(size_t count, const PowerOptions& options, const Shapes& shapes)
@@ -33,7 +33,7 @@ class PowerRanks {
     }
     gradients.resize(count, std::vector<Values>(shapes.size()));
   }
-  // By rank and tensor; the means stand there afterwards. False: some rank says that something is not finite; then all do.
+  // Runs one step; gradients[rank][tensor] becomes the mean. Returns false if the ranks report a value that is not finite.
   bool step(uint64_t number) {
     std::vector<std::span<float>> buffers;
     for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -85,14 +85,14 @@ Values mean_of(const PowerRanks& ranks, size_t tensor) {
   return mean;
 }
 
-// ||a - b|| / ||b||
+// Returns ||a - b|| / ||b||.
 double distance(const Values& a, const Values& b) {
   Values difference(a);
   for (size_t k = 0; k < a.size(); ++k) difference[k] -= b[k];
   return std::sqrt(squared(difference) / squared(b));
 }
 
-// The relative error of one step on tensors that are independent on all ranks.
+// Returns the relative error of one step. On every rank the tensors are independent random matrices.
 double error_of(size_t count, const PowerOptions& options, uint64_t rows, uint64_t columns) {
   PowerRanks ranks(count, options, {{rows, columns}});
   for (uint32_t r = 0; r < count; ++r) ranks.gradients[r][0] = normals(2, r, 0, rows * columns);
@@ -108,19 +108,20 @@ TEST(PowerSgd, with_as_many_columns_as_the_matrix_has_reproduces_the_mean) {
   }
 }
 
-TEST(PowerSgd, of_fewer_columns_loses_something_and_not_all) {
+TEST(PowerSgd, with_fewer_columns_loses_part_of_the_mean) {
   const auto error = error_of(4, power_options(3), 61, 53);
   EXPECT_GT(error, .1);
   EXPECT_LT(error, 1);
 }
 
-TEST(PowerSgd, of_a_mean_of_rank_one_is_exact_with_one_column_and_with_more) {
+TEST(PowerSgd, is_exact_for_a_mean_of_rank_one) {
   for (const uint32_t rank : {1u, 2u, 5u}) {
     PowerRanks ranks(4, power_options(rank), {{29, 37}});
     const auto u = normals(3, 0, 0, 29), v = normals(3, 0, 1, 37), apart = normals(3, 0, 2, 29 * 37);
     for (size_t r = 0; r < 4; ++r) {
       for (size_t k = 0; k < apart.size(); ++k)
-        ranks.gradients[r][0].push_back(u[k / 37] * v[k % 37] + (r % 2 == 0 ? apart[k] : -apart[k]));  // the mean is u v'
+        // the +- terms cancel: the mean is u v'
+        ranks.gradients[r][0].push_back(u[k / 37] * v[k % 37] + (r % 2 == 0 ? apart[k] : -apart[k]));
     }
     const auto mean = mean_of(ranks, 0);
     ASSERT_TRUE(ranks.step(0));
@@ -128,8 +129,8 @@ TEST(PowerSgd, of_a_mean_of_rank_one_is_exact_with_one_column_and_with_more) {
   }
 }
 
-// The power iteration that the method is named for.
-TEST(PowerSgd, finds_more_of_the_same_matrix_from_step_to_step) {
+// With a warm start, repeated steps are a power iteration: the error must fall.
+TEST(PowerSgd, improves_its_approximation_of_one_matrix_over_steps) {
   PowerRanks ranks(1, power_options(2), {{40, 30}});
   auto x = normals(4, 0, 0, 1200);
   for (size_t k = 0; k < x.size(); ++k) x[k] /= static_cast<float>(k / 30 + 1);
@@ -143,7 +144,7 @@ TEST(PowerSgd, finds_more_of_the_same_matrix_from_step_to_step) {
   EXPECT_TRUE(std::is_sorted(errors.rbegin(), errors.rend(), [](double a, double b) { return a < b - 1e-6; }));
 }
 
-TEST(PowerSgd, begins_alike_for_one_seed_and_otherwise_for_another) {
+TEST(PowerSgd, start_factors_depend_on_the_seed) {
   const auto outcome = [](uint64_t seed) {
     auto options = power_options(2);
     options.seed = seed;
@@ -156,7 +157,7 @@ TEST(PowerSgd, begins_alike_for_one_seed_and_otherwise_for_another) {
   EXPECT_NE(outcome(1), outcome(2));
 }
 
-TEST(PowerSgd, of_zeros_is_zero_and_not_stuck_there) {
+TEST(PowerSgd, averages_zeros_and_recovers_from_them) {
   PowerRanks ranks(2, power_options(3), {{11, 13}});
   for (uint64_t step = 0; step < 3; ++step) {
     for (auto& gradients : ranks.gradients) gradients[0].assign(143, 0);
@@ -169,8 +170,8 @@ TEST(PowerSgd, of_zeros_is_zero_and_not_stuck_there) {
   EXPECT_LT(distance(ranks.gradients[1][0], mean), .95);
 }
 
-// The columns that a matrix of low rank cannot fill are drawn anew.
-TEST(PowerSgd, after_a_matrix_of_low_rank_has_all_its_columns_again) {
+// A matrix of rank 1 leaves six of the seven columns zero. The next step must draw these columns anew.
+TEST(PowerSgd, uses_all_columns_again_after_a_low_rank_matrix) {
   PowerRanks ranks(2, power_options(7), {{7, 9}});
   for (auto& gradients : ranks.gradients) gradients[0].assign(63, 1);
   ASSERT_TRUE(ranks.step(0));
@@ -181,7 +182,7 @@ TEST(PowerSgd, after_a_matrix_of_low_rank_has_all_its_columns_again) {
   EXPECT_LT(distance(ranks.gradients[0][0], mean), 1e-4);
 }
 
-TEST(PowerSgd, says_on_all_ranks_that_something_is_not_finite_and_keeps_its_warm_start) {
+TEST(PowerSgd, reports_nonfinite_values_on_all_ranks_and_keeps_its_warm_start) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     for (const size_t tensor : {0u, 1u}) {
       PowerRanks ranks(3, power_options(2), {{8, 9}, {10}});
@@ -203,9 +204,9 @@ TEST(PowerSgd, says_on_all_ranks_that_something_is_not_finite_and_keeps_its_warm
   }
 }
 
-// subtract_sent() takes from a rank's own values either the average or the rank's contribution to it. Summed over all ranks,
-// both are the same.
-TEST(PowerSgd, subtracts_what_it_sent) {
+// subtract_sent() subtracts the average, or this rank's contribution to it. Over all ranks, the contributions must sum to N
+// times the average.
+TEST(PowerSgd, subtracts_its_contribution) {
   PowerRanks ranks(3, power_options(2), {{23, 19}});
   std::vector<Values> own;
   for (uint32_t r = 0; r < 3; ++r) own.push_back(ranks.gradients[r][0] = normals(1, 0, r, 437));
@@ -222,20 +223,20 @@ TEST(PowerSgd, subtracts_what_it_sent) {
   for (size_t k = 0; k < given.size(); ++k) EXPECT_NEAR(given[k], 3 * ranks.gradients[0][0][k], 1e-4);
 }
 
-TEST(PowerSgd, averages_the_notes_of_its_caller_beside_the_first_factor) {
+TEST(PowerSgd, averages_the_callers_side_values_with_the_first_factor) {
   auto made = make_power_sgd(power_options(2), 0, {{.number = 0, .shape = {8, 9}}}, 3);
   ASSERT_TRUE(made.ok());
   Values values = normals(1, 0, 0, 72);
   const CompressorInput inputs[] = {{.values = values.data()}};
   const auto first = (*made)->begin(0, inputs);
   EXPECT_EQ(first.size(), 8u * 2 + 3);
-  EXPECT_EQ((*made)->notes().data(), first.data() + 16);
-  std::fill((*made)->notes().begin(), (*made)->notes().end(), std::numeric_limits<float>::infinity());
+  EXPECT_EQ((*made)->side_values().data(), first.data() + 16);
+  std::fill((*made)->side_values().begin(), (*made)->side_values().end(), std::numeric_limits<float>::infinity());
   EXPECT_TRUE((*made)->choose().ok());
-  EXPECT_TRUE((*make_power_sgd(power_options(2), 0, {{.number = 0, .shape = {9}}}, 3))->notes().empty());
+  EXPECT_TRUE((*make_power_sgd(power_options(2), 0, {{.number = 0, .shape = {9}}}, 3))->side_values().empty());
 }
 
-TEST(PowerSgd, of_equal_bytes_is_as_large_as_rows_and_sketch) {
+TEST(PowerSgd, rank_of_equal_bytes_matches_rows_and_sketch) {
   const RowRule rule{.ratio_ppm = 200'000, .rank = 4};
   EXPECT_EQ(rank_of_equal_bytes(rule, {4096, 4096}), (820u * 4096 + 4096 * 4) / 8192);
   EXPECT_EQ(rank_of_equal_bytes(rule, {1000, 1}), 4u);
@@ -252,7 +253,7 @@ TEST(PowerSgd, of_equal_bytes_is_as_large_as_rows_and_sketch) {
   EXPECT_EQ((*made)->pack(from).size(), 512u * rank);
 }
 
-TEST(PowerSgd, sends_whole_what_is_small_or_nearly_as_large_as_its_factors) {
+TEST(PowerSgd, sends_small_and_incompressible_tensors_whole) {
   const auto made = make_power_sgd({.rule = {}, .rank = 4}, 0,
                                    {{.number = 0, .shape = {64, 64}},
                                     {.number = 1, .shape = {5000}},
@@ -268,7 +269,7 @@ TEST(PowerSgd, sends_whole_what_is_small_or_nearly_as_large_as_its_factors) {
   }
 }
 
-TEST(PowerSgd, refuses_a_rule_that_is_none) {
+TEST(PowerSgd, refuses_an_invalid_rule) {
   EXPECT_EQ(make_power_sgd({.rule = {.ratio_ppm = 0}}, 0, {}).status().code(), Code::invalid);
   EXPECT_EQ(make_power_sgd({.rule = {.max_payload_ppm = UINT32_MAX}, .rank = 4'000'000'000}, 0,
                            {{.number = 0, .shape = {1u << 31, 1u << 31}}})
@@ -277,7 +278,7 @@ TEST(PowerSgd, refuses_a_rule_that_is_none) {
             Code::invalid);
 }
 
-TEST(PowerSgd, has_one_fingerprint_for_one_step_of_one_group) {
+TEST(PowerSgd, fingerprint_depends_on_step_and_factors) {
   PowerRanks ranks(2, power_options(2), {{8, 9}});
   for (auto& gradients : ranks.gradients) gradients[0] = normals(1, 0, 0, 72);
   ASSERT_TRUE(ranks.step(0));
@@ -285,7 +286,7 @@ TEST(PowerSgd, has_one_fingerprint_for_one_step_of_one_group) {
   EXPECT_EQ(first, ranks[1].fingerprint());
   ASSERT_TRUE(ranks.step(1));
   EXPECT_NE(first, ranks[0].fingerprint());
-  ranks.warm[1][0][3] += 1;  // that began with another factor
+  ranks.warm[1][0][3] += 1;  // rank 1 begins with another factor
   ASSERT_TRUE(ranks.step(2));
   EXPECT_NE(ranks[0].fingerprint(), ranks[1].fingerprint());
 }

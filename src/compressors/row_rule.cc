@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "base/concat.h"
 #include "base/random.h"
 
 namespace unisono {
@@ -23,7 +24,7 @@ Matrix matrix_of(std::span<const uint64_t> shape) {
 
 Status check(const RowRule& rule) {
   if (rule.ratio_ppm == 0 || rule.ratio_ppm > million)
-    return {Code::invalid, "bad_option: a ratio of " + std::to_string(rule.ratio_ppm) + " millionths is not in (0, 1]"};
+    return {Code::invalid, concat("bad_option: a ratio of ", rule.ratio_ppm, " millionths is not in (0, 1]")};
   if (rule.rank == 0) return {Code::invalid, "bad_option: a sketch of rank 0"};
   return {};
 }
@@ -31,10 +32,10 @@ Status check(const RowRule& rule) {
 Result<uint32_t> parts_per_million(double share) {
   const double parts = std::round(share * million);
   if (parts >= 1 && parts <= million) return static_cast<uint32_t>(parts);
-  return Status(Code::invalid, "bad_option: a ratio of " + std::to_string(share) + " is not in (0, 1]");
+  return Status(Code::invalid, concat("bad_option: a ratio of ", share, " is not in (0, 1]"));
 }
 
-// In floating point, 7 % of 100 rows would be 8.
+// This is computed in integers. In floating point, 7 % of 100 rows would be rounded up to 8 rows.
 uint64_t kept_rows(const RowRule& rule, uint64_t rows) {
   if (rows == 0) return 0;
   const auto added = rule.rounding == Rounding::up ? million - 1 : 0;

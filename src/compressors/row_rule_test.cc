@@ -16,11 +16,11 @@ uint64_t kept(double share, uint64_t rows, Rounding rounding = Rounding::up) {
   return kept_rows({.ratio_ppm = *parts_per_million(share), .rounding = rounding}, rows);
 }
 
-// Check 3 of docs/design/methods/arc_top_k.md.
+// Check 3 of docs/design/methods/arc_top_k.md: the number of kept rows.
 TEST(RowRule, counts_rows_in_integers) {
   EXPECT_EQ(kept(.2, 10), 2u);
   EXPECT_EQ(kept(.1, 4096), 410u);
-  EXPECT_EQ(kept(.07, 100), 7u);  // in doubles .07 * 100 is above 7
+  EXPECT_EQ(kept(.07, 100), 7u);  // in doubles, .07 * 100 is above 7 and would be rounded up to 8
   EXPECT_EQ(kept(.2, 3), 1u);
   EXPECT_EQ(kept(.001, 50), 1u);
   EXPECT_EQ(kept(.2, 256), 52u);
@@ -37,7 +37,7 @@ TEST(RowRule, counts_rows_in_integers) {
   }
 }
 
-TEST(RowRule, that_makes_no_sense_is_refused) {
+TEST(RowRule, refuses_invalid_rules) {
   EXPECT_TRUE(check(RowRule{}).ok());
   EXPECT_EQ(check(RowRule{.ratio_ppm = 0}).code(), Code::invalid);
   EXPECT_EQ(check(RowRule{.ratio_ppm = 1'000'001}).code(), Code::invalid);
@@ -56,8 +56,8 @@ uint64_t payload(const RowRule& rule, const Shape& shape) {
   return decision.sketch_elements(rule) + decision.value_elements();
 }
 
-// Check 22 of docs/design/methods/arc_top_k.md.
-TEST(RowRule, leaves_alone_what_would_not_get_smaller) {
+// Check 22 of docs/design/methods/arc_top_k.md. The payload is kept rows x columns + rows x 4 numbers of the sketch.
+TEST(RowRule, leaves_incompressible_tensors_dense) {
   const RowRule rule;
   EXPECT_EQ(decide(rule, Shape{64, 27}).treatment, Treatment::compressed);
   EXPECT_EQ(payload(rule, {64, 27}), 607u);
@@ -86,7 +86,7 @@ std::vector<Shape> llama(uint64_t hidden, uint64_t wide, int layers) {
   return shapes;
 }
 
-// For CIFAR-10: a stem of 3 x 3.
+// The shapes of ResNet-18 for CIFAR-10, whose first convolution is 3 x 3.
 std::vector<Shape> resnet18() {
   std::vector<Shape> shapes{{64, 3, 3, 3}, {64}, {64}};
   uint64_t in = 64;
@@ -107,7 +107,8 @@ struct Layout {
   uint64_t payload, elements;
 };
 
-// Checks 20 and 21 of docs/design/methods/arc_top_k.md.
+// Checks 20 and 21 of docs/design/methods/arc_top_k.md: how many elements a step sends for each model, and how many elements
+// the model has.
 TEST(RowRule, gives_the_payload_of_known_models) {
   EXPECT_EQ(payload({.ratio_ppm = 100'000}, {4096, 4096}), 1'695'744u);
   const Layout layouts[] = {{llama(512, 1376, 8), 12'070'656, 58'073'600},

@@ -10,7 +10,7 @@
 namespace unisono {
 namespace {
 
-// The first `kept` by a strict order go to the front.
+// Keeps the `kept` rows that come first in the strict order `before`. The kept rows are not sorted.
 template <typename Before>
 void keep_first(std::vector<uint32_t>& rows, size_t kept, Before before) {
   if (kept < rows.size()) std::nth_element(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(kept), rows.end(), before);
@@ -68,7 +68,8 @@ void select_entries(std::span<const float> values, size_t kept, std::vector<uint
   UNISONO_CHECK(kept <= values.size() && values.size() <= UINT32_MAX);
   entries.clear();
   if (kept == 0) return;
-  // The smallest that is kept; then those above it, and as many of its equals as there is room for, are found in their order.
+  // `limit` is the smallest magnitude that is kept. The loop below takes all larger entries. It takes the first entries whose
+  // magnitude is `limit`, until `kept` entries are taken.
   std::vector<float> sizes(values.size());
   std::transform(values.begin(), values.end(), sizes.begin(), [](float value) { return std::fabs(value); });
   const auto least = sizes.begin() + static_cast<std::ptrdiff_t>(kept - 1);

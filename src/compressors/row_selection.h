@@ -1,7 +1,7 @@
-// Chooses the rows of a tensor that are sent. The functions are pure: ranks that hold the same sketch choose the same rows.
+// Chooses which rows of a tensor are sent. The functions are pure: if ranks hold the same sketch, they choose the same rows.
 //
-// Source: ARC-Top-K (arXiv:2510.26709) keeps the rows whose sketches are longest. Order of ties, arithmetic and refreshing are
-// ours.
+// Source: ARC-Top-K (arXiv:2510.26709) keeps the rows whose sketches are longest. We have added how ties are ordered, how
+// scores are computed, and the refresh.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,30 @@
 
 namespace unisono {
 
-// The squared length of each row, `columns` wide, summed up in double from the left. Every product of two fp32 numbers is exact
-// there, so fused arithmetic changes nothing; numbers below 2^-126 count as 0, so flushed ones do not either.
+// Writes the squared length of each row, which has `columns` numbers, to `scores`. Sums are computed in double from the left.
+// All machines get the same bits, because products of two fp32 numbers are exact in double and numbers below 2^-126 count as 0.
 void score_rows(const float* rows, uint32_t columns, std::span<double> scores);
 
-// Rows are also taken in turn, whatever their scores: each at least once in `every` steps.
+// Chooses some rows in turn, whatever their scores are, so that each row is sent at least once in `every` steps. At most half
+// of the rows that a step sends are chosen in this way. If a step sends few rows, a row may therefore wait for more steps. If a
+// step sends only one row, no row is chosen in turn.
 struct Refresh {
-  uint32_t every = 0;  // steps; 0: none
+  uint32_t every = 0;  // number of steps; 0: no rows are chosen in turn
   uint64_t step = 0;
 };
-// The `kept` rows with the highest scores, of equal ones the lower; ascending. No score is NaN; kept <= scores.size().
+// Writes the `kept` rows with the highest scores to `rows`, in ascending order. The lower index wins between rows with equal
+// scores. No score may be NaN, and `kept` must not exceed scores.size().
 void select_rows(std::span<const double> scores, uint32_t kept, Refresh refresh, std::vector<uint32_t>& rows);
 
-// `kept` of `count` rows by random scores; ascending.
+// Gives each of `count` rows a random score, and writes the `kept` rows with the highest scores to `rows`, in ascending order.
 void random_rows(const RandomStream& stream, uint32_t count, uint32_t kept, std::vector<uint32_t>& rows);
 
-// The `kept` entries that are largest in magnitude, of equal ones the lower; ascending.
+// Writes the indices of the `kept` values with the largest magnitudes to `entries`, in ascending order. The lower index wins
+// between equal magnitudes.
 void select_entries(std::span<const float> values, size_t kept, std::vector<uint32_t>& entries);
 
-// FNV-1a, 64 bits, over words in little-endian order: what ranks compare to know that they chose alike.
+// A 64-bit FNV-1a hash over words in little-endian order. Ranks compare their hashes to detect that they have made different
+// choices.
 class Fingerprint {
  public:
   void add(uint32_t word);

@@ -19,7 +19,7 @@ Rows selected(const std::vector<double>& scores, uint32_t kept, Refresh refresh 
   return rows;
 }
 
-TEST(RowSelection, takes_the_highest_and_of_equal_ones_the_lower) {
+TEST(RowSelection, takes_the_highest_scores_and_the_lower_row_of_equal_scores) {
   EXPECT_EQ(selected({1, 5, 3, 5, 5, 0}, 2), (Rows{1, 3}));
   EXPECT_EQ(selected({1, 5, 3, 5, 5, 0}, 4), (Rows{1, 2, 3, 4}));
   EXPECT_EQ(selected({0, 0, 0, 0}, 3), (Rows{0, 1, 2}));
@@ -34,12 +34,12 @@ TEST(RowSelection, scores_are_squared_lengths_in_double) {
   double scores[3];
   score_rows(rows, 2, scores);
   EXPECT_EQ(scores[0], 25);
-  EXPECT_EQ(scores[1], double{1e-3f} * double{1e-3f});  // what is subnormal counts as 0
+  EXPECT_EQ(scores[1], double{1e-3f} * double{1e-3f});  // the subnormal 0x1p-127f is taken as 0
   EXPECT_EQ(scores[2], 2 * (double{1e30f} * double{1e30f}));
 }
 
-// Rows that nobody would choose come in turn.
-TEST(RowSelection, refreshing_sends_each_row_within_as_many_steps) {
+// Rows with the lowest scores are sent too, in turn.
+TEST(RowSelection, refresh_sends_each_row_within_its_period) {
   for (const auto& [count, kept, every] :
        {std::array<uint32_t, 3>{64, 7, 32}, {10, 4, 3}, {7, 2, 100}, {5, 5, 1}, {1000, 3, 1}}) {
     std::vector<double> scores(count);
@@ -57,10 +57,11 @@ TEST(RowSelection, refreshing_sends_each_row_within_as_many_steps) {
       EXPECT_EQ(seen.size(), count) << count << " rows, from step " << from;
     }
   }
-  EXPECT_EQ(selected({0, 0, 9}, 1, {.every = 2, .step = 0}), Rows{2});  // of one row, none is left for turns
+  // At most half of the kept rows are sent in turn. So if only one row is kept, it is the one with the highest score.
+  EXPECT_EQ(selected({0, 0, 9}, 1, {.every = 2, .step = 0}), Rows{2});
 }
 
-// Check 4 of docs/design/methods/arc_top_k.md, its last part.
+// Last part of check 4 of docs/design/methods/arc_top_k.md: the rows that Random-K chooses.
 TEST(RowSelection, random_rows_are_the_documented_ones) {
   Rows rows;
   random_rows({.seed = 42, .step = 3, .tensor = 5, .purpose = RandomStream::Purpose::random_k}, 12, 3, rows);
@@ -75,7 +76,7 @@ TEST(RowSelection, largest_entries_by_magnitude) {
   EXPECT_EQ(entries, Rows{1});
 }
 
-// Check 5 of docs/design/methods/arc_top_k.md, its last part.
+// Last part of check 5 of docs/design/methods/arc_top_k.md: the initial value of FNV-1a.
 TEST(RowSelection, fingerprint_of_nothing) { EXPECT_EQ(Fingerprint().value(), 0xCBF29CE484222325); }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Local Top-K: each rank sends its own largest entries, at its own positions. It is the baseline for ARC-Top-K: its ranks must
-// send indices too, and the result is no Top-K of the mean.
+// Local Top-K: each rank sends its own largest entries, together with their indices. ARC-Top-K is compared with this method.
+// The result differs from the Top-K of the mean.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,12 @@ struct TopKEntry {
   friend bool operator==(const TopKEntry&, const TopKEntry&) = default;
 };
 
-// As many as there are in the rows that the rule keeps.
+// Returns how many elements the rows have that the rule keeps.
 uint64_t kept_entries(const RowRule& rule, const Matrix& matrix);
 
-// Moves the `kept` entries that are largest in magnitude, of equal ones the lower, to `taken`, indices ascending. The values
-// are what is left over then: 0 there. No value is NaN; kept <= values.size() <= 2^32 - 1.
+// Moves the `kept` entries with the largest magnitudes to `taken`, in ascending order of their indices. The lower index wins
+// between equal magnitudes. The moved entries become 0 in `values`. No value may be NaN, and kept <= values.size() <= 2^32 - 1
+// must hold.
 void take_largest(std::span<float> values, size_t kept, std::vector<TopKEntry>& taken);
 
 }  // namespace unisono

@@ -7,7 +7,7 @@ namespace {
 
 using Entries = std::vector<TopKEntry>;
 
-TEST(TopK, largest_entries_are_taken_and_the_others_left_over) {
+TEST(TopK, takes_the_largest_entries_and_leaves_the_others) {
   std::vector<float> values{1, -3, 3, 0, -4};
   Entries taken;
   take_largest(values, 2, taken);
@@ -15,7 +15,7 @@ TEST(TopK, largest_entries_are_taken_and_the_others_left_over) {
   EXPECT_EQ(values, (std::vector<float>{1, 0, 3, 0, 0}));
 }
 
-TEST(TopK, nothing_is_lost_and_nothing_taken_twice) {
+TEST(TopK, every_entry_is_taken_or_left_once) {
   std::vector<float> values{1, -3, 3, 0, -4};
   Entries taken;
   for (const float expected : {-4.0f, -3.0f, 3.0f, 1.0f, 0.0f}) {
@@ -35,7 +35,7 @@ TEST(TopK, all_or_none_can_be_taken) {
   EXPECT_EQ(taken, (Entries{{0, 2}, {1, 1}}));
 }
 
-TEST(TopK, as_many_entries_as_the_kept_rows_have) {
+TEST(TopK, takes_as_many_entries_as_the_kept_rows_have) {
   EXPECT_EQ(kept_entries({.ratio_ppm = 100'000}, {.rows = 64, .columns = 16}), 7u * 16);
   EXPECT_EQ(kept_entries({.ratio_ppm = 1}, {.rows = 64, .columns = 16}), 16u);
 }

@@ -1,7 +1,8 @@
-// Reusable buffers for incoming contributions and unexpected messages, by powers of two. Not thread-safe.
+// Reusable buffers for incoming contributions and early messages. The sizes of buffers are powers of two. The pool is not
+// thread-safe.
 //
-// The total in use is bounded by the engine's limits (FlowLimits per operation and partner); the pool keeps at most
-// keep_bytes of free buffers.
+// The engine's FlowLimits bound the buffers in use, for each operation and peer. The pool keeps at most keep_bytes of free
+// buffers.
 #pragma once
 
 #include <array>
@@ -18,7 +19,7 @@ class BufferPool {
   explicit BufferPool(size_t keep_bytes) : keep_bytes_(keep_bytes) {}
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
-  // Frees what is out, too: operations that never ended have no other way to give it back.
+  // Frees all buffers, even those in use, because an operation that never ended cannot release its buffers.
   ~BufferPool() {
     while (out_ != nullptr) {
       auto* block = out_;
@@ -47,8 +48,8 @@ class BufferPool {
     out_ = block;
     return reinterpret_cast<std::byte*>(block + 1);
   }
-  // bytes as given to take. Needs no memory, so that what is given back is never lost.
-  void give(const std::byte* data, size_t bytes) {
+  // Takes a buffer back. bytes: the size that was passed to take(). It allocates nothing, so it cannot fail.
+  void release(const std::byte* data, size_t bytes) {
     auto* block = reinterpret_cast<Block*>(const_cast<std::byte*>(data)) - 1;
     if (block->next != nullptr) block->next->previous = block->previous;
     (block->previous != nullptr ? block->previous->next : out_) = block->next;
@@ -63,7 +64,9 @@ class BufferPool {
 
  private:
   static constexpr std::align_val_t alignment{64};
-  struct alignas(64) Block {  // before every buffer: its links in the list of buffers in use, or of free ones of its size
+  // The header in front of every buffer. It links the buffer into the list of used buffers, or into the list of free buffers of
+  // the same size.
+  struct alignas(64) Block {
     Block* next = nullptr;
     Block* previous = nullptr;
   };

@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "base/concat.h"
+
 namespace unisono {
 
 Bytes CallPosition::encode() const {
@@ -28,16 +30,14 @@ Result<CallPosition> CallPosition::decode(ByteView bytes) {
   position.call.bits = reader.read<uint32_t>();
   position.call.amount = reader.read<uint64_t>();
   if (!reader.done() || first != kind)
-    return Status(Code::corrupt, "a position among calls has " + std::to_string(bytes.size()) + " bytes and begins with " +
-                                     std::to_string(first));
+    return Status(Code::corrupt, concat("a call-position message has ", bytes.size(), " bytes and begins with ", first));
   return position;
 }
 
 std::string CallPosition::text() const {
-  // The call itself is among those that were begun.
-  return "calls " + to_string(call) + (in_lossy ? " with lossy delivery" : " with reliable delivery") + ", after " +
-         std::to_string(lossy - (in_lossy ? 1 : 0)) + " lossy and " + std::to_string(reliable - (in_lossy ? 0 : 1)) +
-         " other calls";
+  // Both counts include the call itself, so one of them is reduced by 1.
+  return concat("calls ", to_string(call), in_lossy ? " with lossy delivery" : " with reliable delivery", ", after ",
+                lossy - (in_lossy ? 1 : 0), " lossy and ", reliable - (in_lossy ? 0 : 1), " other calls");
 }
 
 }  // namespace unisono

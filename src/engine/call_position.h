@@ -1,10 +1,9 @@
-// How far a rank of a group is in its calls: how many of each kind it has begun, lossy ones (and automatic ones of their kind)
-// and those that are numbered by order of calls. They have numbers of their own, but one order, which has to be the same on all
-// ranks.
+// The position of a rank in its sequence of calls: the numbers of lossy and of reliable calls that it has begun. An automatic
+// call counts as lossy. Lossy and reliable calls are numbered separately, but all ranks must make them in one common order.
 //
-// Seen as points (lossy, reliable), the calls of a rank are a path that goes up by one in one direction at a time. Any point of
-// one rank's path must lie on all others', or ahead of them; that can be judged from single points, whatever is in flight at
-// once. Nothing else is: calls with an id, messages.
+// The positions (lossy, reliable) of a rank form a path, because each call increases one coordinate by 1. Two ranks call in the
+// same order exactly if their paths agree. A rank therefore needs only one point of another rank's path: if the point is not on
+// its own path, the orders differ. Calls with an id and point-to-point messages have no order, and are not compared.
 #pragma once
 
 #include <cstdint>
@@ -19,28 +18,30 @@
 namespace unisono {
 
 struct CallPosition {
-  static constexpr uint8_t kind = 2;  // the first byte of such a message between lossy groups
+  static constexpr uint8_t kind = 2;  // The first byte of a position message, which lossy groups send to each other.
 
-  Rank rank = 0;          // that is at this position
-  uint32_t lossy = 0;     // calls begun, so the number of the next
-  uint64_t reliable = 0;  // likewise
-  bool in_lossy = false;  // what `call`, the one that it waits in, is
+  Rank rank = 0;          // the rank at this position
+  uint32_t lossy = 0;     // number of lossy calls that the rank has begun, which is also the number of the next one
+  uint64_t reliable = 0;  // number of reliable calls that the rank has begun
+  bool in_lossy = false;  // true: `call`, the call in which the rank waits, is lossy
   CallDescriptor call{};
 
-  // u8 kind, u32 rank, u32 lossy, u64 reliable, u8 in lossy, u32 descriptor, u64 amount.
+  // The bytes are: u8 kind, u32 rank, u32 lossy, u64 reliable, u8 in_lossy, u32 descriptor, u64 amount.
   Bytes encode() const;
-  // corrupt: too short, or too long.
+  // Error corrupt: the message is too short or too long.
   static Result<CallPosition> decode(ByteView bytes);
-  // "calls all_reduce(f32 sum, 10 elements, ring) with reliable delivery, after 3 lossy and 5 other calls"
+  // Returns, for example, "calls all_reduce(f32 sum, 10 elements, ring) with reliable delivery, after 3 lossy and 5 other
+  // calls".
   std::string text() const;
 };
 
-// The calls of a group beside the lossy ones, as far as their order goes; the engine's.
+// Functions through which a lossy group asks about the reliable calls of the same group, in order to compare the order of
+// calls. The engine sets them.
 struct ReliableCalls {
   std::function<uint64_t()> begun{};
-  // One that is under way.
-  std::function<std::optional<CallDescriptor>(uint64_t number)> under_way{};
-  // Ends it here and, with its frames, elsewhere.
+  // Returns the call with this number if it is still running.
+  std::function<std::optional<CallDescriptor>(uint64_t number)> running_call{};
+  // Ends the call with `why` on this rank, and notifies the other members, so that the call also ends there.
   std::function<void(uint64_t number, const Status& why)> fail{};
 };
 

@@ -14,7 +14,7 @@ CallPosition position() {
           .call = describe(q, ScheduleKind::two_step, 1472, 4)};
 }
 
-TEST(CallPosition, is_read_as_it_was_written) {
+TEST(CallPosition, decodes_to_what_was_encoded) {
   const auto written = position();
   const auto read = CallPosition::decode(written.encode());
   ASSERT_TRUE(read.ok()) << read.status().to_string();
@@ -26,7 +26,7 @@ TEST(CallPosition, is_read_as_it_was_written) {
   EXPECT_EQ(read->call.amount, written.call.amount);
 }
 
-TEST(CallPosition, what_is_cut_too_long_or_something_else_is_corrupt) {
+TEST(CallPosition, a_truncated_too_long_or_other_message_is_corrupt) {
   auto bytes = position().encode();
   for (size_t size = 0; size < bytes.size(); ++size)
     EXPECT_EQ(CallPosition::decode(ByteView(bytes).first(size)).status().code(), Code::corrupt) << size;

@@ -1,9 +1,9 @@
-// How near encoded collectives come to exact ones, measured through the engine, against what the method's error model predicts:
-// encodings in series add their noise, whatever the world size; error feedback takes it out again
-// (docs/design/methods/flash.md).
+// Measures the error of encoded collectives through the engine, and compares it with the error model of
+// docs/design/methods/flash.md. In the model, each encoding in series adds noise, whatever the world size. Error feedback
+// removes the noise over several calls.
 //
-// The model also has a row for a ring that encodes sums on every hop. There is none here: the engine refuses such schedules
-// (EngineCodec.refuses_a_schedule_that_would_encode_sums_on_every_hop), for that row's noise grows with the ranks.
+// The model also covers a ring that encodes sums on every hop. That is not tested here, because the engine refuses such
+// schedules (EngineCodec.refuses_a_schedule_that_would_encode_sums_on_every_hop).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,14 +25,14 @@ using Exact = std::vector<double>;
 constexpr auto two_step = ScheduleKind::two_step, one_shot = ScheduleKind::one_shot, hierarchical = ScheduleKind::hierarchical;
 constexpr uint64_t seed = 20'241;
 
-// 512 groups of 128 leave less than 0.1 dB to chance.
+// With 512 groups of 128 elements, chance changes a result by less than 0.1 dB.
 constexpr size_t element_count = 1 << 16;
 
 class CodecAccuracy : public testing::Test {
  protected:
   void SetUp() override { std::printf("seed %llu\n", static_cast<unsigned long long>(seed)); }
 
-  // Mean 0, deviation 1, by Box and Muller; each call draws others.
+  // Normally distributed values, mean 0 and deviation 1 (Box-Muller). Each call returns new values.
   std::vector<float> normal(size_t count) {
     std::vector<float> values(count);
     for (size_t i = 0; i < count; i += 2) {
@@ -60,7 +60,7 @@ Exact sum_of(const Vectors& inputs) {
   return sum;
 }
 
-// Decibels of `exact` over what scale * result is off by.
+// Signal-to-noise ratio in dB of scale * result against `exact`.
 template <typename Result>
 double snr_db(const Exact& exact, const Result& result, double scale = 1) {
   double signal = 0, noise = 0;
@@ -71,8 +71,8 @@ double snr_db(const Exact& exact, const Result& result, double scale = 1) {
   return 10 * std::log10(signal / noise);
 }
 
-// The signal-to-noise ratio of one sum over all ranks of a cluster. Checks that the requested codec ran and that all ranks have
-// the same bits.
+// Returns the signal-to-noise ratio in dB of one sum over all ranks. Checks that the requested codec ran and that all ranks
+// have the same bits.
 double snr_of_sum(const Vectors& inputs, ScheduleKind schedule, const Codec& codec) {
   TestCluster cluster(static_cast<uint32_t>(inputs.size()));
   const auto outcome = test::all_reduce(cluster, inputs, {.schedule = schedule, .codec = codec});
@@ -95,7 +95,7 @@ struct Expected {
   double int8_db, int4_db;
 };
 
-TEST_F(CodecAccuracy, sums_are_as_near_as_their_encodings_in_series_allow) {
+TEST_F(CodecAccuracy, errors_of_sums_stay_within_the_bound_of_their_encodings) {
   const Expected all[] = {
       {"one_shot", 2, one_shot, false, 44.6, 20.0}, {"one_shot", 5, one_shot, false, 44.6, 20.0},
       {"two_step", 4, two_step, false, 41.6, 17.0}, {"own_exact", 2, two_step, true, 42.9, 18.2},
@@ -111,7 +111,7 @@ TEST_F(CodecAccuracy, sums_are_as_near_as_their_encodings_in_series_allow) {
   }
 }
 
-TEST_F(CodecAccuracy, two_steps_lose_no_more_with_more_ranks) {
+TEST_F(CodecAccuracy, two_step_errors_do_not_grow_with_the_number_of_ranks) {
   for (const auto& [bits, expected_db] : {std::pair<uint8_t, double>{8, 41.6}, {4, 17.0}}) {
     std::vector<double> measured;
     for (const uint32_t world : {2u, 3u, 4u, 6u, 8u, 11u, 16u}) {
@@ -124,9 +124,10 @@ TEST_F(CodecAccuracy, two_steps_lose_no_more_with_more_ranks) {
   }
 }
 
-// Partial sums that cancel: contributions are 7.75 times as strong as independent ones would be for this sum, so that it is the
-// width of the reduce step that counts.
-TEST_F(CodecAccuracy, where_contributions_cancel_the_wider_codes_belong_in_the_reduce_step) {
+// The contributions largely cancel. An input is x + 3 (y - mean of y over the four ranks), with independent x and y. The second
+// term sums to 0 over the ranks. So an input has 1 + 9 · 3/4 = 7.75 times the energy of x, but the sum has only that of the x.
+// Therefore the code width of the reduce step dominates the error.
+TEST_F(CodecAccuracy, if_contributions_cancel_wider_codes_in_the_reduce_step_are_more_accurate) {
   const uint32_t world = 4;
   auto inputs = independent(world);
   const auto apart = independent(world);
@@ -146,7 +147,8 @@ TEST_F(CodecAccuracy, where_contributions_cancel_the_wider_codes_belong_in_the_r
   }
 }
 
-// The same inputs in every call; decibels of the mean of the results so far, after 1, 16 and 64 calls.
+// Repeats one call 64 times with the same inputs. Returns the SNR in dB of the mean of the results so far, after 1, 16 and 64
+// calls.
 std::vector<double> snr_of_means(const Vectors& inputs, ReduceOp op, bool feedback) {
   const auto world = static_cast<uint32_t>(inputs.size());
   const size_t count = inputs.front().size();
@@ -182,7 +184,7 @@ TEST_F(CodecAccuracy, with_error_feedback_means_of_results_approach_the_exact_su
     EXPECT_NEAR(with[2] - with[0], 20 * std::log10(64), 0.5);
     EXPECT_NEAR(without[1], without[0], 1e-3);
     EXPECT_NEAR(without[2], without[0], 1e-3);
-    EXPECT_NEAR(without[0], with[0], 1e-3);  // nothing to add yet
+    EXPECT_NEAR(without[0], with[0], 1e-3);  // in the first call the residuals are zero
   }
 }
 

@@ -1,5 +1,5 @@
-// For the tests of encoded collectives: codecs in few words, inputs, and all ranks of a cluster reducing at once. Every rank of
-// a collective with a codec must end with the same bits: digest() checks that of any outcome.
+// Helpers for tests of encoded collectives: short names of codecs, inputs, and an all-reduce on all ranks of a cluster.
+// digest() also checks that every rank has the same bits.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ struct Outcome {
   std::vector<Report> reports;
 };
 
-// All ranks reduce their values in place. `errors` is null, or gets what encoding loses at each rank.
+// All ranks reduce their values in place. errors: null, or a vector that receives the encoding error of each rank.
 inline Outcome all_reduce(TestCluster& cluster, Vectors values, CallOptions options, Vectors* errors = nullptr) {
   std::vector<std::shared_ptr<Completion>> done;
   for (Rank r = 0; r < cluster.world(); ++r) {

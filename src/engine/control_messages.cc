@@ -24,8 +24,8 @@ void ControlMessages::send(PeerIndex to, FrameHeader header, std::shared_ptr<Byt
   if (!p.lost.ok()) return;
   if (p.route->credit(to) == 0) {
     if (header.kind != FrameKind::failed) return void(p.waiting.emplace_back(header, std::move(payload)));
-    // The peer may hold every slot of ours as zero-copy views while it waits for the operation that this failure ends. So it
-    // is asked to copy them out, and the failure does not wait for credit.
+    // First request that the peer copies out and returns its zero-copy views of this rank's slots. While the peer waits for the
+    // operation that this failure ends, it may hold all these slots. The failure itself is sent without credit.
     if (p.route->slot_bytes() != 0) {
       auto request = header;
       request.kind = FrameKind::credit;

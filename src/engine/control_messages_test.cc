@@ -27,7 +27,7 @@ TEST_F(ControlMessagesTest, messages_without_credit_go_out_in_order_when_there_i
   for (int value = 1; value <= 3; ++value) EXPECT_EQ(transport.sent[static_cast<size_t>(value - 1)].payload, *text(value));
 }
 
-TEST_F(ControlMessagesTest, a_failure_does_not_wait_and_first_asks_the_peer_to_copy_out_its_views) {
+TEST_F(ControlMessagesTest, a_failure_does_not_wait_and_first_requests_credit) {
   transport.allowed = 0;
   transport.slots_bytes = 4096;
   const FrameHeader failed{.kind = FrameKind::failed, .group = 1, .operation = 7, .payload_bytes = 3};

@@ -1,10 +1,11 @@
-// Peers, groups, the poll loop, and what ends everything.
+// The engine's peers, its groups, its poll loop, and the functions that end everything.
 #include "engine/engine.h"
 
 #include <algorithm>
 #include <new>
 #include <utility>
 
+#include "base/concat.h"
 #include "engine/engine_attempt.h"
 #include "executor/absence.h"
 
@@ -12,10 +13,12 @@ namespace unisono {
 
 namespace {
 
-// Short enough to need no memory itself.
+constexpr Nanos report_age_max = 10 * second;  // an older report is not taken for the reason why a member left
+
+// The text is short enough for the string's inline buffer, so no memory is allocated.
 Status no_memory_left() { return {Code::unavailable, "out of memory"}; }
 
-// Calls a transport or a lossy group. If there is no memory even for that, it is left undone: they are not polled again.
+// Calls a transport or a lossy group, and ignores bad_alloc. That is safe here because these objects are not polled again.
 template <typename F>
 void without_memory(F&& call) {
   try {
@@ -36,7 +39,7 @@ Engine::Engine(const EngineLimits& limits, Compute& compute)
       fast_path_(peers_, compute, counters_),
       lossy_({groups_, peers_, control_, operations_, counters_},
              [this](ActiveOperation& active, const Status& why) {
-               attempt(active.operation, [&] { active.operation.fail_and_tell(why, now_); });
+               attempt(active.operation, [&] { active.operation.fail_and_notify(why, now_); });
              }),
       no_memory_(std::make_shared<Completion>()) {
   no_memory_->done = true;
@@ -73,7 +76,7 @@ GroupCore& Engine::make_group(uint32_t number, uint32_t epoch, std::vector<PeerI
     group->rank_of_peer[peer] = static_cast<int32_t>(rank);
   }
   lossy_.open(*group);
-  // Members may have aborted it before it is known here.
+  // Members may have aborted the group before it was made here.
   early_.take([&](const EarlyFrame& frame) { return frame.header.group == number && frame.header.operation == all_operations; },
               [&](const EarlyFrame& frame) {
                 if (const auto rank = failures_.on_abort(*group, frame.from, frame.header, frame.payload()))
@@ -86,11 +89,11 @@ GroupCore& Engine::make_group(uint32_t number, uint32_t epoch, std::vector<PeerI
 void Engine::abort_group(GroupCore& group, const Status& why, Nanos now) {
   now_ = now;
   group.ended = why;
-  // Before anything else: with this one message all ends at a member that needs something of this rank, whatever else it sees
-  // meanwhile.
+  // Send the abort message first. It ends those operations of other members that need this rank. If a later event reached them
+  // first, they would blame that event.
   failures_.notify_abort(group, group.self, why);
   for (auto* active : operations_.running()) {
-    if (active->group == &group) active->operation.fail_and_tell(why, now);
+    if (active->group == &group) active->operation.fail_and_notify(why, now);
   }
   any_source_.end([&](const AnySourceReceive& receive) { return receive.group == &group ? why : Status(); });
   settle_needed_ = true;
@@ -131,9 +134,10 @@ void Engine::stop_all_groups(const Status& why, Nanos now) {
   settle_needed_ = true;
 }
 
-// `why`, and before it the failure on another member that was the last thing to end here: it is why the group is re-formed.
+// Returns `why`. If an earlier failure probably caused the re-forming, the text of that failure comes first. This is the case
+// if the last operation that ended here failed on another member.
 static Status reason_to_drain(const GroupCore& group, const ActiveOperation* next, const Status& why) {
-  if (group.ended.code() == why.code()) return group.ended;  // it drains already
+  if (group.ended.code() == why.code()) return group.ended;  // the group is draining already
   const bool latest = group.failed_elsewhere + 1 == (next == nullptr ? group.numbers.next() : next->number);
   return latest && !group.failed_elsewhere_why.empty() ? Status(why.code(), group.failed_elsewhere_why + "; " + why.message())
                                                        : why;
@@ -158,7 +162,7 @@ void Engine::drain(PeerIndex from, const Status& why, Nanos by, Nanos now) {
 void Engine::end_drain(Nanos now) {
   drain_by_ = never;
   for (auto* active : operations_.running()) {
-    const auto& ended = active->group->ended;  // ok: the group was made since
+    const auto& ended = active->group->ended;  // ok: the group was made after the drain had begun
     active->operation.fail(ended.ok() ? drain_why_ : ended, now);
   }
   settle_needed_ = true;
@@ -170,14 +174,30 @@ void Engine::set_epoch(uint32_t epoch) {
 }
 
 void Engine::leave(Nanos now) {
+  now_ = now;
+  // Say for whom the operations wait. Otherwise the other members would take this rank for the cause.
+  for (auto* active : operations_.running()) {
+    if (active->operation.prepare_last_report(now)) failures_.inquire(*active);
+  }
   for (const auto& [number, group] : groups_) {
     if (group->record != nullptr) group->record->left(Code::ok, now);
+  }
+}
+
+void Engine::record_event(PeerIndex about, EventKind kind, const std::string& text, Nanos now) {
+  for (const auto& [number, group] : groups_) {
+    const auto rank = about == self_peer ? -1 : group->rank_of(about);
+    if (group->record != nullptr && (about == self_peer || rank >= 0)) group->record->event(kind, rank, text, now);
   }
 }
 
 void Engine::lost(PeerIndex peer, const Status& why) try {
   if (peer >= peers_.size() || !peers_[peer].lost.ok()) return;
   peers_[peer].lost = why.ok() ? Status(Code::peer_lost, peers_[peer].label + ": link closed") : why;
+  if (const auto& report = peers_[peer].report; !report.text.empty() && now_ - report.at <= report_age_max)
+    peers_[peer].lost = Status(
+        peers_[peer].lost.code(),
+        concat(peers_[peer].lost.message(), "; ", (now_ - report.at) / millisecond, " ms before, it reported: ", report.text));
   peers_[peer].waiting.clear();
   for (auto& [number, group] : groups_) {
     if (const auto rank = group->rank_of(peer); rank >= 0) on_absent(*group, static_cast<Rank>(rank));
@@ -192,7 +212,7 @@ void Engine::lost(PeerIndex peer, const Status& why) try {
   note_missing_memory();
 }
 
-// Nothing comes from the rank any more: ends what needs it.
+// Call it when no more messages will come from the rank. Ends the operations that need this rank.
 void Engine::on_absent(GroupCore& group, Rank rank) {
   const auto& why = failures_.absence(group, rank);
   for (auto* active : operations_.running()) {
@@ -201,16 +221,16 @@ void Engine::on_absent(GroupCore& group, Rank rank) {
               [&] { active->operation.peer_lost(rank, why, active->is_message() ? Status() : group.first_abort, now_); });
   }
   if (group.lossy != nullptr)
-    group.lossy->peer_lost(rank, group.first_abort.ok() || gave_up(why) ? why : group.first_abort, now_);
+    group.lossy->peer_lost(rank, group.first_abort.ok() || is_abort(why) ? why : group.first_abort, now_);
   if (!any_source_.empty()) {
-    match_any_source(now_);  // what it sent before it went is there
+    match_any_source(now_);  // messages that the rank sent before it left can still be used
     any_source_.end_late(failures_, now_);
   }
   settle_needed_ = true;
 }
 
-// There is no memory to go on with: everything ends, and the others find the links closed. Needs no memory, and is for good:
-// what an event left undone in the transports cannot be known. The process has to leave and to join again.
+// Memory has run out: ends everything for good and closes all links, without allocating. The interrupted event may have left
+// the transports in any state, so the process must leave and join again.
 void Engine::end_without_memory() {
   memory_ = Memory::ended;
   for (auto& [number, group] : groups_) {
@@ -281,6 +301,12 @@ Nanos Engine::next_deadline() const {
     next = std::min({next, active->operation.deadline_at(), active->operation.becomes_next_at()});
   for (const auto* transport : transports_) next = std::min(next, transport->next_deadline());
   return next;
+}
+
+bool Engine::is_needed() const {
+  return lossy_.active() > 0 || std::ranges::any_of(operations_.running(), [](const ActiveOperation* active) {
+           return active->operation.setup().request.collective != Collective::recv;
+         });
 }
 
 bool Engine::has_pending() const {

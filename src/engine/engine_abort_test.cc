@@ -1,4 +1,5 @@
-// A member that aborts its group, in virtual time: what the others wait for it for ends, whether or not it has begun there.
+// A member aborts its group, in virtual time. On other members, the operations that need it end, even those that it had not
+// begun.
 #include <gtest/gtest.h>
 
 #include <list>
@@ -25,7 +26,7 @@ class EngineAbort : public ::testing::Test {
   std::shared_ptr<Completion> sum(Rank rank, size_t count = 8) {
     return sum(rank, cluster.group(rank), cluster.world(), count);
   }
-  // A sum for which each rank needs something of all others.
+  // Starts a one-shot sum, in which each rank needs the data of all others.
   std::shared_ptr<Completion> exchange(Rank rank) {
     auto& values = tensors_.emplace_back(8, 1.0F);
     return cluster.submit(rank, all_reduce_call(cluster.caller(rank), ConstTensor(std::span<const float>(values)),
@@ -37,21 +38,22 @@ class EngineAbort : public ::testing::Test {
     return cluster.submit(
         rank,
         message_call(cluster.caller(rank), which, sends ? ConstTensor(std::span<const float>(values)) : ConstTensor(),
-                     sends ? Tensor() : Tensor(std::span(values)), other, tag, {}),
+                     sends ? Tensor() : Tensor(std::span(values)), other, {}),
         tag);
   }
   void abort(Rank rank) {
     cluster.engine(rank).abort_group(cluster.group(rank), {Code::unavailable, "aborted: enough"}, cluster.now());
     cluster.settle();
   }
-  static void expect_told(const std::shared_ptr<Completion>& ended) {
+  static void expect_aborted(const std::shared_ptr<Completion>& ended) {
     ASSERT_TRUE(ended->done);
     EXPECT_EQ(ended->status.code(), Code::unavailable) << ended->status.to_string();
-    EXPECT_NE(ended->status.message().find("rank 0 gave up: aborted: enough"), std::string::npos) << ended->status.to_string();
+    EXPECT_NE(ended->status.message().find("rank 0 aborted the operation: aborted: enough"), std::string::npos)
+        << ended->status.to_string();
   }
 
-  // Delivers a frame of rank 0, which has aborted, to `rank`.
-  void hear(Rank rank, FrameHeader header, ByteView payload) {
+  // Delivers a frame from rank 0, which has aborted, to `rank`.
+  void deliver(Rank rank, FrameHeader header, ByteView payload) {
     header.payload_bytes = static_cast<uint32_t>(payload.size());
     cluster.engine(rank).received(0, header, {.data = payload.data(), .bytes = payload.size()});
     cluster.settle();
@@ -63,7 +65,7 @@ class EngineAbort : public ::testing::Test {
   const FrameHeader right{.kind = FrameKind::failed, .epoch = 7, .group = 1, .operation = all_operations, .sender = 0};
 };
 
-TEST_F(EngineAbort, ends_what_has_not_begun_where_it_is_called) {
+TEST_F(EngineAbort, ends_operations_that_the_aborting_rank_has_not_begun) {
   std::vector<std::shared_ptr<Completion>> waiting{message(1, Collective::recv, aborted, 4)};
   for (const size_t count : {8, 1 << 20}) {
     for (const Rank rank : {1u, 2u}) waiting.push_back(sum(rank, count));
@@ -72,19 +74,19 @@ TEST_F(EngineAbort, ends_what_has_not_begun_where_it_is_called) {
   cluster.settle();
   for (const auto& each : waiting) EXPECT_FALSE(each->done) << each->status.to_string();
   abort(aborted);
-  for (const auto& each : waiting) expect_told(each);
+  for (const auto& each : waiting) expect_aborted(each);
   const auto taken = message(1, Collective::recv, 2, 5);
   cluster.settle();
   EXPECT_TRUE(taken->done && taken->status.ok()) << "messages between others go on";
   EXPECT_TRUE(sent->done && sent->status.ok());
 }
 
-TEST_F(EngineAbort, ends_what_is_called_later_at_once_and_keeps_nothing_of_it) {
+TEST_F(EngineAbort, ends_later_calls_at_once_and_holds_no_memory_for_them) {
   abort(aborted);
   for (int i = 0; i < 100; ++i) {
     for (const Rank rank : {1u, 2u}) {
       const auto ended = sum(rank, 1000);
-      expect_told(ended);
+      expect_aborted(ended);
     }
     cluster.settle();
   }
@@ -93,7 +95,7 @@ TEST_F(EngineAbort, ends_what_is_called_later_at_once_and_keeps_nothing_of_it) {
   EXPECT_EQ(cluster.engine(aborted).held_bytes(), 0u);
 }
 
-TEST_F(EngineAbort, what_was_sent_before_is_enough) {
+TEST_F(EngineAbort, messages_sent_before_the_abort_are_still_received) {
   const auto sent = message(aborted, Collective::send, 1);
   cluster.settle();
   ASSERT_TRUE(sent->done);
@@ -103,10 +105,10 @@ TEST_F(EngineAbort, what_was_sent_before_is_enough) {
   EXPECT_TRUE(received->done && received->status.ok()) << received->status.to_string();
   const auto next = message(1, Collective::recv, aborted);
   cluster.settle();
-  expect_told(next);
+  expect_aborted(next);
 }
 
-TEST_F(EngineAbort, a_receive_from_any_rank_waits_for_the_others_until_all_have) {
+TEST_F(EngineAbort, a_receive_from_any_rank_ends_only_when_all_other_ranks_have_aborted) {
   const auto waits = message(2, Collective::recv, any_source), ends = message(2, Collective::recv, any_source);
   abort(aborted);
   EXPECT_FALSE(waits->done);
@@ -116,20 +118,21 @@ TEST_F(EngineAbort, a_receive_from_any_rank_waits_for_the_others_until_all_have)
   EXPECT_EQ(waits->report.last_rank, 1);
   EXPECT_FALSE(ends->done);
   abort(1);
-  expect_told(ends);
-  EXPECT_NE(ends->status.message().find("rank 1 gave up: aborted: enough"), std::string::npos) << ends->status.to_string();
+  expect_aborted(ends);
+  EXPECT_NE(ends->status.message().find("rank 1 aborted the operation: aborted: enough"), std::string::npos)
+      << ends->status.to_string();
 }
 
-TEST_F(EngineAbort, is_known_to_a_group_that_is_made_later) {
+TEST_F(EngineAbort, applies_to_a_group_that_is_made_later) {
   auto& first = cluster.make_group(aborted, 9, {0, 1});
   cluster.engine(aborted).abort_group(first, {Code::unavailable, "aborted: enough"}, cluster.now());
   cluster.settle();
   auto& second = cluster.make_group(1, 9, {0, 1});
-  expect_told(sum(1, second, 2));
+  expect_aborted(sum(1, second, 2));
   EXPECT_EQ(cluster.engine(1).held_bytes(), 0u);
 }
 
-TEST_F(EngineAbort, other_groups_go_on) {
+TEST_F(EngineAbort, other_groups_continue) {
   auto& half = cluster.make_group(aborted, 9, {0, 1});
   auto& other_half = cluster.make_group(1, 9, {0, 1});
   abort(aborted);
@@ -138,7 +141,7 @@ TEST_F(EngineAbort, other_groups_go_on) {
   EXPECT_TRUE(a->done && a->status.ok() && b->done && b->status.ok()) << a->status.to_string() << b->status.to_string();
 }
 
-TEST_F(EngineAbort, ends_all_with_the_first_message_of_it) {
+TEST_F(EngineAbort, the_first_abort_message_ends_all_operations) {
   const std::vector<std::shared_ptr<Completion>> waiting{sum(0), sum(0, 1 << 20), sum(2), sum(2, 1 << 20)};
   cluster.settle();
   cluster.engine(aborted).abort_group(cluster.group(aborted), {Code::unavailable, "aborted: enough"}, cluster.now());
@@ -149,40 +152,40 @@ TEST_F(EngineAbort, ends_all_with_the_first_message_of_it) {
   cluster.engine(2).received(aborted, first, {.data = text.data(), .bytes = text.size()});
   cluster.engine(2).lost(1, {Code::peer_lost, "process 1: it ended the link"});
   cluster.engine(2).poll(cluster.now());
-  expect_told(waiting[2]);
-  expect_told(waiting[3]);
+  expect_aborted(waiting[2]);
+  expect_aborted(waiting[3]);
 }
 
-TEST_F(EngineAbort, is_told_by_who_has_heard_of_it_so_that_all_know_why_it_leaves) {
+TEST_F(EngineAbort, is_forwarded_so_that_all_ranks_know_why_the_rank_left) {
   const std::vector<std::shared_ptr<Completion>> waiting{message(1, Collective::recv, aborted, 4), exchange(2)};
   cluster.settle();
-  hear(1, right, text);
-  expect_told(waiting[0]);
-  EXPECT_FALSE(waiting[1]->done) << "what rank 0 sent to rank 2 before may be under way";
+  deliver(1, right, text);
+  expect_aborted(waiting[0]);
+  EXPECT_FALSE(waiting[1]->done) << "what rank 0 sent to rank 2 before may be in flight";
   cluster.engine(2).lost(1, {Code::peer_lost, "process 1: it ended the link"});
   cluster.settle();
-  expect_told(waiting[1]);
+  expect_aborted(waiting[1]);
 }
 
-TEST_F(EngineAbort, is_the_reason_too_where_all_of_its_rank_is_there_and_another_leaves_for_it) {
+TEST_F(EngineAbort, is_the_reported_reason_when_another_rank_leaves_because_of_it) {
   for (int i = 0; i < 2; ++i) exchange(aborted);
   const auto running = exchange(2), waits = message(2, Collective::recv, 1);
   cluster.settle();
-  hear(2, right, text);
+  deliver(2, right, text);
   EXPECT_FALSE(running->done) << running->status.to_string();
   cluster.engine(2).lost(1, {Code::peer_lost, "process 1: it ended the link"});
   const auto later = exchange(2);
   cluster.settle();
-  expect_told(running);
+  expect_aborted(running);
   EXPECT_NE(running->status.message().find("; then rank 1 was lost: process 1: it ended the link"), std::string::npos)
       << running->status.to_string();
-  expect_told(later);
+  expect_aborted(later);
   EXPECT_EQ(waits->status.code(), Code::peer_lost) << waits->status.to_string();
-  EXPECT_EQ(waits->status.message().find("gave up"), std::string::npos)
+  EXPECT_EQ(waits->status.message().find("aborted the operation"), std::string::npos)
       << "a message from another has nothing to do with it: " << waits->status.to_string();
 }
 
-TEST_F(EngineAbort, is_told_on_a_link_without_credit_before_that_ends) {
+TEST_F(EngineAbort, is_sent_on_a_link_without_credit_before_the_link_closes) {
   const auto waits = exchange(2);
   cluster.settle();
   auto& link = cluster.hub().at(aborted);
@@ -196,10 +199,10 @@ TEST_F(EngineAbort, is_told_on_a_link_without_credit_before_that_ends) {
   cluster.engine(aborted).abort_group(cluster.group(aborted), {Code::unavailable, "aborted: enough"}, cluster.now());
   link.close(2);
   cluster.settle();
-  expect_told(waits);
+  expect_aborted(waits);
 }
 
-TEST_F(EngineAbort, what_is_no_such_message_is_counted_and_ends_nothing) {
+TEST_F(EngineAbort, an_invalid_abort_message_is_counted_and_ends_nothing) {
   const auto waits = sum(1, 1 << 20);
   auto of_its_own = right, nobody = right, data = right, credit = right;
   of_its_own.sender = 1;
@@ -207,13 +210,13 @@ TEST_F(EngineAbort, what_is_no_such_message_is_counted_and_ends_nothing) {
   data.kind = FrameKind::data;
   credit.kind = FrameKind::credit;
   credit.amount = 5;
-  for (const auto& header : {of_its_own, nobody, data, credit}) hear(1, header, text);
+  for (const auto& header : {of_its_own, nobody, data, credit}) deliver(1, header, text);
   const auto other_code = failure_payload({Code::late, "aborted: enough"});
-  for (const auto& payload : {ByteView(other_code), ByteView(text).first(3), ByteView()}) hear(1, right, payload);
+  for (const auto& payload : {ByteView(other_code), ByteView(text).first(3), ByteView()}) deliver(1, right, payload);
   EXPECT_FALSE(waits->done) << waits->status.to_string();
   EXPECT_EQ(cluster.engine(1).counters().frames_refused, 7u);
-  hear(1, right, text);
-  expect_told(waits);
+  deliver(1, right, text);
+  expect_aborted(waits);
 }
 
 }  // namespace

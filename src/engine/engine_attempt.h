@@ -1,4 +1,4 @@
-// How the engine's own sources survive memory that runs out. Part of engine.h, for engine*.cc only.
+// How the engine handles a lack of memory. This is a part of engine.h. Only engine*.cc include it.
 #pragma once
 
 #include <memory>

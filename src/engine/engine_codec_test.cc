@@ -1,5 +1,4 @@
-// Collectives whose elements are encoded: digests of results, bytes on the wire, the report, and the rank that an error names
-// when ranks differ.
+// Encoded collectives: digests of results, bytes on the wire, and reports. Also the rank that an error names if ranks differ.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -55,7 +54,7 @@ TEST(EngineCodec, gives_the_specified_bits) {
             0x5ff9a7cdu);
 }
 
-TEST(EngineCodec, slices_change_no_bit) {
+TEST(EngineCodec, slicing_does_not_change_the_bits) {
   const auto codec = Codec::of(step(5, 64, Metadata::bf16, Spikes::on));
   for (const uint32_t world : {2u, 3u, 5u, 7u}) {
     for (const auto schedule : {one_shot, two_step}) {
@@ -68,7 +67,7 @@ TEST(EngineCodec, slices_change_no_bit) {
   }
 }
 
-TEST(EngineCodec, arrival_orders_and_slices_change_no_bit) {
+TEST(EngineCodec, arrival_order_and_slicing_do_not_change_the_bits) {
   const uint64_t seed = 41;
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   const auto codec = both(step(6, 64, Metadata::bf16), step(3, 128, Metadata::f16, Spikes::on));
@@ -86,7 +85,7 @@ TEST(EngineCodec, arrival_orders_and_slices_change_no_bit) {
   }
 }
 
-TEST(EngineCodec, sends_the_bytes_that_the_report_says) {
+TEST(EngineCodec, sends_as_many_bytes_as_the_report_says) {
   const auto payloads = [](uint32_t world, size_t count, const CallOptions& options) {
     TestCluster cluster(world);
     std::vector<uint64_t> sent;
@@ -122,7 +121,7 @@ TEST(EngineCodec, counts_the_encodings_in_series) {
   EXPECT_NEAR(two.bits_per_element(), 4.25, 0.01);
 }
 
-TEST(EngineCodec, is_left_out_where_it_cannot_be_used_or_does_not_pay) {
+TEST(EngineCodec, is_not_used_where_it_cannot_be_used_or_does_not_pay) {
   const auto note = [](uint32_t world, Vectors values, const CallOptions& options) {
     TestCluster cluster(world);
     const auto exact = all_reduce(cluster, values, {.op = options.op});
@@ -137,10 +136,10 @@ TEST(EngineCodec, is_left_out_where_it_cannot_be_used_or_does_not_pay) {
   EXPECT_EQ(note(4, golden(4, 1023), {.codec = codec}), "fewer than 1024 elements");
   EXPECT_EQ(note(4, golden(4, 5000), {.op = ReduceOp::max, .schedule = two_step, .codec = codec}),
             "only sums and averages are encoded");
-  EXPECT_EQ(note(2, golden(2, 100'000), {.codec = codec}), "plain is predicted to be about as fast");  // both in one host
+  EXPECT_EQ(note(2, golden(2, 100'000), {.codec = codec}), "plain is predicted to be about as fast");  // both ranks on one host
 }
 
-TEST(EngineCodec, is_used_by_itself_over_links_that_are_thin) {
+TEST(EngineCodec, automatic_codecs_are_used_over_thin_links) {
   TestCluster cluster(4, {}, {}, 1);
   const auto outcome = all_reduce(cluster, golden(4, 1u << 20), {.codec = Codec::quantized(4)});
   EXPECT_EQ(outcome.reports[0].codec, Codec::quantized(4));
@@ -159,7 +158,7 @@ TEST(EngineCodec, refuses_a_schedule_that_would_encode_sums_on_every_hop) {
       << done->status.message();
 }
 
-// Every rank with its own options; the messages of those that failed.
+// Runs an all-reduce in which every rank has its own options. Returns the status of each rank.
 std::vector<Status> statuses(const std::vector<CallOptions>& options, size_t count = 5000) {
   const auto world = static_cast<uint32_t>(options.size());
   TestCluster cluster(world);
@@ -204,7 +203,7 @@ TEST(EngineCodec, names_ranks_whose_codecs_differ) {
   for (const auto& s : statuses({int4, with(exact)})) EXPECT_NE(s.message().find("codec"), std::string::npos) << s.to_string();
 }
 
-TEST(EngineCodec, poisons_only_the_group_of_a_value_that_is_no_number) {
+TEST(EngineCodec, poisons_only_the_quantization_group_of_a_nan) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                           -std::numeric_limits<float>::infinity()}) {
     for (const auto schedule : {one_shot, two_step, hierarchical}) {
@@ -218,7 +217,7 @@ TEST(EngineCodec, poisons_only_the_group_of_a_value_that_is_no_number) {
   }
 }
 
-TEST(EngineCodec, all_sizes_end_alike_on_all_ranks) {
+TEST(EngineCodec, results_of_all_sizes_are_equal_on_all_ranks) {
   for (const uint32_t world : {2u, 3u, 4u, 5u, 6u, 8u}) {
     for (const size_t count :
          {size_t{0}, size_t{1}, size_t{world - 1}, size_t{128} * world - 1, size_t{128} * world, size_t{128} * world + 1}) {
@@ -251,7 +250,7 @@ TEST(EngineCodec, sixteen_bit_tensors_are_summed_in_fp32_and_rounded_once) {
         kernels::convert(dtype, values[r].data(), DType::f32, wide[r].data(), count);
         kernels::convert(DType::f32, wide[r].data(), dtype, values[r].data(), count);
       }
-      // The same from fp32 tensors, with the same metadata.
+      // The expected values come from fp32 tensors, with the same type of scales.
       auto codec = Codec::of(step(7, 128, dtype == DType::f16 ? Metadata::f16 : Metadata::bf16));
       const auto exact = all_reduce(cluster, wide, {.schedule = schedule, .codec = codec});
       std::vector<std::shared_ptr<Completion>> done;
@@ -273,7 +272,7 @@ TEST(EngineCodec, sixteen_bit_tensors_are_summed_in_fp32_and_rounded_once) {
 
 TEST(EngineCodec, a_finite_sum_of_sixteen_bit_values_stays_finite) {
   TestCluster cluster(2);
-  std::vector<std::vector<uint16_t>> values(2, std::vector<uint16_t>(64, 0x7BFF));  // 65504
+  std::vector<std::vector<uint16_t>> values(2, std::vector<uint16_t>(64, 0x7BFF));  // 0x7BFF is 65504, the largest finite f16
   std::vector<std::shared_ptr<Completion>> done;
   for (Rank r = 0; r < 2; ++r) {
     const Tensor tensor{values[r].data(), 64, DType::f16};
@@ -285,7 +284,7 @@ TEST(EngineCodec, a_finite_sum_of_sixteen_bit_values_stays_finite) {
   EXPECT_EQ(done[0]->report.saturated, 64u);
 }
 
-TEST(EngineCodec, narrower_elements_of_fp32_tensors) {
+TEST(EngineCodec, fp32_tensors_are_sent_as_narrower_elements) {
   for (const auto kind : {Kind::f16, Kind::bf16}) {
     const DType dtype = kind == Kind::f16 ? DType::f16 : DType::bf16;
     const auto narrowed = [&](std::vector<float> values) {
@@ -309,8 +308,8 @@ TEST(EngineCodec, narrower_elements_of_fp32_tensors) {
   }
 }
 
-// Over all calls, results and what is left in the residuals make up the inputs: nothing is lost by encoding.
-TEST(EngineCodec, what_encoding_loses_is_told_and_adds_up) {
+// With all ranks' encoding errors added, the result (times the world size for avg) must equal the exact sum of the inputs.
+TEST(EngineCodec, encoding_errors_are_reported_and_add_up) {
   for (const auto op : {ReduceOp::sum, ReduceOp::avg}) {
     for (const auto schedule : {one_shot, two_step, hierarchical}) {
       for (const bool own_exact : {false, true}) {
@@ -333,11 +332,12 @@ TEST(EngineCodec, what_encoding_loses_is_told_and_adds_up) {
   }
 }
 
-// A host group of one has nobody to send to inside, yet its values are rounded as the others' are.
-TEST(EngineCodec, a_lone_rank_counts_as_its_host_group_would) {
+// Rank 2 is alone in its host group, so it sends nothing inside that group. Its values must still be rounded, as in larger host
+// groups.
+TEST(EngineCodec, a_rank_alone_on_its_host_encodes_as_a_host_group_does) {
   const size_t count = 1000;
   const auto coarse = step(2, 32, Metadata::bf16), fine = step(8, 128, Metadata::f32);
-  TestCluster cluster(3);  // host groups of two and of one
+  TestCluster cluster(3);  // ranks 0 and 1 form one host group, rank 2 another
   Vectors values(3, std::vector<float>(count));
   values[2] = gold(count, 3);
   auto wanted = values[2];
@@ -352,13 +352,13 @@ TEST(EngineCodec, a_lone_rank_counts_as_its_host_group_would) {
       all_reduce(cluster, values, {.schedule = hierarchical, .codec = Codec{.reduce = coarse, .across = fine, .gather = {}}});
   digest(outcome);
   EXPECT_EQ(outcome.values[0], wanted);
-  // Where host groups exchange plain sums, its values are the sum: everybody has the same.
+  // Even if host groups exchange plain sums, every rank must have the same bits.
   digest(
       all_reduce(cluster, values, {.schedule = hierarchical, .codec = Codec{.reduce = coarse, .across = {}, .gather = fine}}));
 }
 
-// A faulty rank may send any payload under a header that fits.
-TEST(EngineCodec, damaged_cut_and_foreign_messages_end_the_call_and_name_their_sender) {
+// A faulty rank may send any payload with a valid header.
+TEST(EngineCodec, damaged_truncated_and_foreign_messages_end_the_call_and_name_their_sender) {
   const size_t count = 2000;
   const auto codec = wire_codec(Codec::quantized(4).reduce, DType::f32, DType::f32, false);
   const CallOptions options{.schedule = one_shot, .slice_bytes = 1u << 20, .codec = Codec::quantized(4)};
@@ -385,13 +385,14 @@ TEST(EngineCodec, damaged_cut_and_foreign_messages_end_the_call_and_name_their_s
     return done->done ? done->status : Status(Code::late, "still running");
   };
   auto damaged = sound;
-  damaged[damaged.size() - 1] = std::byte{0x7F}, damaged[damaged.size() - 2] = std::byte{0x80};  // an infinite minimum
+  // makes a group's minimum infinite
+  damaged[damaged.size() - 1] = std::byte{0x7F}, damaged[damaged.size() - 2] = std::byte{0x80};
   auto cut = sound;
   cut.resize(cut.size() - 1);
   EXPECT_EQ(outcome_of(sound, 1).code(), Code::ok);
   EXPECT_EQ(outcome_of(damaged, 1).code(), Code::corrupt);
   EXPECT_EQ(outcome_of(cut, 1).code(), Code::corrupt);
-  EXPECT_EQ(outcome_of({}, 1).code(), Code::invalid);  // a slice of no bytes
+  EXPECT_EQ(outcome_of({}, 1).code(), Code::invalid);  // an empty slice
   EXPECT_EQ(outcome_of(std::vector<std::byte>(sound.size()), 1).code(), Code::invalid);
   EXPECT_EQ(outcome_of(sound, 0).code(), Code::invalid);
   EXPECT_EQ(outcome_of(sound, 77).code(), Code::invalid);
@@ -400,7 +401,7 @@ TEST(EngineCodec, damaged_cut_and_foreign_messages_end_the_call_and_name_their_s
   }
 }
 
-TEST(EngineCodec, reduce_scatter_and_all_gather_each_with_its_own) {
+TEST(EngineCodec, reduce_scatter_and_all_gather_use_their_own_codecs) {
   const uint32_t world = 3;
   const size_t block = 700;
   TestCluster cluster(world);
@@ -436,7 +437,8 @@ TEST(EngineCodec, reduce_scatter_and_all_gather_each_with_its_own) {
     for (Rank r = 0; r < world; ++r) {
       ASSERT_TRUE(done[r]->status.ok()) << done[r]->status.to_string();
       EXPECT_EQ(done[r]->report.passes, 1u);
-      EXPECT_EQ(gathered[r], gathered[0]) << name(schedule);  // of its own block, too, it has what the others have
+      // a rank decodes its own block too, so all ranks have the same bits
+      EXPECT_EQ(gathered[r], gathered[0]) << name(schedule);
     }
     for (size_t i = 0; i < block * world; ++i) ASSERT_NEAR(gathered[0][i], parts[i / block][i % block], 0.3f);
   }
@@ -445,7 +447,7 @@ TEST(EngineCodec, reduce_scatter_and_all_gather_each_with_its_own) {
 TEST(EngineCodec, all_to_all_keeps_its_own_block_exactly) {
   const uint32_t world = 3;
   TestCluster cluster(world);
-  const std::vector<std::vector<size_t>> sizes{{10, 0, 500}, {300, 7, 1}, {64, 129, 1000}};  // from, to
+  const std::vector<std::vector<size_t>> sizes{{10, 0, 500}, {300, 7, 1}, {64, 129, 1000}};  // sizes[from][to]
   Vectors inputs, outputs;
   std::vector<std::vector<size_t>> received(world);
   for (Rank r = 0; r < world; ++r) {
@@ -474,7 +476,7 @@ TEST(EngineCodec, all_to_all_keeps_its_own_block_exactly) {
   }
 }
 
-TEST(EngineCodec, a_collective_that_has_none_refuses_it) {
+TEST(EngineCodec, a_collective_without_codecs_refuses_one) {
   const Caller caller{0, 4, second};
   std::vector<float> values(8);
   const Tensor tensor{std::span<float>(values)};

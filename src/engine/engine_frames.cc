@@ -1,7 +1,9 @@
-// Events of the transports and the compute: which operation each is for, and what becomes of frames that fit none.
+// Routes the events of the transports and of the compute interface to operations, and handles frames that belong to no
+// operation.
 #include <string>
 #include <utility>
 
+#include "base/concat.h"
 #include "engine/engine_attempt.h"
 
 namespace unisono {
@@ -10,21 +12,23 @@ void Engine::release(PeerIndex from, const View& view) {
   if (view.handle != 0) peers_[from].route->release(view);
 }
 
-std::byte* Engine::place(PeerIndex from, const FrameHeader& header) {
+std::byte* Engine::receive_buffer(PeerIndex from, const FrameHeader& header) {
   if (header.kind != FrameKind::data) return nullptr;
   auto* active = operations_.find(header.group, header.operation, from);
   if (active == nullptr || active->group->epoch != header.epoch) return nullptr;
   const auto rank = active->group->rank_of(from);
   std::byte* target = nullptr;
-  if (rank >= 0) attempt(active->operation, [&] { target = active->operation.place(static_cast<Rank>(rank), header); });
+  if (rank >= 0)
+    attempt(active->operation, [&] { target = active->operation.receive_buffer(static_cast<Rank>(rank), header); });
   return target;
 }
 
-// Only poll() ends the engine, not an upcall: the transports are in the middle of something.
+// If memory runs out here, the transport is in the middle of its own call. The engine must therefore not end before the next
+// poll().
 void Engine::received(PeerIndex from, const FrameHeader& header, const View& view) try {
   switch (header.kind) {
     case FrameKind::control: {
-      // The handler may change anything, so the view is given back first.
+      // The handler may change anything, even the link, so release the view before it is called.
       const Bytes message(view.data, view.data + view.bytes);
       release(from, view);
       if (on_control_) on_control_(from, message);
@@ -69,10 +73,10 @@ void Engine::received_data(PeerIndex from, const FrameHeader& header, const View
     if (known && group->second->numbers.has_begun(header.operation, group->second->self,
                                                   static_cast<Rank>(group->second->rank_of(from)))) {
       ++counters_.frames_stale;
-      FailureProtocol::on_ended(*group->second, from, header, {view.data, view.bytes});
+      failures_.on_ended(*group->second, from, header, {view.data, view.bytes}, now_);
       return release(from, view);
     }
-    if (known) group->second->others_began(from, header);
+    if (known) group->second->on_call_begun_elsewhere(from, header);
     return received_early(from, header, view);
   }
   const auto rank = active->group->rank_of(from);
@@ -84,6 +88,7 @@ void Engine::received_data(PeerIndex from, const FrameHeader& header, const View
   if (header.kind == FrameKind::data) {
     const Piece piece{.data = view.data, .bytes = view.bytes, .handle = view.handle, .route = from};
     operation.received(header.sender, header, piece, now_);
+    if (operation.take_description()) attempt(operation, [&] { failures_.describe(*active); });
   } else {
     attempt(operation, [&] {
       if (header.kind == FrameKind::credit) operation.granted(header.sender, header.amount, now_);
@@ -94,7 +99,8 @@ void Engine::received_data(PeerIndex from, const FrameHeader& header, const View
   settle_needed_ |= operation.done();
 }
 
-// The peer has no slot left. Any operation may hold its slots, so all copy out what they view.
+// Called when the peer has no free slot left. Any running operation may hold views of the peer's slots, so all operations copy
+// them out.
 void Engine::copy_out(PeerIndex from) {
   for (auto* active : operations_.running()) {
     const auto rank = active->group->rank_of(from);
@@ -102,15 +108,16 @@ void Engine::copy_out(PeerIndex from) {
   }
 }
 
-// A frame of an operation or a sub-group that this rank has not reached. A peer that drives what is kept over the limit is cut
-// off.
+// Handles a frame of an operation or a sub-group that this rank has not begun. Such frames are kept. If they take more bytes
+// than the limit allows, the link to the sender is closed.
 void Engine::received_early(PeerIndex from, const FrameHeader& header, const View& view) {
   if (!early_.fits(view.bytes)) {
     release(from, view);
     auto& route = *peers_[from].route;
     route.close(from);
-    return lost(from, {Code::peer_lost, peers_[from].label + " ran ahead: " + std::to_string(early_.bytes()) +
-                                            " bytes are kept for operations not started here, the limit"});
+    return lost(from,
+                {Code::peer_lost, concat(peers_[from].label, " sent too far ahead: ", early_.bytes(),
+                                         " bytes of operations that its receiver has not begun are buffered, the limit")});
   }
   early_.keep(from, header, {view.data, view.bytes});
   release(from, view);

@@ -10,8 +10,10 @@ namespace unisono {
 
 struct EngineLimits {
   FlowLimits flow;
-  size_t operations_max = 1024;                   // in flight; one more is refused with unavailable
-  size_t unexpected_bytes_max = size_t{1} << 30;  // for operations not started here; a peer beyond it is cut off
+  size_t operations_max = 1024;  // how many operations may run at once; further ones are refused with unavailable
+  // Frames of operations that this rank has not begun are kept, up to this number of bytes. A peer that exceeds it is
+  // disconnected.
+  size_t unexpected_bytes_max = size_t{1} << 30;
   size_t pool_keep_bytes = 64u << 20;
 };
 

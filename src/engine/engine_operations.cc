@@ -1,14 +1,16 @@
-// How operations begin and end.
+// How the engine starts and ends operations.
 #include <algorithm>
 #include <string>
 #include <utility>
 
+#include "base/concat.h"
 #include "engine/engine_attempt.h"
 #include "engine/planner.h"
+#include "schedules/collective_facts.h"
 
 namespace unisono {
 
-// An operation that cannot be started is done at once.
+// Returns the completion of an operation that cannot be started. It is done already, with the error `why`.
 static std::shared_ptr<Completion> refuse(const OperationRequest& request, const Status& why) {
   auto completion = std::make_shared<Completion>();
   completion->done = true;
@@ -27,7 +29,7 @@ std::shared_ptr<Completion> Engine::submit(GroupCore& group, OperationRequest&& 
 }
 
 std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now) {
-  // The group may have ended during a pause.
+  // Poll first if the last poll was long ago, because the group may have ended since then.
   if (now - polled_ > poll_age_max) poll(now);
   now_ = now;
   if (!group.ended.ok()) return refuse(request, group.ended);
@@ -37,8 +39,8 @@ std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& r
     if (delivery == nullptr) return start_lossy(group, std::move(request), now);
   }
   if (operations_.size() >= limits_.operations_max) {
-    return refuse(request,
-                  {Code::unavailable, std::to_string(operations_.size()) + " operations are in flight already, the limit"});
+    return refuse(
+        request, {Code::unavailable, concat(operations_.size(), " operations are in flight, the limit; wait for one of them")});
   }
   const bool message = is_message(request);
   if (message && request.root == any_source) return start_any_source(group, std::move(request), static_cast<uint32_t>(id), now);
@@ -46,12 +48,12 @@ std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& r
   if (!chosen) return refuse(request, chosen.status());
   const auto number = group.numbers.assign(request, id, group.self);
   if (id != 0 && !message && operations_.find(group.number, number, self_peer) != nullptr) {
-    return refuse(request, {Code::invalid, "id " + std::to_string(id) + " is in flight already"});
+    return refuse(request, {Code::invalid, concat("an operation with id ", id, " is already in flight")});
   }
   auto completion =
       launch(group, std::move(request), {.chosen = *chosen, .number = number, .delivery = std::move(delivery)}, now, now);
   if (group.lossy != nullptr && !completion->done) {
-    group.lossy->reliable_began(now);
+    group.lossy->on_reliable_call_begun(now);
     settle_all();
     lossy_.step(now);
   }
@@ -64,7 +66,7 @@ std::shared_ptr<Completion> Engine::start_lossy(GroupCore& group, OperationReque
                             "delivery=lossy needs links of the transport \"udp\" between all ranks: " + group.no_datagrams});
   auto completion = operations_.take_completion();
   group.lossy->submit(std::move(request), completion, now);
-  for (const auto& frame : early_.frames()) group.others_began(frame.from, frame.header);
+  for (const auto& frame : early_.frames()) group.on_call_begun_elsewhere(frame.from, frame.header);
   settle_all();
   lossy_.step(now);
   return completion;
@@ -72,8 +74,8 @@ std::shared_ptr<Completion> Engine::start_lossy(GroupCore& group, OperationReque
 
 std::shared_ptr<Completion> Engine::start_any_source(GroupCore& group, OperationRequest&& request, uint32_t tag, Nanos now) {
   if (any_source_.size() >= AnySourceReceives::waiting_max)
-    return refuse(request,
-                  {Code::unavailable, std::to_string(any_source_.size()) + " receives from any rank wait already, the limit"});
+    return refuse(request, {Code::unavailable, concat(any_source_.size(),
+                                                      " receives from any rank are waiting, the limit; wait for one of them")});
   auto completion = operations_.take_completion();
   const auto deadline = now + request.timeout;
   any_source_.add({&group, std::move(request), tag, completion, now, deadline});
@@ -105,7 +107,7 @@ bool Engine::match_any_source(Nanos now) {
 }
 
 bool Engine::begin_fast_path(FastPath& fast_path, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now) {
-  // Anything else that is to be done or said belongs to the executor.
+  // The fast path is used only if the engine has nothing else to do or to report. The executor handles all other cases.
   const bool quiet = id == 0 && request.delivery == Delivery::reliable && operations_.empty() && early_.empty() &&
                      memory_ != Memory::ended && group.ended.ok() && group.violation.ok() && now - polled_ <= poll_age_max;
   if (!quiet || !fast_path_.begin(fast_path, group, request, topology_, now)) return false;
@@ -118,7 +120,9 @@ std::shared_ptr<Completion> Engine::take_over(FastPath& e, Nanos now) {
     return launch(*e.group, std::move(*e.request),
                   {.chosen = {.plan = e.plan->plan, .slice_bytes = e.plan->slice_bytes},
                    .number = e.header.operation,
-                   .is_sent = e.plan->sends > 0},
+                   .already_sent = e.plan->sends > 0,
+                   .already_confirmed = e.plan->confirms > 0,
+                   .taken = FastPathRunner::taken_frame(e)},
                   e.started, now);
   });
 }
@@ -145,20 +149,26 @@ std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& 
   setup.frame.group = group.number;
   setup.frame.operation = what.number;
   setup.frame.sender = group.self;
-  setup.number = message ? (what.number & 0xFFFFFFFF) : (what.number & ~user_id_bit);
-  setup.is_sent = what.is_sent;
+  setup.number = message ? message_sequence(what.number) : (what.number & ~user_id_bit);
+  setup.already_sent = what.already_sent;
+  setup.already_confirmed = what.already_confirmed;
   const bool in_order = is_in_order(what.number);
   setup.is_next = !in_order || operations_.next_in_order(group) == nullptr;
-  setup.hold_lent = in_order || operations_.empty();
+  setup.hold_views = in_order || operations_.empty();
   setup.request = std::move(request);
   setup.request.codec = &setup.codec;
   active.memory_bytes = memory_bytes(setup.request, setup.world, setup.self);
   operations_.begin(active);
-  recorder_.begun(active, what.is_sent, started);
+  recorder_.begun(active, what.already_sent && !is_rooted(setup.request.collective), started);
   attempt(active.operation, [&] { active.operation.start(active.port, started); });
-  if (!group.violation.ok()) active.operation.fail_and_tell(std::exchange(group.violation, {}), now);
+  if (!group.violation.ok()) active.operation.fail_and_notify(std::exchange(group.violation, {}), now);
+  if (what.taken) {
+    const auto& [header, payload] = *what.taken;
+    active.operation.received(header.sender, header, {.data = payload, .bytes = header.payload_bytes}, now);
+  }
   if (!active.operation.done() && !early_.empty()) replay_early(active);
-  // An absent rank may have sent all it had to before it went: that is enough.
+  if (active.operation.take_description()) attempt(active.operation, [&] { failures_.describe(active); });
+  // If the operation needs a rank that has left, it ends. That rank may have sent everything before; peer_lost() checks this.
   for (Rank rank = 0; rank < group.world(); ++rank) {
     if (const auto& why = failures_.absence(group, rank); !why.ok())
       active.operation.peer_lost(rank, why, message ? Status() : group.first_abort, now);
@@ -181,7 +191,7 @@ void Engine::replay_early(ActiveOperation& active) {
         if (ours && header.kind == FrameKind::data) {
           active.operation.received(header.sender, header, {.data = frame.data, .bytes = header.payload_bytes, .staged = true},
                                     now_);
-          return true;  // the piece is the operation's now
+          return true;  // the operation now owns the piece
         }
         attempt(active.operation, [&] {
           if (ours && header.kind == FrameKind::credit) active.operation.granted(header.sender, header.amount, now_);
@@ -191,7 +201,7 @@ void Engine::replay_early(ActiveOperation& active) {
       });
 }
 
-// Moves a finished operation's outcome to its completion and frees the slot.
+// Moves the outcome of a finished operation to its completion, and frees the operation's slot.
 void Engine::settle(ActiveOperation& active) {
   if (active.completion == nullptr || !active.operation.done()) return;
   auto& op = active.operation;
@@ -211,7 +221,7 @@ void Engine::settle(ActiveOperation& active) {
   completion->status = op.status();
   completion->done = true;
   operations_.end(active);
-  if (!operations_.empty()) operations_.running().front()->operation.may_hold_lent();
+  if (!operations_.empty()) operations_.running().front()->operation.may_hold_views();
   if (auto* next = is_in_order(number) ? operations_.next_in_order(group) : nullptr; next != nullptr && next->number > number) {
     attempt(next->operation, [&] { next->operation.becomes_next(now_); });
     settle_needed_ = true;

@@ -1,4 +1,4 @@
-// Short sums of many ranks that are passed on: the same bits as from rank to rank directly.
+// Relayed one-shot sums, in which ranks forward values of other ranks: the results must have the same bits as without relaying.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr auto relayed = "one_shot_relayed";
 
-// Where a message costs so much that fewer of them pay.
+// Makes a cluster in which messages are expensive. Relaying sends fewer messages, so it is faster there.
 std::unique_ptr<TestCluster> cluster_of(uint32_t world, const Tuning& tuning = {}) {
   auto cluster = std::make_unique<TestCluster>(world, FaultPlan{}, EngineLimits{}, 1);
   auto between = network_tcp_profile(2);
@@ -23,7 +23,7 @@ std::unique_ptr<TestCluster> cluster_of(uint32_t world, const Tuning& tuning = {
 
 using Bytes = std::vector<std::byte>;
 
-// Sums, of which the order of additions shows in the bits.
+// Values whose sum depends on the order of additions, so that a wrong order changes the bits.
 Bytes values_of(Rank rank, DType dtype, size_t count) {
   Random random(100 + rank);
   std::vector<float> values(count);
@@ -66,7 +66,7 @@ RelayOutcome sum(uint32_t world, DType dtype, size_t count, CallOptions options,
   return outcome;
 }
 
-TEST(EngineRelay, sums_have_the_bits_of_direct_ones) {
+TEST(EngineRelay, relayed_sums_have_the_bits_of_direct_sums) {
   for (const uint32_t world : {7u, 8u, 13u, 16u}) {
     for (const auto dtype : {DType::f32, DType::bf16, DType::f16}) {
       for (const size_t count : {1, 7, 1000}) {
@@ -85,7 +85,7 @@ TEST(EngineRelay, sums_have_the_bits_of_direct_ones) {
   }
 }
 
-TEST(EngineRelay, takes_a_message_per_round_and_reports_them) {
+TEST(EngineRelay, sends_one_message_per_round_and_reports_it) {
   const auto report = sum(13, DType::f32, 1000, {}, true).report;
   EXPECT_EQ(report.schedule, relayed);
   EXPECT_EQ(report.sent_messages, 4u);
@@ -96,7 +96,7 @@ TEST(EngineRelay, takes_a_message_per_round_and_reports_them) {
   EXPECT_EQ(report.contributors, 13u);
 }
 
-TEST(EngineRelay, goes_in_slices_where_that_is_asked_for) {
+TEST(EngineRelay, sends_in_slices_if_requested) {
   const CallOptions sliced{.order = Order::in_rank_order, .slice_bytes = 1024};
   const auto ours = sum(9, DType::f32, 1000, sliced, false);
   EXPECT_EQ(ours.report.schedule, relayed);
@@ -105,14 +105,14 @@ TEST(EngineRelay, goes_in_slices_where_that_is_asked_for) {
             sum(9, DType::f32, 1000, {.order = Order::in_rank_order, .schedule = ScheduleKind::one_shot}, false).results);
 }
 
-TEST(EngineRelay, is_for_few_bytes_of_many_ranks) {
+TEST(EngineRelay, is_chosen_for_few_bytes_and_many_ranks) {
   EXPECT_EQ(sum(3, DType::f32, 100, {}, true).report.schedule, "one_shot");
   EXPECT_NE(sum(9, DType::f32, 10'000, {}, true).report.schedule, relayed) << "360 kB at each";
   EXPECT_EQ(sum(9, DType::f32, 0, {}, true).report.schedule, "one_shot");
 }
 
-// A tuning file knows only what can be asked for.
-TEST(EngineRelay, is_how_a_tuned_one_shot_is_made_quicker) {
+// Tuning files contain only schedules that callers can request, hence one_shot. The planner then chooses its relayed form.
+TEST(EngineRelay, is_used_for_a_tuned_one_shot) {
   const auto schedule_of = [](ScheduleKind tuned) {
     TunedGroup group{.host_groups = {0, 1, 2, 3, 4, 5, 6, 7}, .calls = {{.kind = tuned}}};
     const auto cluster = cluster_of(8, {.groups = {group}});
@@ -128,7 +128,7 @@ TEST(EngineRelay, is_how_a_tuned_one_shot_is_made_quicker) {
   EXPECT_EQ(schedule_of(ScheduleKind::two_step), "two_step");
 }
 
-// Seven of eight ranks begin the sum of 10 elements each; of 8 all.
+// All eight ranks except `silent` begin a sum of 10 elements each. silent = 8: all eight ranks begin.
 std::vector<std::shared_ptr<Completion>> all_but(Rank silent, TestCluster& cluster, std::vector<float>& data,
                                                  const CallOptions& options) {
   std::vector<std::shared_ptr<Completion>> done;
@@ -140,7 +140,7 @@ std::vector<std::shared_ptr<Completion>> all_but(Rank silent, TestCluster& clust
   return done;
 }
 
-TEST(EngineRelay, a_dead_rank_is_named_by_those_who_wait_for_it_and_the_others_are_told) {
+TEST(EngineRelay, a_dead_rank_is_named_by_the_ranks_that_wait_for_it_and_reported_to_the_others) {
   const auto cluster = cluster_of(8);
   std::vector<float> data(8 * 10, 1);
   const auto done = all_but(5, *cluster, data, {});
@@ -154,8 +154,9 @@ TEST(EngineRelay, a_dead_rank_is_named_by_those_who_wait_for_it_and_the_others_a
   }
 }
 
-// Wherever it dies: also when it has sent what it had in some rounds, and not in others.
-TEST(EngineRelay, a_rank_that_dies_between_rounds_leaves_right_sums_or_its_name) {
+// The victim dies after every possible number of polls. So it sometimes dies between two rounds: after its frames of one round,
+// before those of the next.
+TEST(EngineRelay, after_a_death_between_rounds_each_rank_has_the_right_sum_or_names_the_dead_rank) {
   constexpr Rank victim = 5;
   bool some_failed = false, some_finished = false, both = false;
   for (size_t polls = 0;; ++polls) {
@@ -187,7 +188,7 @@ TEST(EngineRelay, a_rank_that_dies_between_rounds_leaves_right_sums_or_its_name)
   EXPECT_TRUE(some_failed && some_finished && both) << "no death came between";
 }
 
-TEST(EngineRelay, a_silent_rank_is_to_blame_not_those_who_wait_for_it) {
+TEST(EngineRelay, a_silent_rank_is_to_blame_not_the_ranks_that_wait_for_it) {
   const auto cluster = cluster_of(8);
   std::vector<float> data(8 * 10, 1);
   const auto done = all_but(3, *cluster, data, {.timeout = Milliseconds(100)});

@@ -1,4 +1,5 @@
-// The engine over links in memory: every collective gives the right values, and failures end with a name.
+// The engine over in-memory links: every collective computes the right values, and every failure ends with an error that names
+// its cause.
 #include "engine/engine.h"
 
 #include <cstring>
@@ -15,9 +16,9 @@ using test::expect_nothing_held;
 using test::expect_ok;
 using test::in;
 using test::Ints;
-using test::made;
 using test::out;
 using test::sums;
+using test::test_values;
 
 constexpr size_t counts[] = {0, 1, 5, 1000, 20011};
 
@@ -31,7 +32,7 @@ TEST(Engine, all_reduce_sums_with_every_schedule_in_and_out_of_place_in_any_orde
         std::vector<Ints> given(world), got(world);
         std::vector<std::shared_ptr<Completion>> done;
         for (Rank r = 0; r < world; ++r) {
-          given[r] = made(r, count);
+          given[r] = test_values(r, count);
           got[r] = r % 2 == 0 ? given[r] : Ints(count, -1);
           done.push_back(cluster.submit(
               r,
@@ -80,7 +81,7 @@ TEST(Engine, sums_in_rank_order_do_not_depend_on_schedule_slices_or_order_of_fra
   }
 }
 
-TEST(Engine, reduce_scatter_and_all_gather_with_even_and_uneven_blocks) {
+TEST(Engine, reduce_scatter_and_all_gather_work_with_even_and_uneven_blocks) {
   for (const uint32_t world : {1u, 2u, 3u, 5u}) {
     for (const bool uneven : {false, true}) {
       for (const bool in_place : {false, true}) {
@@ -93,7 +94,7 @@ TEST(Engine, reduce_scatter_and_all_gather_with_even_and_uneven_blocks) {
         std::vector<std::shared_ptr<Completion>> done;
         const Counts given = uneven ? Counts(sizes) : Counts();
         for (Rank r = 0; r < world; ++r) {
-          whole[r] = made(r, total);
+          whole[r] = test_values(r, total);
           block[r].resize(sizes[r]);
           done.push_back(
               cluster.submit(r, reduce_scatter_call(cluster.caller(r), in(whole[r]), in_place ? out(whole[r]) : out(block[r]),
@@ -125,7 +126,7 @@ TEST(Engine, reduce_scatter_and_all_gather_with_even_and_uneven_blocks) {
   }
 }
 
-TEST(Engine, rooted_collectives_from_every_root) {
+TEST(Engine, rooted_collectives_work_from_every_root) {
   for (const uint32_t world : {1u, 2u, 5u}) {
     for (Rank root = 0; root < world; ++root) {
       for (const auto kind : {ScheduleKind::tree, ScheduleKind::direct}) {
@@ -134,8 +135,8 @@ TEST(Engine, rooted_collectives_from_every_root) {
         std::vector<Ints> a(world), b(world), c(world);
         std::vector<std::shared_ptr<Completion>> done;
         for (Rank r = 0; r < world; ++r) {
-          a[r] = r == root ? made(root, count) : Ints(count, -1);
-          b[r] = made(r, count);
+          a[r] = r == root ? test_values(root, count) : Ints(count, -1);
+          b[r] = test_values(r, count);
           c[r].resize(r == root ? count : 0);
           const CallOptions options{.order = Order::any, .schedule = kind, .slice_bytes = 512};
           done.push_back(cluster.submit(r, broadcast_call(cluster.caller(r), out(a[r]), root, options)));
@@ -143,7 +144,7 @@ TEST(Engine, rooted_collectives_from_every_root) {
         }
         cluster.finish(done);
         expect_ok(done);
-        for (Rank r = 0; r < world; ++r) ASSERT_EQ(a[r], made(root, count));
+        for (Rank r = 0; r < world; ++r) ASSERT_EQ(a[r], test_values(root, count));
         ASSERT_EQ(c[root], sums(world, count));
       }
     }
@@ -159,7 +160,7 @@ TEST(Engine, averages_are_divided_exactly_once_with_every_schedule_of_a_reduce) 
     std::vector<Ints> given(world), got(world);
     std::vector<std::shared_ptr<Completion>> done;
     for (Rank r = 0; r < world; ++r) {
-      given[r] = made(r, count);
+      given[r] = test_values(r, count);
       got[r].resize(count);
       done.push_back(cluster.submit(r, reduce_call(cluster.caller(r), in(given[r]), out(got[r]), root,
                                                    {.op = ReduceOp::avg, .order = Order::any, .schedule = kind})));
@@ -172,7 +173,7 @@ TEST(Engine, averages_are_divided_exactly_once_with_every_schedule_of_a_reduce) 
   }
 }
 
-TEST(Engine, gather_and_scatter_blocks_whose_sizes_only_root_knows) {
+TEST(Engine, gather_and_scatter_work_with_block_sizes_that_only_the_root_knows) {
   constexpr uint32_t world = 4;
   const std::vector<size_t> sizes{3, 0, 1000, 17};
   const auto total = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
@@ -182,7 +183,7 @@ TEST(Engine, gather_and_scatter_blocks_whose_sizes_only_root_knows) {
     Ints whole(total, -1);
     std::vector<std::shared_ptr<Completion>> done;
     for (Rank r = 0; r < world; ++r) {
-      block[r] = made(r, sizes[r]);
+      block[r] = test_values(r, sizes[r]);
       done.push_back(cluster.submit(r, gather_call(cluster.caller(r), in(block[r]), r == root ? out(whole) : Tensor(), root,
                                                    r == root ? Counts(sizes) : Counts(), {.slice_bytes = 256})));
     }
@@ -200,8 +201,8 @@ TEST(Engine, gather_and_scatter_blocks_whose_sizes_only_root_knows) {
   }
 }
 
-// Where one rank's blocks are all alike, it need not know that those of the others are not.
-TEST(Engine, all_to_all_in_place_and_with_sizes_per_pair) {
+// A rank's own blocks may all have one size while other ranks' blocks differ. The rank need not know that.
+TEST(Engine, all_to_all_works_in_place_and_with_sizes_per_pair) {
   constexpr uint32_t world = 3;
   const auto mixed = [](Rank from, Rank to) -> size_t { return (from * 5 + to * 3) % 7 * 100; };
   const auto alike_for_one = [](Rank from, Rank to) -> size_t {
@@ -214,9 +215,9 @@ TEST(Engine, all_to_all_in_place_and_with_sizes_per_pair) {
     std::vector<std::vector<size_t>> send(world), recv(world);
     std::vector<std::shared_ptr<Completion>> done;
     for (Rank r = 0; r < world; ++r) {
-      data[r] = made(r, block * world);
+      data[r] = test_values(r, block * world);
       for (Rank p = 0; p < world; ++p) send[r].push_back(size(r, p)), recv[r].push_back(size(p, r));
-      uneven_in[r] = made(r, std::accumulate(send[r].begin(), send[r].end(), size_t{0}));
+      uneven_in[r] = test_values(r, std::accumulate(send[r].begin(), send[r].end(), size_t{0}));
       uneven_out[r].resize(std::accumulate(recv[r].begin(), recv[r].end(), size_t{0}));
       done.push_back(
           cluster.submit(r, all_to_all_call(cluster.caller(r), in(data[r]), out(data[r]), {}, {}, {.slice_bytes = 512})));
@@ -228,10 +229,10 @@ TEST(Engine, all_to_all_in_place_and_with_sizes_per_pair) {
     for (Rank r = 0; r < world; ++r) {
       Ints expected, uneven;
       for (Rank p = 0; p < world; ++p) {
-        const auto even_block = made(p, block, block * r);
+        const auto even_block = test_values(p, block, block * r);
         expected.insert(expected.end(), even_block.begin(), even_block.end());
         const auto begin = std::accumulate(send[p].begin(), send[p].begin() + r, size_t{0});
-        const auto piece = made(p, recv[r][p], begin);
+        const auto piece = test_values(p, recv[r][p], begin);
         uneven.insert(uneven.end(), piece.begin(), piece.end());
       }
       EXPECT_EQ(data[r], expected) << "rank " << r;
@@ -240,21 +241,22 @@ TEST(Engine, all_to_all_in_place_and_with_sizes_per_pair) {
   }
 }
 
-TEST(Engine, messages_match_by_tag_in_order_whoever_comes_first) {
+TEST(Engine, messages_match_by_tag_in_order_whichever_side_calls_first) {
   TestCluster cluster(2);
-  Ints big = made(0, 500'000), small = made(1, 3), got_big(big.size()), got_small(3), second(3), got_second(3);
-  second = made(5, 3);
+  Ints big = test_values(0, 500'000), small = test_values(1, 3), got_big(big.size()), got_small(3), second(3), got_second(3);
+  second = test_values(5, 3);
   std::vector<std::shared_ptr<Completion>> done;
   const auto message = [&](Rank r, Collective c, ConstTensor i, Tensor o, uint32_t tag) {
-    done.push_back(cluster.submit(r, message_call(cluster.caller(r), c, i, o, 1 - r, tag, {}), tag));
+    done.push_back(cluster.submit(r, message_call(cluster.caller(r), c, i, o, 1 - r, {}), tag));
     cluster.settle();
   };
-  message(0, Collective::send, in(big), {}, 1);
-  message(0, Collective::send, in(small), {}, 2);
-  message(0, Collective::send, in(second), {}, 2);
-  message(1, Collective::recv, {}, out(got_small), 2);
-  message(1, Collective::recv, {}, out(got_second), 2);
-  message(1, Collective::recv, {}, out(got_big), 1);
+  constexpr uint32_t one = 0x7FFF, other = UINT32_MAX;
+  message(0, Collective::send, in(big), {}, one);
+  message(0, Collective::send, in(small), {}, other);
+  message(0, Collective::send, in(second), {}, other);
+  message(1, Collective::recv, {}, out(got_small), other);
+  message(1, Collective::recv, {}, out(got_second), other);
+  message(1, Collective::recv, {}, out(got_big), one);
   cluster.finish(done);
   expect_ok(done);
   EXPECT_EQ(got_big, big);
@@ -263,14 +265,14 @@ TEST(Engine, messages_match_by_tag_in_order_whoever_comes_first) {
   expect_nothing_held(cluster);
 }
 
-TEST(Engine, operations_with_numbers_match_whatever_the_order_of_calls) {
+TEST(Engine, operations_with_ids_match_in_any_order_of_calls) {
   constexpr uint32_t world = 3;
   constexpr size_t operations = 12, count = 100'003;
   TestCluster cluster(world, {.seed = 9, .reorder = 0.2});
   std::vector<std::vector<Ints>> data(world);
   std::vector<std::shared_ptr<Completion>> done;
   for (Rank r = 0; r < world; ++r) {
-    for (size_t i = 0; i < operations; ++i) data[r].push_back(made(r + static_cast<Rank>(i), count));
+    for (size_t i = 0; i < operations; ++i) data[r].push_back(test_values(r + static_cast<Rank>(i), count));
   }
   for (Rank r = 0; r < world; ++r) {
     for (size_t i = 0; i < operations; ++i) {
@@ -297,11 +299,11 @@ TEST(Engine, subgroups_work_beside_their_parent) {
   std::vector<Ints> parent(4), sub(4);
   std::vector<std::shared_ptr<Completion>> done;
   for (Rank r = 0; r < 4; ++r) {
-    parent[r] = made(r, 1000);
+    parent[r] = test_values(r, 1000);
     done.push_back(cluster.submit(r, all_reduce_call(cluster.caller(r), in(parent[r]), out(parent[r]), {})));
     if (r % 2 == 0) continue;
     auto& group = cluster.make_group(r, 99, members, {0, 0});
-    sub[r] = made(r, 1000);
+    sub[r] = test_values(r, 1000);
     done.push_back(cluster.submit(r, group, all_reduce_call({group.self, 2, second}, in(sub[r]), out(sub[r]), {})));
   }
   cluster.finish(done);

@@ -1,4 +1,4 @@
-// Values and expectations of the tests that run every collective over engines in one process.
+// Values and expectations for tests that run collectives over several engines in one process.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ using Ints = std::vector<int32_t>;
 
 inline int32_t element(Rank rank, size_t i) { return static_cast<int32_t>((i * 7 + rank * 13) % 1009) - 300; }
 
-inline Ints made(Rank rank, size_t count, size_t offset = 0) {
+inline Ints test_values(Rank rank, size_t count, size_t offset = 0) {
   Ints values(count);
   for (size_t i = 0; i < count; ++i) values[i] = element(rank, offset + i);
   return values;

@@ -1,5 +1,5 @@
-// Arithmetic on the thread that drives the engine, timed when it is large enough for the clock not to matter. Large encodings
-// and decodings are shared with a thread pool, if it has threads.
+// Computes on the calling thread. Short work is not timed, because reading the clock would take too long. If the thread pool
+// has threads, large encodings and decodings are split over them.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace unisono {
 
 class InlineCompute final : public Compute {
  public:
-  // clock: what events are timed by; nullptr: by nothing that passes while it computes.
+  // clock: the clock that gives the times of events. nullptr: time_since() ignores the time that was spent on computing.
   explicit InlineCompute(Nanos (*clock)() = nullptr) : clock_(clock) {}
   Nanos time_since(Nanos event) const override { return clock_ == nullptr ? event : clock_(); }
   Computed reduce(const kernels::Reduction& task, uint64_t) override { return reduce_now(task); }
@@ -65,18 +65,18 @@ class InlineCompute final : public Compute {
     });
   }
 
-  // Threads beside the driving one.
-  void hire(uint32_t helpers) { thread_pool_.hire(helpers); }
+  // Sets the number of threads that compute in addition to the calling thread.
+  void set_helpers(uint32_t helpers) { thread_pool_.set_helpers(helpers); }
   void share_cache(uint32_t processes, uint32_t processors) { results_.share(read_shared_cache(), processes, processors); }
 
  private:
-  // Elements, times messages that are added: some 10 us of work.
+  // shared_min is in elements times messages. Less work than this takes about 10 us, and is not split. `piece` is in elements.
   static constexpr size_t shared_min = 32 * part_unit, piece = 8 * part_unit;
 
   template <typename F>
   void in_parts(size_t count, size_t times, kernels::BlockCounts& counts, F&& work) {
     if (thread_pool_.helpers() == 0 || count * times < shared_min || count <= piece) return work(counts, {});
-    thread_pool_.share(static_cast<uint32_t>((count + piece - 1) / piece), [&](uint32_t i) {
+    thread_pool_.parallel_for(static_cast<uint32_t>((count + piece - 1) / piece), [&](uint32_t i) {
       kernels::BlockCounts found;
       work(found, {.first = i * piece, .count = piece});
       const MutexLock lock(counting_);
@@ -85,7 +85,7 @@ class InlineCompute final : public Compute {
     });
   }
 
-  // bytes: read and written.
+  // bytes: the number of bytes that are read, plus the number of bytes that are written.
   template <typename F>
   Computed timed(size_t bytes, F&& work) {
     if (bytes < 2 * SlotStores::bytes_min) {

@@ -1,4 +1,4 @@
-// The errors that CallOptions::measure_error reports, in groups that threads of this process form over shared memory.
+// Tests CallOptions::measure_error in groups of threads over shared memory.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,8 +23,8 @@ std::vector<float> noise(size_t count, uint64_t seed) {
 
 constexpr auto two_step = ScheduleKind::two_step;
 
-// Decibels of the measured error, and those computed here from what every rank gave.
-TEST(MeasuredError, is_that_of_the_result_against_the_exact_sum) {
+// The reported error must equal the error computed here from all ranks' inputs.
+TEST(MeasuredError, compares_the_result_with_the_exact_sum) {
   constexpr size_t count = 10'000;
   constexpr uint32_t world = 3;
   for (const auto op : {ReduceOp::sum, ReduceOp::avg}) {
@@ -55,7 +55,7 @@ TEST(MeasuredError, is_that_of_the_result_against_the_exact_sum) {
   }
 }
 
-TEST(MeasuredError, of_a_plain_sum_is_none_and_of_16_bit_tensors_their_rounding) {
+TEST(MeasuredError, is_zero_for_a_plain_sum_and_the_rounding_for_16_bit_tensors) {
   in_group(2, [](Group& group) {
     auto values = noise(5000, group.rank());
     const auto plain = group.all_reduce(std::span<float>(values), {.measure_error = true});
@@ -79,7 +79,7 @@ TEST(MeasuredError, of_a_plain_sum_is_none_and_of_16_bit_tensors_their_rounding)
   });
 }
 
-TEST(MeasuredError, is_refused_where_it_means_nothing) {
+TEST(MeasuredError, is_refused_for_calls_that_do_not_support_it) {
   in_group(1, [](Group& group) {
     std::vector<float> values(8), other(8);
     std::vector<int32_t> integers(8);
@@ -96,15 +96,16 @@ TEST(MeasuredError, is_refused_where_it_means_nothing) {
   });
 }
 
-// The second sum is a call like any other: who does not take part in it is named.
-TEST(MeasuredError, ends_when_only_some_ranks_ask_for_it) {
+// measure_error adds a second, exact sum, which is an ordinary call. If a rank does not take part in it, the error names that
+// rank.
+TEST(MeasuredError, a_call_fails_if_only_some_ranks_request_it) {
   in_group(2, [](Group& group) {
     std::vector<float> values(2000, 1.0f);
     const bool asks = group.rank() == 0;
     const auto report = group.all_reduce(std::span<float>(values), {.timeout = Milliseconds(200), .measure_error = asks});
     EXPECT_EQ(report.ok(), !asks);
     if (asks) EXPECT_NE(report.status().message().find("rank 1"), std::string::npos) << report.status().to_string();
-    // Rank 1 is there until rank 0's deadline.
+    // Keeps rank 1 in the group until rank 0's deadline has passed.
     else EXPECT_FALSE(group.barrier({.timeout = Milliseconds(1000)}).ok());
   });
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "codecs/codec.h"
+#include "executor/confirmation.h"
 #include "schedules/choose.h"
 #include "schedules/collective_facts.h"
 #include "schedules/make.h"
@@ -14,9 +15,9 @@
 namespace unisono {
 namespace {
 
-constexpr uint64_t codec_elements_min = 1024;  // below it encoding never pays
+constexpr uint64_t codec_elements_min = 1024;  // with fewer elements than this, encoding always costs more time than it saves
 
-// A message between two ranks: one chunk, one step.
+// Returns the plan of a message between two ranks. It has one chunk and one step.
 Plan message_plan(Collective direction, Rank other) {
   const bool sends = direction == Collective::send;
   Plan plan;
@@ -34,14 +35,16 @@ Plan message_plan(Collective direction, Rank other) {
 
 bool is_message(const OperationRequest& q) { return q.collective == Collective::send || q.collective == Collective::recv; }
 
-// All ranks on one host, or every rank on a host of its own: there sums in rank order need no more bytes on any link.
+// Returns true if all ranks are on one host, or if each rank has its own host. In these cases, sums in rank order need no extra
+// bytes on any link.
 bool is_flat(std::span<const uint32_t> host_groups) {
   const std::set<uint32_t> hosts(host_groups.begin(), host_groups.end());
   return hosts.size() <= 1 || hosts.size() == host_groups.size();
 }
 
-// Where the order of additions cannot change a bit, any will do. Else rank order is the default where it costs nothing, which
-// is a property of the group, not of the call (docs/design/decisions/0002-order-of-sums.md).
+// Returns the order in which the request's values are added. If the order cannot change the result, it is any order. Otherwise
+// it is the order that the call asks for. If the call asks for none, it is rank order if this costs nothing, and any order
+// otherwise. The cost depends only on the group, and not on the call (docs/design/decisions/0002-order-of-sums.md).
 Order order_of(const OperationRequest& q, const PlanContext& context) {
   if (!adds(q.collective) || !is_floating(q.dtype)) return Order::any;
   if (q.order != Order::automatic) return q.order;
@@ -57,7 +60,7 @@ uint64_t key_of(const OperationRequest& q, const PlanChoice& choice) {
 
 }  // namespace
 
-// The codec that can serve the request, and why it is not the one that was asked for.
+// Returns the codec that the request can use. Sets `note` to the reason if it differs from the requested codec.
 static Codec possible_codec(const OperationRequest& q, const PlanContext& context, std::string_view& note) {
   auto codec = *q.codec;
   const bool reduces = q.collective == Collective::all_reduce || q.collective == Collective::reduce_scatter;
@@ -73,11 +76,12 @@ static Codec possible_codec(const OperationRequest& q, const PlanContext& contex
   for (auto* step : {&codec.reduce, &codec.across, &codec.gather}) {
     if (facts_of(step->kind).only_f32 && q.dtype != DType::f32) *step = {};
   }
-  if (codec.is_plain()) note = "16-bit elements travel as they are";
+  if (codec.is_plain()) note = "16-bit elements are sent unchanged";
   return codec;
 }
 
-// Steps that a schedule does not have get the codec of one that it has.
+// Normalizes a codec: if the schedule lacks a step, the step gets the codec of another step. Codecs that behave equally then
+// compare equal.
 static Codec codec_of(Codec codec, Collective collective, ScheduleKind kind) {
   const bool reduces = collective == Collective::all_reduce || collective == Collective::reduce_scatter;
   if (!reduces) codec.reduce = codec.gather;
@@ -86,7 +90,7 @@ static Codec codec_of(Codec codec, Collective collective, ScheduleKind kind) {
   return codec;
 }
 
-// The ratio of encoded to plain bytes, for many elements.
+// Returns the ratio of encoded to plain bytes. It holds for a large number of elements.
 static ChooseRequest::Encoded encoded(const Codec& codec, DType dtype) {
   constexpr size_t many = 1u << 20;
   const auto fraction = [&](const StepCodec& step) {
@@ -96,27 +100,31 @@ static ChooseRequest::Encoded encoded(const Codec& codec, DType dtype) {
   return {.reduce = fraction(codec.reduce), .across = fraction(codec.across), .gather = fraction(codec.gather)};
 }
 
-// Sizes that only some ranks know must not decide: every rank has to choose alike.
+// Returns false if only some ranks know the sizes. The choice must not depend on such sizes, because all ranks must choose
+// alike.
 static bool sizes_are_known(const OperationRequest& q) {
   return !is_message(q) && q.collective != Collective::gather && q.collective != Collective::scatter &&
          q.collective != Collective::all_to_all;
 }
 
-// Chooses by the tuning file if it has this group, else by the rates and latencies of the links. Both are equal on all ranks.
+// If the tuning file covers this group, chooses by the file. Otherwise chooses by the speeds of the links. The file and the
+// speeds are equal on all ranks.
 static Result<Choice> choose_plain(const ChooseRequest& request, const PlanContext& context) {
   const auto* group =
       request.kind == ScheduleKind::automatic ? context.topology.tuning.find(context.host_groups, context.world) : nullptr;
   const auto* tuned = group == nullptr ? nullptr : group->find(request.collective, request.bytes);
   if (tuned == nullptr) return choose(request);
   if (tuned->kind == ScheduleKind::one_shot) {
-    auto relayed = choose(request);  // which is one_shot made quicker, and not among what was measured
+    auto relayed = choose(request);  // a faster form of one_shot, which `unisono tune` does not measure separately
     if (relayed && relayed->relayed) return relayed;
   }
   auto wish = request;
   wish.kind = tuned->kind;
   if (wish.slice_bytes == 0) wish.slice_bytes = tuned->slice_bytes;
   auto chosen = choose(wish);
-  return chosen ? std::move(chosen) : choose(request);  // it passes partial sums on where rank order is wanted
+  // The tuned schedule may forward partial sums although rank order is required. It cannot be used then, so choose without the
+  // file.
+  return chosen ? std::move(chosen) : choose(request);
 }
 
 static Result<Choice> choose_schedule(const OperationRequest& q, const PlanContext& context, Codec& codec,
@@ -166,10 +174,10 @@ Result<PlanChoice> choose_plan(const OperationRequest& q, const PlanContext& con
     choice.slice_bytes = q.slice_bytes;
   }
   if (!sizes_are_known(q) && q.schedule != ScheduleKind::automatic && q.schedule != ScheduleKind::direct) {
-    return Status(Code::unsupported, std::string("only the direct schedule serves ") + name(q.collective));
+    return Status(Code::unsupported, std::string(name(q.collective)) + " supports only the direct schedule");
   }
   if (!choice.codec.is_plain()) choice.codec = codec_of(choice.codec, q.collective, choice.kind);
-  // Whole elements and whole cache lines, and within what one frame may carry.
+  // A slice must consist of whole elements and whole cache lines, and must fit into one frame.
   choice.slice_bytes = std::clamp<uint64_t>(choice.slice_bytes / 64 * 64, 64, payload_bytes_max);
   choice.key = key_of(q, choice);
   return choice;
@@ -186,11 +194,16 @@ Result<Plan> make_plan(const OperationRequest& q, const PlanChoice& choice, cons
                                  .host_groups = context.host_groups,
                                  .inner = choice.inner,
                                  .outer = choice.outer,
-                                 .around = choice.fitted && choice.kind == ScheduleKind::ring
-                                               ? std::span<const Rank>(context.uneven->around())
-                                               : std::span<const Rank>()});
+                                 .ring_order = choice.fitted && choice.kind == ScheduleKind::ring
+                                                   ? std::span<const Rank>(context.uneven->ring_order())
+                                                   : std::span<const Rank>()});
   if (!schedule) return schedule.status();
   auto plan = compile(*schedule, context.self, context.world);
+  if (plan && is_rooted(q.collective)) {
+    const bool root_compares_sizes = q.collective == Collective::gather || q.collective == Collective::scatter;
+    if (root_compares_sizes) append_confirmation_by_root(*plan, context.self, context.world, q.root);
+    else append_confirmation(*plan, context.self, context.world);
+  }
   if (!plan || !choice.fitted) return plan;
   plan->fitted = true;
   if (choice.kind == ScheduleKind::two_step) plan->shares = context.uneven->shares();

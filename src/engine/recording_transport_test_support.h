@@ -1,11 +1,12 @@
-// A transport that keeps what is sent, gives as much credit as a test says, and finishes sends when the test says: for tests of
-// the engine's parts.
+// A fake transport for tests of the engine's parts. It keeps what was sent and what was cancelled. Tests set its credit, and
+// decide when sends finish.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/concat.h"
 #include "engine/peer_table.h"
 
 namespace unisono {
@@ -19,9 +20,10 @@ class RecordingTransport final : public Transport {
     uint64_t id = 0;
   };
   std::vector<Sent> sent;
-  size_t allowed = 100;      // credit for each peer; a frame with payload takes one
-  size_t slots_bytes = 0;    // of slot_bytes()
-  bool done_at_once = true;  // whether send() is finished when it returns
+  std::vector<Cancellation> cancelled;
+  size_t allowed = 100;      // credit per peer; each frame with payload uses one unit
+  size_t slots_bytes = 0;    // the value that slot_bytes() returns
+  bool done_at_once = true;  // whether a send is finished when send() returns
 
   const char* name() const override { return "recording"; }
   size_t credit(PeerIndex) override { return allowed; }
@@ -35,7 +37,7 @@ class RecordingTransport final : public Transport {
     return done_at_once;
   }
   void release(const View&) override {}
-  void cancel(uint64_t, uint64_t, uint32_t, uint64_t) override {}
+  void cancel(const Cancellation& what) override { cancelled.push_back(what); }
   bool poll(Nanos, Sink&) override { return false; }
   Nanos next_deadline() const override { return never; }
   void close(PeerIndex) override {}
@@ -46,12 +48,12 @@ class RecordingTransport final : public Transport {
   std::string describe(PeerIndex) const override { return "recording"; }
 };
 
-// `count` peers over one transport.
+// Returns a table of `count` peers over one transport.
 inline PeerTable peers_over(RecordingTransport& transport, size_t count) {
   PeerTable peers(count);
   for (size_t i = 0; i < count; ++i) {
     peers[i].route = &transport;
-    peers[i].label = "peer " + std::to_string(i);
+    peers[i].label = concat("peer ", i);
   }
   return peers;
 }

@@ -10,7 +10,7 @@
 namespace unisono {
 namespace {
 
-// "0-3,8,10-11": six.
+// Counts the processors in a list as the kernel writes it. For "0-3,8,10-11" it returns 7.
 uint32_t count_listed(const std::string& list) {
   uint32_t count = 0;
   for (const auto part : split(list, ',')) {

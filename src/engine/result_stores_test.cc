@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t result_bytes = 256u << 10;
 
-// The least that may be in flight of each process for results to go past the caches.
+// The smallest number of bytes in flight per process at which results bypass the caches.
 uint64_t first_past(const SharedCache& cache, uint32_t processes, uint32_t processors) {
   ResultStores stores;
   stores.share(cache, processes, processors);
@@ -23,7 +23,7 @@ uint64_t first_past(const SharedCache& cache, uint32_t processes, uint32_t proce
   return least;
 }
 
-TEST(ResultStores, go_past_the_caches_once_what_is_in_flight_does_not_fit_them) {
+TEST(ResultStores, bypass_the_caches_when_the_bytes_in_flight_exceed_them) {
   const SharedCache cache{.bytes = 8u << 20, .sharers = 4};
   EXPECT_EQ(first_past(cache, 1, 4), 3u << 20);
   EXPECT_EQ(first_past(cache, 4, 4), 768u << 10);
@@ -33,13 +33,13 @@ TEST(ResultStores, go_past_the_caches_once_what_is_in_flight_does_not_fit_them) 
   EXPECT_EQ(first_past(cache, 64, 64), 768u << 10);
 }
 
-TEST(ResultStores, believe_in_32_MiB_where_nothing_is_known) {
+TEST(ResultStores, assume_32_MiB_if_the_cache_size_is_unknown) {
   EXPECT_EQ(first_past({.bytes = 480u << 20, .sharers = 2}, 2, 2), 90u << 20);
   EXPECT_EQ(first_past({}, 2, 2), 12u << 20);
   EXPECT_EQ(first_past({.bytes = 32u << 20, .sharers = 100}, 2, 0), 6u << 20) << "a machine that tells nonsense";
 }
 
-TEST(ResultStores, go_through_them_when_it_ends_and_when_they_are_small) {
+TEST(ResultStores, go_through_the_caches_after_large_operations_end_and_for_small_results) {
   ResultStores stores;
   EXPECT_FALSE(stores.past_caches(result_bytes));
   stores.share({.bytes = 8u << 20}, 1, 1);
@@ -50,16 +50,16 @@ TEST(ResultStores, go_through_them_when_it_ends_and_when_they_are_small) {
   EXPECT_FALSE(stores.past_caches(result_bytes));
 }
 
-SharedCache told(const test::TemporaryFolder& folder, const std::string& size, const std::string& list) {
+SharedCache cache_described_in(const test::TemporaryFolder& folder, const std::string& size, const std::string& list) {
   std::ofstream(folder.path() + "/size") << size;
   std::ofstream(folder.path() + "/shared_cpu_list") << list;
   return read_shared_cache(folder.path());
 }
 
-TEST(SharedCache, is_read_as_the_kernel_writes_it) {
+TEST(SharedCache, is_read_in_the_kernels_format) {
   const test::TemporaryFolder folder;
   const auto expect = [&](const std::string& size, const std::string& list, size_t bytes, uint32_t sharers) {
-    const auto cache = told(folder, size, list);
+    const auto cache = cache_described_in(folder, size, list);
     EXPECT_EQ(cache.bytes, bytes) << size;
     EXPECT_EQ(cache.sharers, sharers) << list;
   };

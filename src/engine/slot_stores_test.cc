@@ -7,14 +7,14 @@ namespace {
 
 constexpr size_t slice = 256u << 10;
 
-// Nanoseconds a byte, either way.
+// Cost in ns per byte through the caches, and past them.
 struct Machine {
   double through = 0, past = 0;
 };
 constexpr Machine near_cores = {.through = 0.04, .past = 0.06};
 constexpr Machine far_cores = {.through = 0.25, .past = 0.06};
 
-// Writes slices; how many of them went past the caches.
+// Writes `times` slices. Returns how many of them bypassed the caches.
 int fill(SlotStores& stores, int times, const Machine& machine, size_t bytes = slice) {
   int past = 0;
   for (int i = 0; i < times; ++i) {
@@ -25,7 +25,7 @@ int fill(SlotStores& stores, int times, const Machine& machine, size_t bytes = s
   return past;
 }
 
-TEST(SlotStores, go_through_the_caches_where_cores_are_near_but_for_a_few_to_see) {
+TEST(SlotStores, go_through_the_caches_between_near_cores_except_for_tries) {
   SlotStores stores;
   EXPECT_EQ(fill(stores, 256, near_cores), 0);
   EXPECT_EQ(fill(stores, 8, near_cores), 8);
@@ -36,7 +36,7 @@ TEST(SlotStores, go_through_the_caches_where_cores_are_near_but_for_a_few_to_see
   EXPECT_FALSE(stores.past());
 }
 
-TEST(SlotStores, go_past_them_where_cores_are_far_and_most_of_the_time_after_that) {
+TEST(SlotStores, bypass_the_caches_between_far_cores_most_of_the_time) {
   SlotStores stores;
   EXPECT_EQ(fill(stores, 264, far_cores), 8);
   EXPECT_TRUE(stores.past());
@@ -47,7 +47,7 @@ TEST(SlotStores, go_past_them_where_cores_are_far_and_most_of_the_time_after_tha
   EXPECT_TRUE(stores.past());
 }
 
-TEST(SlotStores, what_the_reader_loses_counts_too) {
+TEST(SlotStores, the_loss_of_the_reader_counts_too) {
   for (const double past : {0.04, 0.03, 0.027}) {
     SlotStores stores;
     fill(stores, 264, {.through = 0.04, .past = past});
@@ -58,7 +58,7 @@ TEST(SlotStores, what_the_reader_loses_counts_too) {
   EXPECT_TRUE(stores.past());
 }
 
-TEST(SlotStores, are_near_again_when_a_try_shows_it) {
+TEST(SlotStores, return_to_the_caches_when_a_try_is_faster) {
   SlotStores stores;
   fill(stores, 264, far_cores);
   ASSERT_TRUE(stores.past());
@@ -82,7 +82,7 @@ TEST(SlotStores, only_the_last_slices_of_a_try_through_the_caches_count) {
   }
 }
 
-TEST(SlotStores, writes_that_have_become_slower_are_reason_enough_for_a_try) {
+TEST(SlotStores, slower_writes_start_a_try) {
   SlotStores stores;
   fill(stores, 264 + 100, near_cores);
   EXPECT_EQ(fill(stores, 16 + 8, far_cores), 8);
@@ -90,7 +90,7 @@ TEST(SlotStores, writes_that_have_become_slower_are_reason_enough_for_a_try) {
 
   SlotStores slower;
   fill(slower, 264 + 100, near_cores);
-  const Machine slow{.through = 0.08, .past = 0.12};  // all memory
+  const Machine slow{.through = 0.08, .past = 0.12};  // memory has become slower for both ways
   EXPECT_EQ(fill(slower, 16 + 8, slow), 8);
   EXPECT_FALSE(slower.past());
   fill(slower, 1, slow);
@@ -123,7 +123,7 @@ TEST(SlotStores, new_pages_and_interrupted_slices_change_nothing) {
   EXPECT_FALSE(interrupted.past());
 }
 
-TEST(SlotStores, a_slice_is_compared_with_those_of_its_size) {
+TEST(SlotStores, a_slice_is_compared_with_slices_of_its_size) {
   SlotStores stores;
   constexpr Machine small{.through = 0.3, .past = 0.3};
   for (int i = 0; i < 32; ++i) {
@@ -133,17 +133,17 @@ TEST(SlotStores, a_slice_is_compared_with_those_of_its_size) {
   EXPECT_EQ(fill(stores, 8, small, 16u << 10), 8);
   EXPECT_FALSE(stores.past());
 
-  // In a try that meets a size for the first time nothing is concluded.
+  // Fast slices of a new size have no usual cost to be compared with, so nothing changes.
   fill(stores, 2048, near_cores);
   EXPECT_EQ(fill(stores, 8, {.through = 0.001, .past = 0.001}, 64u << 10), 8);
   EXPECT_FALSE(stores.past());
-  // Such slices do not count against the others.
+  // Slices of a new size do not count in a try. The three slices of the old size decide alone.
   fill(stores, 2048, near_cores);
   EXPECT_EQ(fill(stores, 5, small, 128u << 10) + fill(stores, 3, {.through = 0.001, .past = 0.001}), 8);
   EXPECT_TRUE(stores.past());
 }
 
-TEST(SlotStores, what_a_size_took_the_other_way_is_forgotten_when_the_way_changes) {
+TEST(SlotStores, costs_are_forgotten_when_the_way_changes) {
   SlotStores stores;
   fill(stores, 128, far_cores, 64u << 10);
   fill(stores, 136, far_cores);
@@ -153,7 +153,7 @@ TEST(SlotStores, what_a_size_took_the_other_way_is_forgotten_when_the_way_change
   EXPECT_TRUE(stores.past());
 }
 
-TEST(SlotStores, short_slices_go_as_long_ones_do_and_are_no_try_but_pages_stay_in_the_caches) {
+TEST(SlotStores, short_slices_follow_long_ones_without_tries_and_pages_stay_in_the_caches) {
   SlotStores stores;
   EXPECT_FALSE(stores.past_caches(8192));
   fill(stores, 256, far_cores);

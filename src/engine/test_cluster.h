@@ -1,4 +1,4 @@
-// Several engines in one process over a loopback hub, driven in turn with virtual time: for the engine's tests.
+// For the engine's tests: several engines in one process over a loopback hub, polled in turn in virtual time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/concat.h"
 #include "engine/engine.h"
 #include "engine/inline_compute.h"
 #include "group/api/calls.h"
@@ -32,7 +33,7 @@ class TestCluster {
       engine.add_transport(*transports_.back());
       engine.set_topology({shared_memory_profile(2), network_tcp_profile(2)});
       for (Rank peer = 0; peer < world; ++peer) {
-        if (peer != r) engine.add_peer(peer, *transports_.back(), "process " + std::to_string(peer));
+        if (peer != r) engine.add_peer(peer, *transports_.back(), concat("process ", peer));
       }
       groups_.push_back(&make_group(r, 1, all(), host_groups));
     }
@@ -62,14 +63,14 @@ class TestCluster {
     EXPECT_TRUE(request.ok()) << request.status().to_string();
     return engines_[rank]->submit(group, std::move(*request), id, now_);
   }
-  // Polls everyone until nothing happens any more; time stands still.
+  // Polls all engines until none makes progress. Time does not advance.
   void settle() {
     for (bool progress = true; progress;) {
       progress = false;
       for (auto& engine : engines_) progress |= engine->poll(now_);
     }
   }
-  // Settles and lets time pass until all are done, or every deadline has passed.
+  // Settles and advances time until all operations are done, or every deadline has passed.
   void finish(const std::vector<std::shared_ptr<Completion>>& operations) {
     for (int turn = 0; turn < 20'000; ++turn) {
       settle();
@@ -77,7 +78,7 @@ class TestCluster {
       now_ += millisecond;
     }
   }
-  void pass(Nanos time) { now_ += time; }
+  void advance(Nanos time) { now_ += time; }
 
  private:
   uint32_t world_;

@@ -23,12 +23,13 @@ namespace {
 TEST(ThreadPool, does_every_piece_once_before_it_returns) {
   for (const uint32_t helpers : {0u, 1u, 3u, 15u}) {
     ThreadPool thread_pool;
-    thread_pool.hire(helpers);
+    thread_pool.set_helpers(helpers);
     EXPECT_EQ(thread_pool.helpers(), helpers);
-    std::vector<uint32_t> done(100);  // not atomic: a thread sanitizer sees what is not waited for
+    // Not atomic, so that ThreadSanitizer detects pieces that run after parallel_for() has returned.
+    std::vector<uint32_t> done(100);
     for (uint32_t call = 1; call <= 300; ++call) {
       const uint32_t pieces = call % 100;
-      thread_pool.share(pieces, [&](uint32_t piece) { ++done[piece]; });
+      thread_pool.parallel_for(pieces, [&](uint32_t piece) { ++done[piece]; });
       uint32_t sum = 0;
       for (auto& count : done) sum += std::exchange(count, 0);
       ASSERT_EQ(sum, pieces) << helpers << " helpers, call " << call;
@@ -38,11 +39,11 @@ TEST(ThreadPool, does_every_piece_once_before_it_returns) {
 
 TEST(ThreadPool, helpers_that_sleep_are_woken) {
   ThreadPool thread_pool;
-  thread_pool.hire(1);
-  // Both threads have to be in a piece at once.
+  thread_pool.set_helpers(1);
+  // Each piece waits until two threads are inside a piece, so the helper must take one.
   for (int call = 0; call < 20; ++call) {
     std::atomic<int> inside{0};
-    thread_pool.share(2, [&](uint32_t) {
+    thread_pool.parallel_for(2, [&](uint32_t) {
       ++inside;
       while (inside < 2) std::this_thread::yield();
     });
@@ -52,12 +53,12 @@ TEST(ThreadPool, helpers_that_sleep_are_woken) {
   }
 }
 
-TEST(ThreadPool, may_be_let_go_without_having_worked) {
+TEST(ThreadPool, may_be_destroyed_without_having_worked) {
   ThreadPool thread_pool;
-  thread_pool.hire(4);
+  thread_pool.set_helpers(4);
 }
 
-// Threads of other kinds do not count: a sanitizer has one of its own from the first thread on.
+// Number of helper threads in this process. Other threads, such as a sanitizer's, do not count.
 size_t helpers_here() {
   size_t helpers = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -68,7 +69,7 @@ size_t helpers_here() {
   return helpers;
 }
 
-TEST(ThreadPool, is_as_large_as_the_options_say_the_calling_thread_included) {
+TEST(ThreadPool, has_the_size_of_the_options_including_the_calling_thread) {
   for (const uint32_t compute_threads : {1u, 4u}) {
     Options options;
     options.rank = 0;
@@ -86,7 +87,7 @@ struct Coded {
   kernels::BlockCounts counts;
 };
 
-// Encodes, decodes and folds three messages.
+// Encodes, decodes and folds three messages with the given compute object.
 Coded coded(InlineCompute& compute, const StepCodec& step, const std::vector<float>& values) {
   const auto codec = wire_codec(step, DType::f32, DType::f32, false);
   const size_t count = values.size(), bytes = codec.message_bytes(count);
@@ -114,7 +115,7 @@ Coded coded(InlineCompute& compute, const StepCodec& step, const std::vector<flo
   return c;
 }
 
-TEST(ThreadPool, coded_elements_are_the_same_bits_with_any_number_of_threads) {
+TEST(ThreadPool, encoded_elements_have_the_same_bits_with_any_number_of_threads) {
   Random random(17);
   for (const uint8_t bits : {2, 3, 4, 5, 6, 7, 8}) {
     std::vector<float> values(200'000 + bits);
@@ -127,7 +128,7 @@ TEST(ThreadPool, coded_elements_are_the_same_bits_with_any_number_of_threads) {
     EXPECT_GT(expected.counts.saturated, 0u);
     for (const uint32_t helpers : {1u, 2u, 15u}) {
       InlineCompute compute;
-      compute.hire(helpers);
+      compute.set_helpers(helpers);
       const auto got = coded(compute, step, values);
       const auto same = [](const auto& a, const auto& b) {
         return std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;

@@ -1,5 +1,5 @@
-// The links of a group as schedules are chosen by them: measured by rank 0 when the group forms (group/lifecycle/agreement),
-// and equal on all ranks to the last bit.
+// The speeds of a group's links, by which the library chooses schedules. Rank 0 measures them when the group forms
+// (group/lifecycle/agreement). They have the same bits on all ranks.
 #pragma once
 
 #include <optional>
@@ -10,18 +10,18 @@
 
 namespace unisono {
 
-inline constexpr uint32_t linked_hosts_max = 64;  // of more the links are not measured pair by pair
+inline constexpr uint32_t linked_hosts_max = 64;  // if there are more hosts, links are not measured pair by pair
 
 struct Topology {
-  LinkProfile inside;                                      // between ranks of one host
-  LinkProfile between;                                     // between hosts
-  bool inside_measured = false, between_measured = false;  // else they are starting values
-  HostLinks links{};  // pair by pair; hosts are numbered as in the roster that they were measured for
-  Tuning tuning{};    // what rank 0 has read in a file: chosen before what links predict
+  LinkProfile inside;                                      // links between ranks of one host
+  LinkProfile between;                                     // links between hosts
+  bool inside_measured = false, between_measured = false;  // false: `inside` or `between` holds default values
+  HostLinks links{};  // speeds per pair of hosts; hosts have the numbers that they had in the roster during the measurement
+  Tuning tuning{};    // the tuning file of rank 0; it takes precedence over predictions from link speeds
   friend bool operator==(const Topology&, const Topology&) = default;
 };
 
-// Exact: what is decoded is what was encoded. Nothing if the bytes are no topology, or one with numbers that no link has.
+// encode() keeps every bit. decode_topology() returns nothing if the bytes are malformed or the speeds are impossible.
 Bytes encode(const Topology& topology);
 std::optional<Topology> decode_topology(ByteView bytes);
 

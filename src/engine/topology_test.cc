@@ -7,7 +7,7 @@
 namespace unisono {
 namespace {
 
-TEST(Topology, arrives_as_it_was_sent_to_the_last_bit) {
+TEST(Topology, decodes_to_what_was_encoded_bit_for_bit) {
   Topology topology{.inside = shared_memory_profile(3), .between = network_tcp_profile(5), .inside_measured = true};
   topology.inside.latency_us = 0.1 + 0.2;
   topology.inside.host_groups_sharing = 3;
@@ -18,7 +18,7 @@ TEST(Topology, arrives_as_it_was_sent_to_the_last_bit) {
   EXPECT_EQ(decode_topology(encode(topology)), topology);
 }
 
-TEST(Topology, links_between_hosts_arrive_too) {
+TEST(Topology, links_between_hosts_are_decoded) {
   Topology topology;
   topology.links = HostLinks(4);
   for (uint32_t b = 1; b < 4; ++b) {
@@ -28,7 +28,7 @@ TEST(Topology, links_between_hosts_arrive_too) {
   EXPECT_EQ(decode_topology(encode(topology)), topology);
   topology.links.between(1, 2).bytes_per_us = std::numeric_limits<double>::infinity();
   EXPECT_FALSE(decode_topology(encode(topology)).has_value());
-  topology.links.between(1, 2).bytes_per_us = 0;  // not measured
+  topology.links.between(1, 2).bytes_per_us = 0;  // 0: this pair was not measured
   EXPECT_TRUE(decode_topology(encode(topology)).has_value());
   topology.links.between(1, 2).latency_us = -1;
   EXPECT_FALSE(decode_topology(encode(topology)).has_value());
@@ -38,7 +38,7 @@ TEST(Topology, links_between_hosts_arrive_too) {
   EXPECT_FALSE(decode_topology(encode(topology)).has_value());
 }
 
-TEST(Topology, what_was_tuned_arrives_too) {
+TEST(Topology, tuning_is_decoded) {
   Topology topology;
   topology.links = HostLinks(2);
   topology.tuning = *parse_tuning("unisono tuning 1\nstreams 2\ngroup 1+1 auto\nall_reduce max ring slice 65536\n");
@@ -49,7 +49,7 @@ TEST(Topology, what_was_tuned_arrives_too) {
   EXPECT_FALSE(decode_topology(bytes).has_value());
 }
 
-TEST(Topology, of_other_length_is_none) {
+TEST(Topology, a_message_of_another_length_is_rejected) {
   const auto bytes = encode(Topology{});
   EXPECT_TRUE(decode_topology(bytes).has_value());
   auto longer = bytes;
@@ -59,7 +59,7 @@ TEST(Topology, of_other_length_is_none) {
   EXPECT_FALSE(decode_topology({}).has_value());
 }
 
-TEST(Topology, with_numbers_that_no_link_has_is_none) {
+TEST(Topology, impossible_link_speeds_are_rejected) {
   const auto sound = [](auto&& change) {
     Topology topology;
     change(topology.between);

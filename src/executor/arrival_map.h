@@ -1,6 +1,8 @@
-// The arrived messages of an operation: their senders and where their bytes are. One entry per (lane, expected message).
+// Says which messages of an operation have arrived, and where their bytes are. There is one entry for each lane (one slice of
+// one chunk) and each message that the lane expects.
 //
-// It prevents a repeated message from being added twice, and reports of late operations are made from it.
+// Because of the map, a message that arrives twice is not added twice. The error texts of late operations list the messages
+// that the map lacks.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +14,7 @@ namespace unisono {
 
 class ArrivalMap {
  public:
-  enum class State : uint8_t { missing, placing, held, used };
+  enum class State : uint8_t { missing, receiving, held, used };
 
   void reset(size_t entries) {
     states_.assign(entries, State::missing);
@@ -23,7 +25,7 @@ class ArrivalMap {
   Piece& piece(size_t entry) { return pieces_[entry]; }
   const Piece& piece(size_t entry) const { return pieces_[entry]; }
 
-  void placing(size_t entry, const Piece& where) { set(entry, State::placing, where); }
+  void receiving(size_t entry, const Piece& where) { set(entry, State::receiving, where); }
   void hold(size_t entry, const Piece& where) { set(entry, State::held, where); }
   void used(size_t entry) { states_[entry] = State::used; }
   bool arrived(size_t entry) const { return states_[entry] == State::held || states_[entry] == State::used; }

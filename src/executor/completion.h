@@ -1,4 +1,4 @@
-// The outcome of an operation, shared with the threads that wait for it.
+// The outcome of an operation. The operation shares it with the threads that wait for it.
 #pragma once
 
 #include "unisono/report.h"

@@ -13,7 +13,7 @@ TEST(Flow, a_small_total_needs_no_grant) {
   EXPECT_EQ(flow.next_grant(limits), 0u);
 }
 
-TEST(Flow, a_large_total_is_granted_window_by_window_until_all_of_it_is) {
+TEST(Flow, a_large_total_is_granted_window_by_window) {
   const FlowLimits limits{.eager_bytes = 1000, .window_bytes = 4000};
   Flow flow{.send_total = 10'000, .recv_total = 10'000};
   flow.open(limits);
@@ -29,7 +29,7 @@ TEST(Flow, a_large_total_is_granted_window_by_window_until_all_of_it_is) {
   EXPECT_EQ(flow.next_grant(limits), 0u);
 }
 
-TEST(Flow, the_start_is_announced_even_where_it_allows_nothing_new) {
+TEST(Flow, the_first_grant_is_sent_even_if_it_allows_nothing_new) {
   const FlowLimits limits{.eager_bytes = 1000, .window_bytes = 1000};
   Flow sender{.send_total = 5000}, receiver{.recv_total = 5000};
   sender.open(limits);

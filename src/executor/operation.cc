@@ -1,24 +1,21 @@
-// The executor: how lanes advance, how messages are sent, received and combined.
+// The executor: how lanes advance, and how messages are sent and combined.
 #include "executor/operation.h"
 
 #include <algorithm>
 #include <new>
-#include <string>
 #include <utility>
-
-#include "base/check.h"
 
 namespace unisono {
 
 const std::byte* Operation::value(const Lane& lane) const {
-  const auto& place = chunk_memory_[lane.chunk];
-  const std::byte* base = lane.has_output ? place.output : place.input;
+  const auto& memory = chunk_memory_[lane.chunk];
+  const std::byte* base = lane.has_output ? memory.output : memory.input;
   return base == nullptr ? nullptr : base + lane_offset(lane);
 }
 
 std::byte* Operation::output(const Lane& lane) const {
-  const auto& place = chunk_memory_[lane.chunk];
-  return place.output == nullptr ? nullptr : place.output + lane_offset(lane);
+  const auto& memory = chunk_memory_[lane.chunk];
+  return memory.output == nullptr ? nullptr : memory.output + lane_offset(lane);
 }
 
 void Operation::make_ready(uint32_t lane) {
@@ -27,7 +24,7 @@ void Operation::make_ready(uint32_t lane) {
   ready_.push_back(lane);
 }
 
-// Advances lanes until none can. Each event puts runnable lanes on ready_; only the outermost call processes them.
+// Advances all lanes that can advance. Events put runnable lanes on ready_; only the outermost call takes lanes from it.
 void Operation::run(Nanos now) {
   now_ = now;
   if (running_) return;
@@ -53,7 +50,7 @@ void Operation::advance(uint32_t index) {
     if (!lane.entered) enter(index);
     const auto& stage = plan_->stages[lane.stage];
     const auto expected = stage.recv_end - stage.recv_begin;
-    if (lane.sends_pending > 0 || lane.computing || lane.got < expected) return;
+    if (lane.sends_pending > 0 || lane.computing || lane.arrived_messages < expected) return;
     if (expected > 0 && !lane.combined && !combine(index)) return;
     ++lane.stage;
     lane.entered = lane.combined = false;
@@ -64,9 +61,9 @@ void Operation::enter(uint32_t index) {
   auto& lane = lanes_[index];
   const auto& stage = plan_->stages[lane.stage];
   lane.entered = true;
-  lane.got = 0;
+  lane.arrived_messages = 0;
   for (uint32_t i = 0; i < stage.recv_end - stage.recv_begin; ++i) {
-    lane.got += arrivals_.arrived(lane.arrivals + stage.recv_before + i);
+    lane.arrived_messages += arrivals_.arrived(lane.arrivals + stage.recv_before + i);
   }
   if (!lane.committed) send_together(index, stage);
   const bool committed = lane.committed;
@@ -84,7 +81,7 @@ void Operation::enter(uint32_t index) {
   }
 }
 
-// Sends to the ranks that read this rank's slots: one copy serves all of them.
+// Sends the message once to all ranks that read this rank's slots.
 void Operation::send_together(uint32_t index, const Stage& stage) {
   const auto& lane = lanes_[index];
   const auto bytes = message_bytes(lane, stage);
@@ -98,7 +95,7 @@ void Operation::send_together(uint32_t index, const Stage& stage) {
   count_as_sent(index, stage);
 }
 
-// A stage's messages are results if nothing is received after it: their receiver waits for nothing else.
+// Returns true if the stage's messages are results, because this rank receives nothing more for the chunk.
 bool Operation::is_result(const Lane& lane, const Stage& stage) const {
   const auto& chunk = plan_->chunks[lane.chunk];
   return chunk.ends_with_reduce && stage.recv_before == chunk.recv_count;
@@ -140,11 +137,12 @@ void Operation::pump(Rank to) {
   }
 }
 
-// False: no send credit.
+// Returns false if there is no send credit.
 bool Operation::send_queued(Rank to, const SendItem& item) {
   auto& lane = lanes_[item.lane];
   const auto& stage = plan_->stages[item.stage];
-  const auto header = header_for(lane, stage);
+  auto header = header_for(lane, stage);
+  if (descriptor_.amount == 0 && plan_->is_confirmation(lane.chunk)) header.amount = elements_shown_to(to);
   const auto bytes = message_bytes(lane, stage);
   PortSlot slot;
   if (bytes > 0 && bytes <= port_->slot_bytes(to)) {
@@ -164,7 +162,7 @@ bool Operation::send_queued(Rank to, const SendItem& item) {
   return true;
 }
 
-// Moves a message of the oldest lane to the front of the queue. False if the queue has none.
+// Moves a message of the oldest lane to the front of the queue. Returns false if the queue holds no message of this lane.
 bool Operation::bring_oldest_forward(SendQueue& queue) {
   if (oldest_ == lanes_.size() || !lanes_[oldest_].entered || lanes_[oldest_].sends_pending == 0) return false;
   int32_t before = -1, at = queue.head;
@@ -177,18 +175,18 @@ bool Operation::bring_oldest_forward(SendQueue& queue) {
   return true;
 }
 
-// No send credit is left. The partner may hold all memory that this rank can share with it, in messages that wait for others:
-// of later lanes, while everyone waits for the message to be sent now, or of another operation, which must not block this one.
-// So this rank asks the partner to keep copies instead, also of messages in flight; once until send credit returns. Operations
-// that all ranks begin in one order mostly finish in it, so only the first one asks; the others wait for a limited time.
+// Called if a message cannot be sent because there is no send credit. The partner may hold all shared memory of this rank, in
+// messages that wait there for another lane or operation. So this rank asks it to copy them, once until send credit returns.
+// Operations mostly end in order. An operation with `is_next` therefore asks at once; others first wait for a limited time.
 void Operation::request_credit(Rank to) {
   auto& flow = flows_[to];
   if (flow.credit_requested || port_->slot_bytes(to) == 0) return;
   if (!setup_.is_next) {
-    if (becomes_next_at_ == never) becomes_next_at_ = now_ + std::min(setup_.request.timeout / patience_part, patience_max);
+    if (becomes_next_at_ == never)
+      becomes_next_at_ = now_ + std::min(setup_.request.timeout / credit_wait_divisor, credit_wait_max);
     return;
   }
-  const bool another = flow.send_used == 0 || !setup_.hold_lent;
+  const bool another = flow.send_used == 0 || !setup_.hold_views;
   if (!bring_oldest_forward(flow.contributions) && !another) return;
   flow.credit_requested = true;
   port_->request_credit(to, std::exchange(flow.credit_requested_ever, true));
@@ -222,124 +220,13 @@ void Operation::copy_out(Rank from) {
   }
 }
 
-// Called when the oldest lane is finished: the next lane's messages may have waited for that.
+// Called when the oldest lane has finished. The next unfinished lane is now the oldest and may exceed a window.
 void Operation::pass_oldest() {
   while (oldest_ < lanes_.size() && lanes_[oldest_].finished) ++oldest_;
   if (oldest_ == lanes_.size()) return;
   const auto& lane = lanes_[oldest_];
   if (!lane.entered || lane.sends_pending == 0) return;
   for (const auto to : plan_->sends(plan_->stages[lane.stage])) pump(to);
-}
-
-// payload: null if it has not arrived yet.
-Status Operation::locate(Rank from, const FrameHeader& header, Message& message, const std::byte* payload) const {
-  const auto wrong = [&](const std::string& what) {
-    return Status(Code::invalid, label() + ": rank " + std::to_string(from) + " sent " + what);
-  };
-  if (header.descriptor != descriptor_.bits || (descriptor_.amount != 0 && header.amount != descriptor_.amount)) {
-    return {Code::invalid, label() + ": calls differ: rank " + std::to_string(from) + " " +
-                               difference({header.descriptor, header.amount}, descriptor_)};
-  }
-  const auto chunk = plan_->find(header.chunk);
-  if (chunk < 0) return wrong("chunk " + std::to_string(header.chunk) + ", which it should not");
-  const auto& chunk_plan = plan_->chunks[static_cast<size_t>(chunk)];
-  const auto elements = chunk_memory_[static_cast<size_t>(chunk)].elements;
-  if (descriptor_.amount == 0 && header.amount != elements) {
-    return wrong("a block of " + std::to_string(header.amount) + " elements where this rank expects " +
-                 std::to_string(elements));
-  }
-  if (header.slice >= slice_count(static_cast<size_t>(chunk)))
-    return wrong("slice " + std::to_string(header.slice) + " beyond the chunk's end");
-  const auto begin = plan_->stages.begin() + chunk_plan.stage_begin, end = plan_->stages.begin() + chunk_plan.stage_end;
-  const auto stage = std::lower_bound(begin, end, header.round, [](const Stage& s, uint32_t round) { return s.round < round; });
-  if (stage == end || stage->round != header.round)
-    return wrong("a message of round " + std::to_string(header.round) + ", which has none");
-  const auto ranks = plan_->receives(*stage);
-  const auto at = std::lower_bound(ranks.begin(), ranks.end(), from);
-  if (at == ranks.end() || *at != from)
-    return wrong("a message of round " + std::to_string(header.round) + " that is not its turn");
-  message.lane = first_lane_[static_cast<size_t>(chunk)] + header.slice;
-  message.stage = static_cast<uint32_t>(stage - plan_->stages.begin());
-  message.entry = lanes_[message.lane].arrivals + stage->recv_before + static_cast<size_t>(at - ranks.begin());
-  if (auto status = check_codec(from, header, message, payload); !status.ok()) return status;
-  if (header.payload_bytes != message_bytes(lanes_[message.lane], *stage))
-    return wrong("a slice of " + std::to_string(header.payload_bytes) + " bytes");
-  if (arrivals_.arrived(message.entry)) return wrong("the same message twice");
-  return {};
-}
-
-std::byte* Operation::place(Rank from, const FrameHeader& header) {
-  Message message;
-  if (done_ || header.payload_bytes == 0 || !locate(from, header, message).ok()) return nullptr;
-  if (arrivals_.state(message.entry) != ArrivalMap::State::missing) return nullptr;
-  const auto& lane = lanes_[message.lane];
-  const auto& stage = plan_->stages[message.stage];
-  Piece piece{.bytes = header.payload_bytes};
-  const bool may_overwrite = plan_->relayed || (lane.stage == message.stage && lane.entered && lane.sends_pending == 0);
-  std::byte* target = nullptr;
-  if (!stage.reduces && may_overwrite && !is_encoded(stage)) {
-    target = landing(lane, stage);
-  } else {
-    target = port_->stage(header.payload_bytes);
-    piece.staged = true;
-  }
-  piece.data = target;
-  if (target != nullptr) arrivals_.placing(message.entry, piece);
-  return target;
-}
-
-// The piece to hold until its lane needs it: in its receive buffer, as given, or a copy.
-Piece Operation::piece_to_hold(Rank from, const Message& message, const Piece& given) {
-  if (arrivals_.state(message.entry) == ArrivalMap::State::placing) return arrivals_.piece(message.entry);
-  if (given.handle == 0) return given;
-  const auto& lane = lanes_[message.lane];
-  const auto& stage = plan_->stages[message.stage];
-  const bool used_now = lane.entered && lane.stage == message.stage && lane.sends_pending == 0 &&
-                        lane.got + 1 == stage.recv_end - stage.recv_begin;
-  const bool may_wait = !flows_[from].copies && (setup_.hold_lent || !stage.reduces);
-  return used_now || may_wait ? given : copied(given);
-}
-
-Piece Operation::copied(const Piece& given) {
-  const Piece staged{.data = port_->stage(given.bytes), .bytes = given.bytes, .staged = true};
-  kernels::copy(const_cast<std::byte*>(staged.data), given.data, given.bytes);
-  port_->release(given);
-  return staged;
-}
-
-void Operation::received(Rank from, const FrameHeader& header, const Piece& given, Nanos now) {
-  now_ = now;
-  if (done_) return port_->release(given);
-  Message message;
-  try {
-    auto status = locate(from, header, message, given.data);
-    if (!status.ok()) {
-      port_->release(given);
-      return fail_here(std::move(status));
-    }
-    arrivals_.hold(message.entry, piece_to_hold(from, message, given));
-  } catch (const std::bad_alloc&) {
-    port_->release(given);
-    return out_of_memory(now);
-  }
-  auto& flow = flows_[from];
-  flow.recv_arrived += header.payload_bytes;
-  if (flow.is_overdrawn()) grant_more(from);
-  if (flow.first_arrival == never) {
-    flow.first_arrival = now;
-    last_first_arrival_ = now;
-    last_rank_ = from;
-  }
-  counts_.received_bytes += header.payload_bytes + sizeof(FrameHeader);
-  ++counts_.received_messages;
-  ++flow.received_messages;
-  last_receive_ = now;
-  auto& lane = lanes_[message.lane];
-  if (lane.entered && lane.stage == message.stage) {
-    ++lane.got;
-    make_ready(message.lane);
-    run(now);
-  }
 }
 
 bool Operation::combine(uint32_t index) {
@@ -350,7 +237,8 @@ bool Operation::combine(uint32_t index) {
   const auto& piece = arrivals_.piece(lane.arrivals + stage.recv_before);
   lane.combined = true;
   if (plan_->relayed) {
-    if (piece.data != landing(lane, stage) && piece.bytes > 0) kernels::copy(landing(lane, stage), piece.data, piece.bytes);
+    if (piece.data != copy_destination(lane, stage) && piece.bytes > 0)
+      kernels::copy(copy_destination(lane, stage), piece.data, piece.bytes);
     if (lane.stage + 1 == plan_->chunks[lane.chunk].stage_end && !add_relayed(index)) return false;
   } else if (piece.data != output(lane) && piece.bytes > 0) {
     lane.computing = !port_->copy(output(lane), piece.data, piece.bytes, index);
@@ -360,7 +248,8 @@ bool Operation::combine(uint32_t index) {
   return true;
 }
 
-// A slot for this stage's message to all ranks that read this rank's slots; empty if one of them has no send credit now.
+// Returns a slot that all slot readers of this stage can read. If one of these ranks may not receive the message now, returns
+// none.
 PortSlot Operation::acquire_for(const Stage& stage, size_t bytes, bool result) {
   if (bytes == 0) return {};
   slot_readers_.clear();
@@ -373,7 +262,7 @@ PortSlot Operation::acquire_for(const Stage& stage, size_t bytes, bool result) {
   return slot_readers_.empty() ? PortSlot{} : port_->acquire(slot_readers_, bytes, result);
 }
 
-// Writes the sum into a slot in the same pass if it is sent next.
+// If the next stage sends the sum, returns a slot. The reduction then also writes the sum into this slot, in the same pass.
 PortSlot Operation::acquire_result(uint32_t index) {
   const auto& lane = lanes_[index];
   const auto& chunk = plan_->chunks[lane.chunk];
@@ -387,9 +276,9 @@ bool Operation::reduce_lane(uint32_t index) {
   const auto& stage = plan_->stages[lane.stage];
   const auto& chunk = plan_->chunks[lane.chunk];
   const auto ranks = plan_->receives(stage);
-  const auto& place = chunk_memory_[lane.chunk];
+  const auto& memory = chunk_memory_[lane.chunk];
   const bool completes =
-      chunk.ends_with_reduce && (place.wanted || place.owned) && stage.recv_before + ranks.size() == chunk.recv_count;
+      chunk.ends_with_reduce && (memory.wanted || memory.owned) && stage.recv_before + ranks.size() == chunk.recv_count;
   const bool folds =
       coded_ && lane.elements > 0 && (is_encoded(stage) || (completes && plan_->has_gather() && !codecs_[2].is_plain()));
   if (folds) return fold_lane(index, completes);
@@ -455,8 +344,8 @@ void Operation::grant_more(Rank from) {
 
 void Operation::finish_lane(uint32_t index) {
   auto& lane = lanes_[index];
-  const auto& place = chunk_memory_[lane.chunk];
-  if (!lane.has_output && place.wanted && place.input != nullptr && place.output != place.input && lane_bytes(lane) > 0) {
+  const auto& memory = chunk_memory_[lane.chunk];
+  if (!lane.has_output && memory.wanted && memory.input != nullptr && memory.output != memory.input && lane_bytes(lane) > 0) {
     port_->copy_now(output(lane), value(lane), lane_bytes(lane));
   }
   drop_message(index);

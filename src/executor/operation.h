@@ -1,10 +1,10 @@
-// Executes one collective on one rank, from request to completion, for any plan, in slices.
+// Executes one collective on one rank, in slices, from request to completion. Works for any plan.
 //
-// A state machine: the engine reports events by calls with `now`, and the operation sends requests through Port. It reads no
-// clock and owns no thread. A lane is one slice of one chunk. Lanes advance independently through their chunk's stages, so
-// every schedule is pipelined over slices. A lane enters its next stage when the stage's sends no longer need their memory and
-// all its messages have arrived. The messages are combined in one pass, in ascending rank order, with this rank's value at its
-// position. Objects are reused; after warm-up an operation does not allocate.
+// The operation is a state machine. The engine reports each event by a call with the time, `now`; the operation makes requests
+// through Port. It reads no clock and owns no thread. A lane is one slice of one chunk. Lanes go through the stages of their
+// chunk independently, so every schedule is pipelined. A lane leaves a stage when the memory of its sends is free and all
+// messages of the stage have arrived. One pass combines the messages and this rank's value in rank order. Objects are used
+// again; after some operations, none allocates.
 #pragma once
 
 #include <array>
@@ -16,6 +16,8 @@
 
 #include "base/clock.h"
 #include "executor/arrival_map.h"
+#include "executor/call_text.h"
+#include "executor/operation_parts.h"
 #include "executor/operation_setup.h"
 #include "executor/port.h"
 #include "executor/progress.h"
@@ -23,12 +25,15 @@
 
 namespace unisono {
 
-// After its deadline, an operation asks the other ranks for this long which rank is to blame, if it cannot know that itself.
+// If ranks make different calls, but a frame shows only hashes of their arguments, each rank waits this long for the text of
+// another rank's call.
+inline constexpr Nanos dispute_time = second;
+// After its deadline, an operation may not know which rank is to blame. It then asks the other ranks, and waits this long.
 inline constexpr Nanos inquiry_time = 50 * millisecond;
 
 class Operation {
  public:
-  // The caller fills in the setup before start(). The previous operation must have ended.
+  // The caller must fill in the setup before start(). The previous operation must have ended.
   OperationSetup& new_setup() {
     setup_.frame = {};
     return setup_;
@@ -36,98 +41,91 @@ class Operation {
   // Sends what can be sent now. The operation may be done on return.
   void start(Port& port, Nanos now);
 
-  // Events.
-  std::byte* place(Rank from, const FrameHeader& header);
-  // Port::release gives the piece back, whatever the outcome.
+  // Events. receive_buffer() returns a buffer into which the payload that arrives can be written, or null.
+  std::byte* receive_buffer(Rank from, const FrameHeader& header);
+  // The operation will return the piece through Port::release, even if it refuses the message.
   void received(Rank from, const FrameHeader& header, const Piece& piece, Nanos now);
   void granted(Rank from, uint64_t bytes, Nanos now);
-  // The rank has no memory left to share with this one. Returns its memory, and from now on copies messages that have to wait.
+  // Called when `from` has no more memory to share with this rank. The operation copies the messages that it holds in memory of
+  // `from`, and returns that memory. If later messages from `from` have to wait, they are copied when they arrive.
   void copy_out(Rank from);
   void credit(Rank to, Nanos now);
   void sent(uint32_t lane, Nanos now);
   void computed(uint32_t lane, Nanos now);
-  // before: the error that had already ended the group, but not this operation; ok: none.
+  // `before`: the error that had already ended the group; ok: there was none.
   void peer_lost(Rank peer, const Status& why, const Status& before, Nanos now);
   void deadline(Nanos now);
-  // Another rank reports which ranks it waits for, because its deadline has passed or it was asked. Its operation has the age
-  // `its_age`.
-  void heard_late(Rank from, Nanos its_age, std::span<const uint32_t> waits_for, Nanos now);
-  // True once, when the other ranks must be notified of waits_for() and age().
+  // Rank `from` says for which ranks it waits, because its deadline has passed or another rank asked it. `from` started the
+  // operation `its_age` ago.
+  void on_late_report(Rank from, Nanos its_age, std::span<const uint32_t> waits_for, Nanos now);
+  // Rank `from` says what it calls, because a frame showed it that another rank makes a different call. If this rank's call
+  // differs from it, the operation fails, and the error shows both values. Otherwise the operation waits for the text of a rank
+  // whose call differs.
+  void on_call_text(Rank from, const std::string& text, Nanos now);
+  // Returns true, but only once, if the other ranks must be told call_text(). It may be true after the operation has ended.
+  bool take_description() { return std::exchange(description_due_, false); }
+  std::string call_text() const { return unisono::call_text(setup_.request, descriptor_, setup_.slice_bytes, setup_.world); }
+  // Call it if this rank leaves while the operation runs. Prepares waits_for(). Returns false if the operation waits for
+  // nobody.
+  bool prepare_last_report(Nanos now);
+  // Returns true, but only once, if the other ranks must be told waits_for() and age().
   bool take_inquiry() { return std::exchange(inquiry_due_, false); }
   const std::vector<uint32_t>& waits_for() const { return waits_for_; }
   Nanos age() const { return now_ - started_; }
-  // Ends the operation from outside. It gives back everything it holds and no longer touches the buffers.
+  // Ends the operation for a reason that the caller gives. The operation releases all memory of transports, and leaves the
+  // caller's buffers alone.
   void fail(Status why, Nanos now);
-  // Call after a failure, once the transports have forgotten this operation. Until then they may still write into memory from
-  // place(), so the memory must not be reused.
+  // Call it after a failure, when the transports have cancelled this operation. Memory from receive_buffer() may be used again
+  // only then, because the transports may write into it until then.
   void cancelled();
-  // Like fail(), for a cause found at this rank: failure_is_ours() is true afterwards.
-  void fail_and_tell(Status why, Nanos now);
+  // Like fail(), for a cause that this rank found itself: failure_is_ours() is true afterwards.
+  void fail_and_notify(Status why, Nanos now);
 
-  // Memory ran out in an event handler: the operation fails here, and the other ranks must be notified. Allocates nothing.
-  void out_of_memory(Nanos now) { fail_and_tell({Code::unavailable, "out of memory"}, now); }
+  // Call it if an event handler lacks memory. It fails the operation, and makes the other ranks be notified. Allocates nothing.
+  void out_of_memory(Nanos now) { fail_and_notify({Code::unavailable, "out of memory"}, now); }
 
   bool done() const { return done_; }
   bool finished_ok() const { return done_ && status_.ok(); }
   const Status& status() const { return status_; }
-  Nanos deadline_at() const { return inquiring_ ? inquiry_ends_ : started_ + setup_.request.timeout; }
+  Nanos deadline_at() const {
+    return disputed_ ? dispute_ends_ : inquiring_ ? inquiry_ends_ : started_ + setup_.request.timeout;
+  }
   Report report(Nanos now) const;
   const OperationSetup& setup() const { return setup_; }
-  // pending: the first pending_told_max ranks that it waits for, ascending; also for a failed operation.
+  // Sets `pending` to the ranks for which the operation waits, in ascending order, at most pending_listed_max. It may also be
+  // called after a failure.
   Progress progress(std::vector<Rank>& pending) const;
   OperationTimes times() const { return {started_, first_send_, last_first_arrival_, last_receive_, ended_}; }
-  bool is_prepared() const {
-    return prepared_;
-  }  // false: memory for the start ran out, so flow() and progress() show an earlier operation
-  const Flow& flow(Rank partner) const { return flows_[partner]; }  // to and from one of the plan's partners
-  Rank last_rank() const { return last_rank_; }  // the rank whose first message came last; UINT32_MAX: it waited for none
-  std::string label() const;                     // "all_reduce 17"
-  // CallDescriptor that every message must carry.
+  // false: start() ran out of memory, so flow() and progress() show an earlier operation
+  bool is_prepared() const { return prepared_; }
+  const Flow& flow(Rank partner) const { return flows_[partner]; }  // `partner`: one of the plan's partners
+  Rank last_rank() const { return last_rank_; }                     // rank whose first message came last; UINT32_MAX: none came
+  std::string label() const;                                        // for example "all_reduce 17"
+  // The CallDescriptor that every message must carry.
   const CallDescriptor& descriptor() const { return descriptor_; }
-  // Whether messages from this rank, or to it, are still outstanding.
+  // Returns true if messages from `peer` or to `peer` are still missing.
   bool needs(Rank peer) const;
-  // True if this rank found the failure itself, so that the other ranks must be notified.
+  // Returns true if this rank found the failure itself, so that the other ranks must be notified.
   bool failure_is_ours() const { return failure_is_ours_; }
-  void may_hold_lent() { setup_.hold_lent = true; }
-  void becomes_next(Nanos now);  // OperationSetup::is_next
+  void may_hold_views() { setup_.hold_views = true; }
+  void becomes_next(Nanos now);  // sets OperationSetup::is_next
   Nanos becomes_next_at() const { return becomes_next_at_; }
 
  private:
-  struct Lane {
-    uint32_t chunk = 0;  // index into Plan::chunks
-    uint32_t slice = 0;
-    uint32_t stage = 0;     // index into Plan::stages
-    uint32_t arrivals = 0;  // first entry in arrivals_
-    uint32_t elements = 0;
-    uint32_t sends_pending = 0;
-    uint32_t got = 0;  // messages of the current stage that arrived
-    bool entered = false, computing = false, combined = false, has_output = false, committed = false, ready = false,
-         finished = false, has_error = false;
-  };
-  struct Outgoing {  // a transport slot that receives a lane's sum
-    uint32_t lane = 0;
-    PortSlot slot;
-    bool filled = false;
-  };
-  struct SendItem {
-    uint32_t lane = 0;
-    uint32_t stage = 0;
-    int32_t next = -1;
-  };
-  struct Missing {  // of one rank
-    uint64_t bytes = 0, messages = 0, unsent_bytes = 0;
-    std::pair<uint32_t, uint32_t> first{UINT32_MAX, UINT32_MAX};  // round and slice
-  };
-  struct Message {  // a frame's position in the plan
-    uint32_t lane = 0, stage = 0;
-    size_t entry = 0;
-  };
+  using Lane = OperationLane;
+  using Outgoing = OutgoingSlot;
+  using SendItem = QueuedSend;
+  using Missing = MissingMessages;
+  using Message = LocatedMessage;
 
   void prepare_memory();
   void make_lanes();
   void count_as_sent(uint32_t lane, const Stage& stage);
   void count_send(Flow& flow, const Lane& lane, const Stage& stage);
   void copy_local();
+  bool confirm_if_all_heard();
+  uint64_t elements_shown_to(Rank other) const;
+  Status check_elements(Rank from, const FrameHeader& header, uint32_t chunk) const;
   void widen();
   void narrow();
   uint32_t slice_count(size_t chunk) const { return first_lane_[chunk + 1] - first_lane_[chunk]; }
@@ -139,12 +137,14 @@ class Operation {
   }
   size_t slice_offset(const Lane& lane) const { return static_cast<size_t>(lane.slice) * slice_elements_ * element_size_; }
   size_t lane_offset(const Lane& lane) const { return plan_->relayed ? slice_offset(lane) * setup_.world : slice_offset(lane); }
-  // Destination of a message that replaces the value instead of being added.
-  std::byte* landing(const Lane& lane, const Stage& stage) const { return output(lane) + stage.position * lane_bytes(lane); }
+  // Returns where a received message is written if it replaces the value of the lane.
+  std::byte* copy_destination(const Lane& lane, const Stage& stage) const {
+    return output(lane) + stage.position * lane_bytes(lane);
+  }
   const std::byte* value(const Lane& lane) const;
   std::byte* output(const Lane& lane) const;
 
-  // operation_codec.cc
+  // Implemented in operation_codec.cc.
   void choose_codecs();
   void encode(uint32_t lane, const Stage& stage, std::byte* message);
   const std::byte* message_of(uint32_t lane, const Stage& stage);
@@ -174,7 +174,7 @@ class Operation {
   void finish_lane(uint32_t lane);
   void pump(Rank to);
   FrameHeader header_for(const Lane& lane, const Stage& stage) const;
-  // Finds the message that a frame claims to be, or explains why it is not one of this operation.
+  // Finds the lane, the stage and the entry of a received frame. Returns an error if the frame is not valid in this operation.
   Status locate(Rank from, const FrameHeader& header, Message& message, const std::byte* payload = nullptr) const;
   Piece piece_to_hold(Rank from, const Message& message, const Piece& given);
   Piece copied(const Piece& given);
@@ -188,15 +188,18 @@ class Operation {
   void grant_more(Rank from);
   void finish(Status status);
   void fail_here(Status why);
-  void give_back_all();
+  bool differs_in_hash(const FrameHeader& header) const;
+  void dispute(Status why);
+  void release_all();
   std::map<Rank, Missing> missing() const;
   std::map<Rank, Missing> first_missing() const;
   std::string missing_text(const std::map<Rank, Missing>& missing) const;
-  Status late(const std::string& who) const;
+  std::string missing_from_lost(Rank peer) const;
+  Status late(const std::string& cause) const;
   void answer();
   void begin_inquiry();
   void end_inquiry();
-  void end_inquiry_if_all_spoke();
+  void end_inquiry_if_all_answered();
   std::vector<Rank> pending_receivers() const;
 
   OperationSetup setup_;
@@ -205,37 +208,40 @@ class Operation {
   CallDescriptor descriptor_;
   size_t element_size_ = 4;
   size_t slice_elements_ = 1;
-  size_t unit_elements_ = 0;               // smallest unit that chunks are cut into; 0: a cache line
-  std::vector<ChunkMemory> chunk_memory_;  // by index into Plan::chunks
-  std::vector<uint32_t> first_lane_;       // by index into Plan::chunks; the last entry is the number of lanes
+  size_t unit_elements_ = 0;               // chunk boundaries are multiples of this; 0: multiples of a cache line
+  std::vector<ChunkMemory> chunk_memory_;  // indexed like Plan::chunks
+  std::vector<uint32_t> first_lane_;       // indexed like Plan::chunks; the last entry is the number of lanes
   std::vector<Lane> lanes_;
   std::vector<uint32_t> ready_;
   std::vector<SendItem> items_;
-  std::vector<Flow> flows_;  // by rank
+  std::vector<Flow> flows_;  // indexed by rank
   ArrivalMap arrivals_;
   std::vector<const void*> sources_;
   std::vector<Rank> slot_readers_;
-  std::vector<Outgoing> slots_;  // of lanes that are being computed
+  std::vector<Outgoing> slots_;  // slots of lanes whose sums are being computed
   std::vector<std::byte> scratch_, wide_;
   bool widened_ = false;
-  bool coded_ = false;               // some messages are not plain
-  bool lanes_begin_errors_ = false;  // each lane initialises its part of encode_error, instead of start() initialising it
-  std::array<WireCodec, 3> codecs_;  // by MessageStep
-  // If coded_, by lane: the encoded form of its value; then, by lane again: of the sum being computed.
+  bool coded_ = false;               // true: a codec is in use, so some messages are encoded
+  bool lanes_begin_errors_ = false;  // true: each lane initialises its part of encode_error; false: start() does it
+  std::array<WireCodec, 3> codecs_;  // indexed by MessageStep
+  // If coded_: first one piece per lane with its encoded value. Then one piece per lane with the encoded value that this rank
+  // sent; this piece is set only while the sum is computed.
   std::vector<Piece> messages_;
   kernels::BlockCounts encoding_;
   size_t lanes_left_ = 0;
-  uint32_t oldest_ = 0;  // the first lane that is not finished; lanes have one order on all ranks
+  uint32_t ranks_heard_ = 0;  // number of other ranks from which a message has arrived
+  uint32_t oldest_ = 0;       // the first unfinished lane; the order of lanes is the same on all ranks
   bool done_ = true, running_ = false, prepared_ = false, copied_local_ = false, failure_is_ours_ = false, answered_ = false,
-       inquiring_ = false, inquiry_due_ = false;
+       inquiring_ = false, inquiry_due_ = false, disputed_ = false, description_due_ = false;
   Status status_;
   Nanos started_ = 0, ended_ = 0, now_ = 0;
   Report counts_;
-  Nanos inquiry_ends_ = 0, becomes_next_at_ = never;
-  std::vector<uint32_t> waits_for_;  // ranks whose messages are missing here, or that have not taken ours
-  std::vector<Rank> waiter_of_;      // by rank: the first rank that reported waiting for it
-  std::vector<bool> answered_by_;    // by rank: it reported the ranks it waits for
-  std::vector<Nanos> lags_;          // by rank: how much later it began, as reported
+  Nanos inquiry_ends_ = 0, dispute_ends_ = 0, becomes_next_at_ = never;
+  Status dispute_why_;               // if disputed_: the error if no rank says in time what differs
+  std::vector<uint32_t> waits_for_;  // ranks whose messages are missing, or that have not taken this rank's messages
+  std::vector<Rank> waiter_of_;      // waiter_of_[r]: the first rank that said that it waits for r; UINT32_MAX: none
+  std::vector<bool> answered_by_;    // answered_by_[r]: rank r has said for which ranks it waits
+  std::vector<Nanos> lags_;          // lags_[r]: how much later rank r started than this rank, as rank r says
   Nanos last_first_arrival_ = 0, first_send_ = 0, last_receive_ = 0;
   Rank last_rank_ = UINT32_MAX;
 };

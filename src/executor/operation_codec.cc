@@ -1,13 +1,15 @@
-// Encoded messages: how a lane's value is encoded, kept, passed on and added.
+// Encoded messages: how the value of a lane is encoded, kept, passed on and added.
 //
-// A lane's message is encoded once, when the first send needs it. It lives until the value changes, and stands for the value in
-// that sum, or until the lane is finished. A message that arrived encoded is passed on unchanged. If only readers of one slot
-// get the message, it is encoded in that slot and not kept.
+// The message of a lane is encoded once, when the first send needs it. It is kept until the value of the lane changes or the
+// lane finishes. If this rank also adds the value to a sum, it adds the encoded value, so that all ranks add the same values. A
+// message that arrived encoded is passed on unchanged. If only readers of one slot get a message, it is encoded in this slot,
+// and is not kept.
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "executor/operation.h"
 
 namespace unisono {
@@ -28,7 +30,7 @@ void Operation::choose_codecs() {
   if (coded_) slice_elements_ = std::max(slice_elements_ / unit_elements_, size_t{1}) * unit_elements_;
 }
 
-// Number of successive encodings of an element.
+// Returns how many times an element is encoded between the input and the result.
 uint32_t Operation::passes() const {
   uint32_t passes = 0;
   for (const auto step : {MessageStep::reduce, MessageStep::across, MessageStep::gather}) {
@@ -40,7 +42,7 @@ uint32_t Operation::passes() const {
   return passes;
 }
 
-// Where this rank stores the lane's encoding error.
+// Returns where this rank stores the encoding error of the lane. Returns null if this rank does not store it.
 float* Operation::error_of(const Lane& lane) const {
   const auto& q = setup_.request;
   const auto* const input = chunk_memory_[lane.chunk].input;
@@ -49,14 +51,15 @@ float* Operation::error_of(const Lane& lane) const {
                               static_cast<std::ptrdiff_t>(sizeof(float));
 }
 
-// How to store the next part of the lane's error: the first part overwrites, later parts are added. Call once before each.
+// Says how to store the next part of the lane's error. The first part overwrites the old error, and later parts are added to
+// it. Call it each time before a part is stored.
 ErrorUse Operation::begin_error(Lane& lane) const {
   if (!lanes_begin_errors_ || std::exchange(lane.has_error, true)) return ErrorUse::added;
   return setup_.request.error_feedback ? ErrorUse::carried : ErrorUse::set;
 }
 
-// In a hierarchical schedule, a rank that is alone on its host contributes its own values as its host group's sum. They pass
-// through the codec used inside host groups, too.
+// In a hierarchical schedule, a rank may be alone on its host. Its own value then serves as the sum of its host group. Before
+// this value is encoded, it passes through the codec that larger host groups use internally.
 static bool is_alone(MessageStep step, bool has_output, const WireCodec& inside) {
   return step == MessageStep::across && !has_output && !inside.is_plain();
 }
@@ -91,7 +94,7 @@ const std::byte* Operation::message_of(uint32_t index, const Stage& stage) {
   return message.data;
 }
 
-// Keeps a copy in this rank's own memory, so that a zero-copy view goes back to the transport.
+// Keeps the message. If it is a zero-copy view, it is copied, so that its memory can be returned to the transport.
 void Operation::keep_message(uint32_t index, const Piece& piece) {
   drop_message(index);
   messages_[index] = piece.handle != 0 ? copied(piece) : piece;
@@ -103,7 +106,7 @@ void Operation::drop_message(uint32_t index) {
   messages_[index] = {};
 }
 
-// Whether the lane sends in a stage at least this many after its current one.
+// Returns true if the lane sends in a stage that is at least `stages_ahead` stages after the current one.
 bool Operation::sends_later(const Lane& lane, uint32_t stages_ahead) const {
   for (auto s = lane.stage + stages_ahead; s < plan_->chunks[lane.chunk].stage_end; ++s) {
     if (!plan_->sends(plan_->stages[s]).empty()) return true;
@@ -130,14 +133,15 @@ bool Operation::decode_lane(uint32_t index) {
   return true;
 }
 
-// Like reduce_lane, for encoded messages or an encoded result.
+// Does what reduce_lane() does, but for encoded messages or an encoded result.
 bool Operation::fold_lane(uint32_t index, bool completes) {
   auto& lane = lanes_[index];
   const auto& q = setup_.request;
   const auto& stage = plan_->stages[lane.stage];
   const auto ranks = plan_->receives(stage);
   const auto sends = plan_->sends(stage);
-  // Encoded values that this rank sent in this stage stand for its own values. Null: none were sent, so fold() encodes them.
+  // If this rank sent its encoded value in this stage, the encoded value is added to the sum. Otherwise `own` is null, and
+  // fold() encodes the exact value.
   const auto sent = index + static_cast<uint32_t>(lanes_.size());
   if (!sends.empty() && is_encoded(stage)) {
     UNISONO_CHECK(messages_[index].data != nullptr);
@@ -168,7 +172,7 @@ bool Operation::fold_lane(uint32_t index, bool completes) {
                 .output = output(lane),
                 .error = error_of(lane),
                 .use = begin_error(lane),
-                // If several ranks have the same sum, only one accounts for its error.
+                // Several ranks may compute and encode the same sum. Only the lowest of these ranks stores the error.
                 .sum_error = sends.empty() || setup_.self < ranks.front()};
   const auto slot = acquire_result(index);
   const bool only_slot =
@@ -188,23 +192,26 @@ bool Operation::fold_lane(uint32_t index, bool completes) {
   return true;
 }
 
-// Checks that the frame was encoded the way this rank would encode it. Checks of the payload happen once it is there.
+// Checks that the sender encoded the frame with the codec that this rank expects. Also checks the payload, if it has arrived.
 Status Operation::check_codec(Rank from, const FrameHeader& header, const Message& message, const std::byte* payload) const {
   const auto& stage = plan_->stages[message.stage];
   const auto elements = lanes_[message.lane].elements;
-  const auto who = [&] { return label() + ": rank " + std::to_string(from) + " "; };
+  const auto who = [&] { return concat(label(), ": rank ", from, " "); };
   static constexpr WireCodec plain;
   const auto& codec = coded_ ? codec_of(stage) : plain;
   const std::span<const std::byte> bytes{payload, payload == nullptr ? 0 : header.payload_bytes};
-  if (header.codec != static_cast<uint8_t>(codec.kind)) {
-    return {Code::invalid, who() + "sends " + describe_message(header.codec, bytes) + "; this rank expects " +
-                               (codec.is_plain() ? "plain elements" : to_string(codec)) + ": codecs differ"};
-  }
+  const auto codecs_differ = [&](const std::string& sent, const std::string& expected) {
+    return Status(Code::invalid,
+                  concat(who(), "sends ", sent, "; rank ", setup_.self, " expects ", expected, ": codecs differ"));
+  };
+  if (header.codec != static_cast<uint8_t>(codec.kind))
+    return codecs_differ(describe_message(header.codec, bytes), codec.is_plain() ? "plain elements" : to_string(codec));
   if (!codec.quantizes() || elements == 0 || payload == nullptr) return {};
   auto status = check_message(codec, bytes, elements);
   if (status.ok()) return status;
-  return {status.code(),
-          who() + (status.code() == Code::invalid ? status.message() + ": codecs differ" : "sent " + status.message())};
+  if (status.code() == Code::invalid)
+    return codecs_differ(describe_message(header.codec, bytes), concat(to_string(codec), ", ", elements, " elements"));
+  return {status.code(), who() + "sent " + status.message()};
 }
 
 }  // namespace unisono

@@ -1,11 +1,11 @@
-// Sums whose contributions are relayed (schedules/relay.h): a lane's value is a row of blocks, one per rank, which are added
-// when all have arrived.
+// Sums in which ranks relay the contributions of other ranks (schedules/relay.h). The value of a lane has one block per rank.
+// The blocks are added when all of them have arrived.
 #include "executor/operation.h"
 #include "schedules/relay.h"
 
 namespace unisono {
 
-// This rank's own contribution is the first block.
+// Copies this rank's contribution into the first block of each lane.
 void Operation::begin_relay() {
   for (auto& lane : lanes_) {
     if (lane.elements > 0) kernels::copy(output(lane), chunk_memory_[0].input + slice_offset(lane), lane_bytes(lane));
@@ -13,7 +13,7 @@ void Operation::begin_relay() {
   }
 }
 
-// Adds the blocks once all have arrived. False: the sum is being computed.
+// Adds the blocks when all have arrived. Returns false if the sum is still being computed.
 bool Operation::add_relayed(uint32_t index) {
   auto& lane = lanes_[index];
   sources_.clear();

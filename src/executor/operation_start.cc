@@ -1,9 +1,10 @@
-// Start and end of an operation: memory, lanes, local copies, widening of 16-bit values, and giving everything back.
+// How an operation starts and ends. This covers memory, lanes, local copies, 16-bit values, and the release of all resources.
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "executor/operation.h"
 #include "schedules/collective_facts.h"
 
@@ -28,9 +29,10 @@ void Operation::start(Port& port, Nanos now) {
   first_send_ = last_receive_ = 0;
   becomes_next_at_ = never;
   done_ = running_ = prepared_ = copied_local_ = failure_is_ours_ = widened_ = answered_ = inquiring_ = inquiry_due_ =
-      lanes_begin_errors_ = false;
+      lanes_begin_errors_ = disputed_ = description_due_ = false;
   status_ = {};
   counts_ = {};
+  ranks_heard_ = 0;
   last_rank_ = UINT32_MAX;
   descriptor_ = describe(setup_.request, plan_->kind, setup_.slice_bytes, setup_.world);
   ready_.clear();
@@ -39,15 +41,19 @@ void Operation::start(Port& port, Nanos now) {
   encoding_ = {};
   widen();
   prepare_memory();
-  // A window smaller than two slices would never open, because a grant is due only when half of it was used.
-  const auto share = setup_.limits.staging_bytes / std::max<size_t>(1, plan_->partners.size());
+  // A window must hold at least two slices. A grant is due only when half of the window is used, so a smaller window would
+  // never open again.
+  const auto senders = plan_->partners.size() - plan_->only_confirming;
+  const auto share = setup_.limits.staging_bytes / std::max<size_t>(1, senders);
   setup_.limits.window_bytes = std::max<uint64_t>({setup_.limits.window_bytes, share, 2 * slice_elements_ * element_size_});
   make_lanes();
   if (plan_->relayed) begin_relay();
   prepared_ = true;
   if (lanes_left_ == 0) return finish({});
-  if (setup_.is_sent) {
-    for (uint32_t lane = 0; lane < lanes_.size(); ++lane) count_as_sent(lane, plan_->stages[lanes_[lane].stage]);
+  for (uint32_t lane = 0; lane < lanes_.size() && (setup_.already_sent || setup_.already_confirmed); ++lane) {
+    if (plan_->is_last(lanes_[lane].chunk)) continue;
+    if (plan_->is_confirmation(lanes_[lane].chunk) ? setup_.already_confirmed : setup_.already_sent)
+      count_as_sent(lane, plan_->stages[lanes_[lane].stage]);
   }
   for (const auto rank : plan_->partners) {
     const auto grant = flows_[rank].first_grant(setup_.limits);
@@ -57,15 +63,15 @@ void Operation::start(Port& port, Nanos now) {
   for (const auto index : plan_->order) slices = std::max(slices, slice_count(index));
   for (uint32_t slice = 0; slice < slices; ++slice) {
     for (const auto index : plan_->order) {
-      if (slice < slice_count(index)) make_ready(first_lane_[index] + slice);
+      if (slice < slice_count(index) && !plan_->answers_all(index)) make_ready(first_lane_[index] + slice);
     }
   }
   run(now);
   if (!done_) copy_local();
 }
 
-// Schedules that are not direct pass partial sums on, so 16-bit values would be rounded at every hop. Such an operation works
-// on an fp32 copy and rounds once at the end.
+// A schedule that is not direct sends partial sums, so 16-bit values would be rounded on each hop. The operation therefore
+// works on a copy in fp32, and rounds once at the end.
 void Operation::widen() {
   auto& q = setup_.request;
   const bool small_float = q.dtype == DType::f16 || q.dtype == DType::bf16;
@@ -76,7 +82,8 @@ void Operation::widen() {
   kernels::convert(DType::f32, wide_.data(), q.dtype, q.input, elements);
 }
 
-// The request as lanes see it: with widened values, or with an input that no incoming block can overwrite.
+// Returns the request with which the lanes work. Its values may be widened to fp32. Its input may be a copy, because blocks
+// that arrive would overwrite the original.
 static OperationRequest working_request(const OperationRequest& q, bool widened, std::vector<std::byte>& wide, uint32_t world) {
   auto w = q;
   if (widened) {
@@ -92,8 +99,8 @@ static OperationRequest working_request(const OperationRequest& q, bool widened,
   return w;
 }
 
-// If every input element is first encoded, or passed through a codec, that step initialises its error. Otherwise this function
-// initialises all errors.
+// Prepares encode_error. If encoding is the first thing that happens to every element of the input, the lanes initialise it.
+// Otherwise this function does.
 void Operation::begin_errors() {
   auto& q = setup_.request;
   if (q.encode_error == nullptr) return;
@@ -119,8 +126,12 @@ void Operation::prepare_memory() {
   const auto request = working_request(setup_.request, widened_, wide_, setup_.world);
   chunk_memory_.clear();
   size_t scratch_bytes = 0;
-  for (const auto& chunk : plan_->chunks) {
-    chunk_memory_.push_back(chunk_memory_of(request, chunk.chunk, plan_->partition(unit_elements_), setup_.self, setup_.world));
+  for (uint32_t i = 0; i < plan_->chunks.size(); ++i) {
+    const auto& chunk = plan_->chunks[i];
+    // The confirmation has no elements.
+    chunk_memory_.push_back(plan_->is_confirmation(i) ? ChunkMemory{}
+                                                      : chunk_memory_of(request, chunk.chunk, plan_->partition(unit_elements_),
+                                                                        setup_.self, setup_.world));
     if (chunk.recv_count > 0 && chunk_memory_.back().output == nullptr)
       scratch_bytes += chunk_memory_.back().elements * element_size_;
   }
@@ -173,7 +184,17 @@ void Operation::make_lanes() {
   oldest_ = 0;
 }
 
-// Fast path: this stage's messages to slot readers were sent before the lane enters the stage.
+// Starts the root's answer to all ranks, when all of them have been heard. Returns true if the lane is ready.
+bool Operation::confirm_if_all_heard() {
+  if (plan_->last_confirmation < 0 || ranks_heard_ + 1 < setup_.world) return false;
+  const auto lane = first_lane_[static_cast<size_t>(plan_->last_confirmation)];
+  if (lanes_[lane].entered || !plan_->answers_all(lanes_[lane].chunk)) return false;
+  make_ready(lane);
+  return lanes_[lane].ready;
+}
+
+// For the fast path: the messages of the stage to slot readers were sent before the lane enters the stage. This function counts
+// them.
 void Operation::count_as_sent(uint32_t index, const Stage& stage) {
   auto& lane = lanes_[index];
   lane.committed = true;
@@ -194,8 +215,8 @@ void Operation::count_send(Flow& flow, const Lane& lane, const Stage& stage) {
   if (counts_.sent_messages++ == 0) first_send_ = now_;
 }
 
-// Copies the blocks that a rank keeps for itself, which no schedule contains. Runs once, when this rank's messages are on their
-// way.
+// Copies the blocks that a rank keeps for itself, because schedules do not contain them. The copy is made once, after this rank
+// has sent its first messages.
 void Operation::copy_local() {
   if (std::exchange(copied_local_, true)) return;
   const auto& q = setup_.request;
@@ -205,9 +226,9 @@ void Operation::copy_local() {
                          : blocks                               ? setup_.self
                                                                 : 0;
   if (plan_->find(chunk) >= 0) return;
-  const auto place = chunk_memory_of(q, chunk, {.chunks = blocks ? setup_.world : 1}, setup_.self, setup_.world);
-  if (!place.wanted || place.input == nullptr || place.output == nullptr || place.input == place.output) return;
-  port_->copy_now(place.output, place.input, place.elements * element_bytes(q.dtype));
+  const auto memory = chunk_memory_of(q, chunk, {.chunks = blocks ? setup_.world : 1}, setup_.self, setup_.world);
+  if (!memory.wanted || memory.input == nullptr || memory.output == nullptr || memory.input == memory.output) return;
+  port_->copy_now(memory.output, memory.input, memory.elements * element_bytes(q.dtype));
 }
 
 void Operation::narrow() {
@@ -246,7 +267,7 @@ void Operation::fail_here(Status why) {
   fail(std::move(why), now_);
 }
 
-void Operation::fail_and_tell(Status why, Nanos now) {
+void Operation::fail_and_notify(Status why, Nanos now) {
   now_ = now;
   fail_here(std::move(why));
 }
@@ -254,11 +275,11 @@ void Operation::fail_and_tell(Status why, Nanos now) {
 void Operation::fail(Status why, Nanos now) {
   if (done_) return;
   now_ = now;
-  give_back_all();
+  release_all();
   finish(std::move(why));
 }
 
-void Operation::give_back_all() {
+void Operation::release_all() {
   for (auto& outgoing : slots_) port_->abandon(outgoing.slot);
   slots_.clear();
   for (size_t i = 0; i < arrivals_.size(); ++i) {
@@ -270,16 +291,14 @@ void Operation::give_back_all() {
 
 void Operation::cancelled() {
   for (size_t i = 0; i < arrivals_.size(); ++i) {
-    if (arrivals_.state(i) != ArrivalMap::State::placing) continue;
+    if (arrivals_.state(i) != ArrivalMap::State::receiving) continue;
     if (arrivals_.piece(i).staged) port_->release(arrivals_.piece(i));
     arrivals_.used(i);
   }
   for (uint32_t lane = 0; lane < messages_.size(); ++lane) drop_message(lane);
 }
 
-std::string Operation::label() const {
-  return std::string(name(setup_.request.collective)) + " " + std::to_string(setup_.number);
-}
+std::string Operation::label() const { return concat(name(setup_.request.collective), " ", setup_.number); }
 
 Report Operation::report(Nanos now) const {
   auto report = counts_;

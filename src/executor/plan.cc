@@ -4,6 +4,7 @@
 #include <string>
 #include <tuple>
 
+#include "base/concat.h"
 #include "schedules/relay.h"
 
 namespace unisono {
@@ -13,16 +14,15 @@ struct Flat {
   uint32_t chunk, round;
   Op op;
   Rank peer;
-  uint32_t position;  // in the schedule: sends keep the schedule's staggered order
+  uint32_t position;  // index of the step in the schedule, by which the sends keep the order of the schedule
 };
 
 Result<std::vector<Flat>> flatten(const Schedule& schedule, Rank self, uint32_t world) {
   std::vector<Flat> flat;
   for (const auto& step : schedule.steps) {
     if (step.peer >= world || step.peer == self || step.chunks.end > schedule.chunk_count) {
-      return Status(Code::internal, "schedule step names rank " + std::to_string(step.peer) + " of " + std::to_string(world) +
-                                        ", chunks up to " + std::to_string(step.chunks.end) + " of " +
-                                        std::to_string(schedule.chunk_count));
+      return Status(Code::internal, concat("schedule step names rank ", step.peer, " of ", world, ", chunks up to ",
+                                           step.chunks.end, " of ", schedule.chunk_count));
     }
     for (uint32_t chunk = step.chunks.begin; chunk < step.chunks.end; ++chunk) {
       flat.push_back({chunk, step.round, step.op, step.peer, static_cast<uint32_t>(flat.size())});
@@ -31,9 +31,9 @@ Result<std::vector<Flat>> flatten(const Schedule& schedule, Rank self, uint32_t 
   return flat;
 }
 
-// Orders chunks by their first appearance in the schedule.
+// Sorts the chunks by their first appearance in the schedule.
 void fill_order(const std::vector<Flat>& flat, Plan& plan) {
-  std::vector<std::pair<uint32_t, uint32_t>> first;  // position, chunk index
+  std::vector<std::pair<uint32_t, uint32_t>> first;  // (position, chunk index)
   first.reserve(plan.chunks.size());
   std::vector<uint32_t> position(plan.chunks.size(), UINT32_MAX);
   for (const auto& item : flat) {
@@ -45,7 +45,8 @@ void fill_order(const std::vector<Flat>& flat, Plan& plan) {
   for (const auto& [at, index] : first) plan.order.push_back(index);
 }
 
-// Appends the stage of items [begin, end), all of one chunk and round: sends in schedule order, then receives by rank.
+// Appends a stage. All `items` must belong to the same chunk and round. The sends keep the order of the schedule, and the
+// receives are sorted by rank.
 Status append_stage(std::span<const Flat> items, ChunkPlan& chunk, Plan& plan) {
   Stage stage;
   stage.round = items.front().round;
@@ -58,7 +59,7 @@ Status append_stage(std::span<const Flat> items, ChunkPlan& chunk, Plan& plan) {
   const auto receives = items.subspan(i);
   for (const auto& item : receives) {
     if (item.op != receives.front().op || (item.op == Op::recv_copy && receives.size() > 1)) {
-      return {Code::internal, "chunk " + std::to_string(chunk.chunk) + " is added and copied in one round"};
+      return {Code::internal, concat("chunk ", chunk.chunk, " is added and copied in one round")};
     }
     plan.peers.push_back(item.peer);
   }

@@ -26,7 +26,7 @@ TEST(Plan, two_step_starts_with_its_neighbours_chunk_and_receives_in_rank_order)
   EXPECT_EQ(plan->partners, (std::vector<Rank>{0, 2, 3}));
 }
 
-TEST(Plan, of_all_to_all_holds_only_this_ranks_chunks) {
+TEST(Plan, an_all_to_all_plan_holds_only_this_ranks_chunks) {
   const auto schedule =
       make_schedule({.collective = Collective::all_to_all, .kind = ScheduleKind::direct, .world = 5, .rank = 2});
   ASSERT_TRUE(schedule.ok());

@@ -1,4 +1,4 @@
-// Progress of an operation, and its timestamps.
+// The progress of an operation, and the times of its events.
 #pragma once
 
 #include <cstddef>
@@ -8,23 +8,24 @@
 
 namespace unisono {
 
-inline constexpr size_t pending_told_max = 64;  // limit of the ranks that progress() lists
+inline constexpr size_t pending_listed_max = 64;  // progress() lists at most this many ranks
 
-// The messages that an operation waits for now: missing ones of its earliest round and, in that round, of its first slice.
+// Says for what an operation waits now. If messages are missing, `phase` and `round` describe the missing messages of the
+// earliest round. Within that round, they describe those of the first slice.
 struct Progress {
   enum class Phase : uint8_t {
-    contributions,  // waits for messages to add
-    results,        // waits for messages to copy
-    sending,        // waits for receivers
-    working         // waits for nothing
+    contributions,  // waits for messages whose values are added
+    results,        // waits for messages whose values are copied
+    sending,        // waits for receivers to take messages
+    working         // waits for no message
   };
   Phase phase = Phase::working;
   uint32_t round = 0;
-  Nanos since = 0;  // the last event of any slice
+  Nanos since = 0;  // time of the last event in any slice
   uint64_t sent_bytes = 0, sent_total = 0, received_bytes = 0, received_total = 0;
 };
 
-// Timestamps; 0: it has not happened.
+// The times of an operation's events. 0: the event has not happened.
 struct OperationTimes {
   Nanos started = 0, first_send = 0, last_first_arrival = 0, last_receive = 0, ended = 0;
 };

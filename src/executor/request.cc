@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "schedules/collective_facts.h"
 
 namespace unisono {
 namespace {
 
-constexpr size_t unit_bytes = 64;  // chunk boundaries are multiples of it, so that kernels work on whole cache lines
+// chunk boundaries are multiples of this many bytes, so that kernels work on whole cache lines
+constexpr size_t unit_bytes = 64;
 
-// Units before a chunk. If they cannot be distributed evenly, the first chunks get one more.
+// Returns the number of units before a chunk. Without shares, all chunks have equal sizes. If some units are left over, each of
+// the first chunks gets one of them.
 size_t units_before(size_t units, uint32_t chunk, const Partition& partition) {
   if (partition.shares.empty()) {
     const size_t base = units / partition.chunks, extra = units % partition.chunks;
@@ -23,7 +26,7 @@ size_t units_before(size_t units, uint32_t chunk, const Partition& partition) {
   return units / all * before + units % all * before / all;
 }
 
-// Elements before a chunk.
+// Returns the number of elements before a chunk.
 size_t partition_begin(size_t count, size_t element_size, uint32_t chunk, const Partition& partition) {
   const size_t unit = partition.unit_elements != 0 ? partition.unit_elements : unit_bytes / element_size;
   return std::min(count, units_before((count + unit - 1) / unit, chunk, partition) * unit);
@@ -49,79 +52,79 @@ ChunkMemory part_of_tensor(const OperationRequest& q, uint32_t chunk, const Part
   const auto size = element_bytes(q.dtype);
   const auto begin = partition_begin(q.count, size, chunk, partition);
   const auto end = partition_begin(q.count, size, chunk + 1, partition);
-  ChunkMemory place{at(q.input, begin, q.dtype), at(q.output, begin, q.dtype), end - begin, true};
-  if (q.collective == Collective::broadcast && self != q.root) place.input = nullptr;
+  ChunkMemory memory{at(q.input, begin, q.dtype), at(q.output, begin, q.dtype), end - begin, true};
+  if (q.collective == Collective::broadcast && self != q.root) memory.input = nullptr;
   if (q.collective == Collective::reduce && self != q.root) {
-    place.output = nullptr;
-    place.wanted = false;
-    place.owned =
-        partition.chunks > 1 && chunk == self;  // a single chunk is summed on the way to the root, and completed there
+    memory.output = nullptr;
+    memory.wanted = false;
+    // If there is only one chunk, no rank owns it: each rank on the way to the root adds to it.
+    memory.owned = partition.chunks > 1 && chunk == self;
   }
-  if (q.collective == Collective::send) place.output = nullptr, place.wanted = false;
-  if (q.collective == Collective::recv) place.input = nullptr;
-  return place;
+  if (q.collective == Collective::send) memory.output = nullptr, memory.wanted = false;
+  if (q.collective == Collective::recv) memory.input = nullptr;
+  return memory;
 }
 
 ChunkMemory block_of_rank(const OperationRequest& q, uint32_t chunk, Rank self) {
-  ChunkMemory place;
+  ChunkMemory memory;
   switch (q.collective) {
     case Collective::reduce_scatter:
-      place.elements = block_count(q.send_counts, q.count, chunk);
-      place.input = at(q.input, block_begin(q.send_counts, q.count, chunk), q.dtype);
-      place.wanted = chunk == self;
-      if (q.in_place_blocks) place.output = at(q.output, block_begin(q.send_counts, q.count, chunk), q.dtype);
-      else if (place.wanted) place.output = at(q.output, 0, q.dtype);
+      memory.elements = block_count(q.send_counts, q.count, chunk);
+      memory.input = at(q.input, block_begin(q.send_counts, q.count, chunk), q.dtype);
+      memory.wanted = chunk == self;
+      if (q.in_place_blocks) memory.output = at(q.output, block_begin(q.send_counts, q.count, chunk), q.dtype);
+      else if (memory.wanted) memory.output = at(q.output, 0, q.dtype);
       break;
     case Collective::all_gather: {
       const auto begin = block_begin(q.recv_counts, q.count, chunk);
-      place.elements = block_count(q.recv_counts, q.count, chunk);
-      place.output = at(q.output, begin, q.dtype);
-      place.wanted = true;
-      if (chunk == self) place.input = q.in_place_blocks ? place.output : at(q.input, 0, q.dtype);
+      memory.elements = block_count(q.recv_counts, q.count, chunk);
+      memory.output = at(q.output, begin, q.dtype);
+      memory.wanted = true;
+      if (chunk == self) memory.input = q.in_place_blocks ? memory.output : at(q.input, 0, q.dtype);
       break;
     }
     case Collective::gather:
-      place.elements = chunk == self && self != q.root ? q.count : block_count(q.recv_counts, q.count, chunk);
-      place.wanted = self == q.root;
-      if (chunk == self) place.input = at(q.input, 0, q.dtype);
-      if (place.wanted) place.output = at(q.output, block_begin(q.recv_counts, q.count, chunk), q.dtype);
+      memory.elements = chunk == self && self != q.root ? q.count : block_count(q.recv_counts, q.count, chunk);
+      memory.wanted = self == q.root;
+      if (chunk == self) memory.input = at(q.input, 0, q.dtype);
+      if (memory.wanted) memory.output = at(q.output, block_begin(q.recv_counts, q.count, chunk), q.dtype);
       break;
     case Collective::scatter:
-      place.elements = chunk == self && self != q.root ? q.count : block_count(q.send_counts, q.count, chunk);
-      place.wanted = chunk == self;
-      if (self == q.root) place.input = at(q.input, block_begin(q.send_counts, q.count, chunk), q.dtype);
-      if (place.wanted) place.output = at(q.output, 0, q.dtype);
+      memory.elements = chunk == self && self != q.root ? q.count : block_count(q.send_counts, q.count, chunk);
+      memory.wanted = chunk == self;
+      if (self == q.root) memory.input = at(q.input, block_begin(q.send_counts, q.count, chunk), q.dtype);
+      if (memory.wanted) memory.output = at(q.output, 0, q.dtype);
       break;
     default: break;
   }
-  return place;
+  return memory;
 }
 
 ChunkMemory block_of_pair(const OperationRequest& q, uint32_t chunk, Rank self, uint32_t world) {
   const Rank source = chunk / world, destination = chunk % world;
-  ChunkMemory place;
+  ChunkMemory memory;
   if (source == self) {
-    place.elements = block_count(q.send_counts, q.count, destination);
-    place.input = at(q.input, block_begin(q.send_counts, q.count, destination), q.dtype);
+    memory.elements = block_count(q.send_counts, q.count, destination);
+    memory.input = at(q.input, block_begin(q.send_counts, q.count, destination), q.dtype);
   }
   if (destination == self) {
-    place.elements = block_count(q.recv_counts, q.count, source);
-    place.output = at(q.output, block_begin(q.recv_counts, q.count, source), q.dtype);
-    place.wanted = true;
+    memory.elements = block_count(q.recv_counts, q.count, source);
+    memory.output = at(q.output, block_begin(q.recv_counts, q.count, source), q.dtype);
+    memory.wanted = true;
   }
-  return place;
+  return memory;
 }
 
 bool sizes_per_pair(Collective collective) {
   return collective == Collective::all_to_all || collective == Collective::gather || collective == Collective::scatter;
 }
 
-// Block sizes that all ranks know; not for sizes per pair.
+// Returns the block sizes that all ranks know. The collective must not have a different size for each pair of ranks.
 const std::vector<size_t>& common_counts(const OperationRequest& q) {
   return q.collective == Collective::reduce_scatter ? q.send_counts : q.recv_counts;
 }
 
-// Elements of all blocks together, for collectives whose total size all ranks know.
+// Returns the number of elements of all blocks together. All ranks must know this number.
 uint64_t whole_elements(const OperationRequest& q, uint32_t world) {
   const bool blocks = (q.collective == Collective::reduce_scatter || q.collective == Collective::all_gather) &&
                       q.delivery == Delivery::reliable;
@@ -153,33 +156,25 @@ CallDescriptor describe(const OperationRequest& q, ScheduleKind schedule, uint64
   return {bits, amount};
 }
 
-std::string to_string(const CallDescriptor& d) {
+std::string to_string(const CallDescriptor& d, bool receives) {
   const auto collective = static_cast<Collective>(d.bits >> 28);
-  std::string text = name(collective);
-  text += "(";
-  text += name(static_cast<DType>(d.bits >> 24 & 15));
-  if (adds(collective)) {
-    text += std::string(" ") + name(static_cast<ReduceOp>(d.bits >> 20 & 15));
-  }
-  if (!sizes_per_pair(collective)) text += ", " + std::to_string(elements_of(d)) + " elements";
-  text += std::string(", ") + name(static_cast<ScheduleKind>(d.bits >> 16 & 15)) + ")";
-  return text;
+  const std::string schedule = std::string(name(static_cast<ScheduleKind>(d.bits >> 16 & 15))) + ")";
+  if (collective == Collective::barrier) return concat(name(collective), "(", schedule);
+  return concat(receives && collective == Collective::send ? name(Collective::recv) : name(collective), "(",
+                name(static_cast<DType>(d.bits >> 24 & 15)),
+                adds(collective) ? concat(" ", name(static_cast<ReduceOp>(d.bits >> 20 & 15))) : "",
+                sizes_per_pair(collective) ? "" : concat(", ", elements_of(d), " elements"), ", ", schedule);
 }
 
-std::string difference(const CallDescriptor& theirs, const CallDescriptor& ours) {
-  const bool visible = (theirs.bits >> 16) != (ours.bits >> 16) || elements_of(theirs) != elements_of(ours);
-  const bool agreed = theirs.amount >> amount_bits == ours.amount >> amount_bits;
-  return "calls " + to_string(theirs) + ", this rank calls " + to_string(ours) +
-         (visible   ? ""
-          : !agreed ? "; they differ in what the ranks must agree on (CallOptions::agreement)"
-                    : "; they differ in root, block sizes, slice size, or in whether and how they use a codec");
+bool differ_visibly(const CallDescriptor& a, const CallDescriptor& b) {
+  return a.bits >> 16 != b.bits >> 16 || elements_of(a) != elements_of(b);
 }
 
 uint64_t schedule_bytes(const OperationRequest& q, uint32_t world) {
   return sizes_per_pair(q.collective)
              ? 0
              : whole_elements(q, world) *
-                   element_bytes(q.dtype);  // if not all ranks know the sizes, the schedule must not depend on them
+                   element_bytes(q.dtype);  // the schedule must not depend on sizes that only some ranks know
 }
 
 uint64_t tensor_bytes(const OperationRequest& q, uint32_t world, Rank self) {

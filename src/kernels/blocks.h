@@ -1,10 +1,13 @@
-// Blocks: elements as codes of 2 to 8 bits, in groups that have a scale and a minimum each (docs/reference/wire_format.md has
-// the layout and why).
+// A block encodes elements as codes of 2 to 8 bits. The elements form groups, and each group has a scale and a minimum.
+// docs/reference/wire_format.md describes the layout and the reasons for it.
 //
-// One block is the encoding of `count` consecutive elements; groups are consecutive, the last may be partial. All sizes and
-// bits are those of the format, on every machine: little-endian, nothing of this host. Any alignment, any count. Every target
-// gives the reference's bytes; neither flush-to-zero nor denormals-are-zero changes them. Source: Flash Communication (arXiv
-// 2412.04964, 2508.03760) for groups, bit splitting and spikes; the layout and all rounding are ours.
+// A block encodes `count` consecutive elements. Each group consists of consecutive elements, and the last group may be partial.
+// The bytes of a block depend only on the format and the elements, and are little-endian on every machine. Any alignment and
+// any count are allowed.
+//
+// Every SIMD target (instruction set) writes the same bytes as the reference, even if the processor flushes denormals to zero.
+// Groups, bit splitting and spikes are from Flash Communication (arXiv 2412.04964, 2508.03760); the layout and the rounding are
+// not.
 #pragma once
 
 #include <array>
@@ -15,52 +18,56 @@
 
 namespace unisono::kernels {
 
-// The type of scales, minima and spikes. The numbers are part of the wire format.
+// The number type of scales, minima and spikes. The values of the enumerators are part of the wire format.
 enum class Metadata : uint8_t { f16 = 0, bf16 = 1, f32 = 2 };
 
 struct BlockFormat {
-  uint8_t bits = 8;      // of a code, 2 to 8
-  uint16_t group = 128;  // elements with one scale: 32, 64, 128 or 256
+  uint8_t bits = 8;      // bits of one code, 2 to 8
+  uint16_t group = 128;  // number of elements that share a scale: 32, 64, 128 or 256
   Metadata metadata = Metadata::f16;
-  bool spikes = false;  // a group's smallest and largest element stand beside its codes
-  bool poison = false;  // what is too large for the metadata, or for the type decoded to, becomes NaN; else it saturates. Not
-                        // in the bytes
+  // True: the smallest and the largest element of each group (its spikes) are stored as numbers, not as codes.
+  bool spikes = false;
+  // Says what happens to a value that is too large for the metadata, or for the type to which a block is decoded. If true, it
+  // becomes NaN. If false, it saturates. The flag is not sent with the block.
+  bool poison = false;
 
   bool valid() const;
   friend bool operator==(const BlockFormat&, const BlockFormat&) = default;
 };
 
-// Where the parts of a block begin, in bytes.
+// The offsets of the parts of a block, in bytes. One kind of part is the plane, which holds certain bits of all codes.
 struct BlockLayout {
   struct Plane {
-    uint8_t width = 0;  // bits of each code
-    uint8_t shift = 0;  // of the plane's bits in the code
+    uint8_t width = 0;  // number of bits of each code that are in this plane
+    uint8_t shift = 0;  // position in the code of the lowest of these bits
     size_t offset = 0;
   };
-  std::array<Plane, 3> planes{};  // the widest first; width 0: there are no more
-  size_t padding = 0;             // zero bytes up to a multiple of 4
-  size_t scales = 0;              // (scale, minimum) per group
-  size_t spikes = 0;              // (lowest, highest) per group
-  size_t places = 0;              // their indices in the group, a byte each
-  size_t bytes = 0;               // of the block
-  size_t count = 0;               // of its elements
+  std::array<Plane, 3> planes{};  // the widest plane comes first; unused entries have width 0
+  size_t padding = 0;             // offset of zero bytes, which align the scales to 4 bytes
+  size_t scales = 0;              // offset of the (scale, minimum) pairs, one pair per group
+  size_t spikes = 0;              // offset of the (lowest, highest) pairs, one pair per group
+  size_t spike_indices = 0;       // offset of the indices of the spikes in their groups, one byte for each spike
+  size_t bytes = 0;               // size of the whole block
+  size_t count = 0;               // number of elements in the block
 };
 BlockLayout layout_of(const BlockFormat& format, size_t count);
 inline size_t block_bytes(const BlockFormat& format, size_t count) { return layout_of(format, count).bytes; }
 
-// Special values that were met while encoding or decoding. Each call adds to the counts.
+// Counts special values. Encoding and decoding add to the counts.
 struct BlockCounts {
-  uint64_t saturated = 0;         // elements that were too large
-  uint64_t nonfinite_groups = 0;  // groups that became NaN, because a NaN or an infinity was in them
+  uint64_t saturated = 0;  // elements that were too large
+  // Groups that became NaN, because they held a NaN, an infinity, or (with `poison`) a value that was too large.
+  uint64_t nonfinite_groups = 0;
 };
 
-// `from` and `to` are f32, f16 or bf16. The block and the elements do not overlap.
+// In all functions below, `from` and `to` must be f32, f16 or bf16. The block and the elements must not overlap.
 void encode_block(const BlockFormat& format, DType from, const void* elements, size_t count, void* block, BlockCounts& counts);
 void encode_block_reference(const BlockFormat& format, DType from, const void* elements, size_t count, void* block,
                             BlockCounts& counts);
 
-// Elements [first, first + count) of a block: whole groups, but that the last may be the block's last. A block may be made and
-// read part by part, also by several threads. Where a part is meant, `elements` and `sums` are those of the part.
+// A part of a block: the elements [first, first + count). A part consists of whole groups, but the last group of the block may
+// be partial. The parts of a block may be encoded or decoded separately, also by several threads. `elements` and `sums` point
+// to the first element of the part.
 struct BlockPart {
   size_t first = 0, count = 0;
 };
@@ -70,20 +77,23 @@ void decode_part(const BlockFormat& format, const BlockLayout& layout, BlockPart
                  void* elements, BlockCounts& counts);
 void decode_add_part(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, void* sums);
 
-// Whether these are the bytes of a block that encode_block could have written, up to what no decoder can tell. Callers check
-// bytes from elsewhere with it before they decode them. Decoding other bytes stays inside its memory, but its values mean
-// nothing.
+// Returns whether encode_block could have written these bytes, as far as a decoder can tell. Callers use this function to check
+// received bytes before they decode them. Without the check, decoding still stays inside the buffers, but the values may be
+// meaningless.
 bool is_block(const BlockFormat& format, const void* block, size_t bytes, size_t count);
 
-// Into a narrower type: rounded to nearest even, and what is finite stays finite (counted as saturated) unless format.poison.
+// If `to` is a 16-bit type, values are rounded to nearest even. A finite value that is too large for `to` saturates and is
+// counted. With format.poison, it becomes NaN.
 void decode_block(const BlockFormat& format, const void* block, size_t count, DType to, void* elements, BlockCounts& counts);
 void decode_block_reference(const BlockFormat& format, const void* block, size_t count, DType to, void* elements,
                             BlockCounts& counts);
-// sums[i] = sums[i] + decoded[i], in fp32; a NaN is the one positive quiet NaN, as in Reduction.
+// Adds decoded elements to sums: sums[i] += decoded[i], in fp32. If a result is NaN, it is always the positive quiet NaN, as
+// for Reduction in kernels/dispatch.h.
 void decode_add_block(const BlockFormat& format, const void* block, size_t count, void* sums);
 void decode_add_block_reference(const BlockFormat& format, const void* block, size_t count, void* sums);
 
-// Replaces a finite value that is too large for a 16-bit type by the type's largest, or with poison by NaN. Infinities stay.
+// Replaces finite values that are too large for the 16-bit type `to`. The new value is NaN if `poison`, and otherwise the
+// type's largest number with the same sign. Infinities stay.
 void bound_values(DType to, float* values, size_t count, bool poison, BlockCounts& counts);
 
 }  // namespace unisono::kernels

@@ -1,5 +1,5 @@
-// Blocks of many groups: the kernels take 16 groups at a time and send rare groups to the reference. Wherever those lie, the
-// bytes are the reference's.
+// Blocks of many groups. The kernels process 16 groups at a time and leave unusual groups to the reference. An unusual group
+// may be anywhere in a block; the kernels must still write the same bytes as the reference.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,20 +18,20 @@ namespace {
 
 float uniform(Random& random) { return static_cast<float>(random.below(1u << 24)) / (1u << 23) - 1; }
 
-// One group, of a kind that comes up in practice or that the kernels treat apart.
+// Fills one group with values of a random kind. Some kinds are common in practice; the kernels handle the others specially.
 void fill_group(Random& random, float* values, size_t size) {
   const uint64_t kind = random.below(16);
   const auto some = [&]() -> float& { return values[random.below(size)]; };
   for (size_t i = 0; i < size; ++i) {
     const float u = uniform(random);
     switch (kind) {
-      case 0: values[i] = std::max(u, 0.0f); break;  // many lowest ones
+      case 0: values[i] = std::max(u, 0.0f); break;  // many elements equal to the minimum
       case 1: values[i] = std::min(u, 0.0f); break;
       case 2: values[i] = -0.0f; break;
-      case 3: values[i] = u < 0.9f ? 0.0f : u * 1e-31f; break;  // zero, or as good as zero
-      case 4: values[i] = u * 0x1p-98f; break;                  // too small to need no bounds
+      case 3: values[i] = u < 0.9f ? 0.0f : u * 1e-31f; break;  // zeros and values that count as zero
+      case 4: values[i] = u * 0x1p-98f; break;                  // so small that codes must be clamped to their range
       case 5: values[i] = std::ldexp(u, -90 - static_cast<int>(random.below(60))); break;
-      case 6: values[i] = static_cast<float>(random.below(3)); break;  // few values, many times
+      case 6: values[i] = static_cast<float>(random.below(3)); break;  // a few different values, each many times
       case 7: values[i] = u * 60000; break;
       case 8: values[i] = u * 0x1p125f; break;
       default: values[i] = u;
@@ -41,7 +41,8 @@ void fill_group(Random& random, float* values, size_t size) {
   if (kind == 10) some() = random.below(2) == 0 ? 66000.0f : -0x1.8p126f;
   if (kind == 11) some() = some() = 65504;
   if (kind == 12) some() = 1e6f, some() = -1e-30f;
-  if (kind == 13) values[random.below(2) * (size - 1)] = 7, values[random.below(2) * (size - 1)] = -7;  // spikes at the ends
+  // spikes at the first and last element
+  if (kind == 13) values[random.below(2) * (size - 1)] = 7, values[random.below(2) * (size - 1)] = -7;
 }
 
 std::vector<BlockFormat> formats(Random& random) {
@@ -93,11 +94,11 @@ void check_all_targets(const BlockFormat& f, DType type, const BlockBytes& eleme
   force_target("");
 }
 
-TEST(BlockKernels, take_many_groups_as_the_reference_takes_each) {
+TEST(BlockKernels, equal_the_reference_for_many_groups) {
   Random random(23);
   for (const auto& f : formats(random)) {
     for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
-      // Up to three batches of 16 groups; sometimes whole ones, most times a part of one and of a group.
+      // Up to three batches of 16 groups. The last batch and the last group are mostly incomplete.
       const size_t groups = 1 + random.below(48), count = groups * f.group - (random.below(3) == 0 ? 0 : random.below(f.group));
       Floats values(groups * f.group), sums(count);
       for (size_t i = 0; i < values.size(); i += f.group) fill_group(random, values.data() + i, f.group);
@@ -108,7 +109,8 @@ TEST(BlockKernels, take_many_groups_as_the_reference_takes_each) {
   }
 }
 
-// Such values are compared as zero, but have codes of their own: beyond the ends of the grid, were these not bounds.
+// A value below 2^-100 counts as zero in comparisons. But its code is computed from its true value, and may then be outside the
+// range of codes. So the code must be clamped.
 TEST(BlockKernels, values_that_count_as_zero_have_codes_of_the_grid) {
   for (uint8_t bits = 2; bits <= 8; ++bits) {
     for (const auto metadata : {Metadata::bf16, Metadata::f32}) {

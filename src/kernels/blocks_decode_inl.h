@@ -1,8 +1,8 @@
-// Whole groups out of a block, 16 at a time: their scales and minima side by side, then codes into registers and from there, as
-// values, to where they are wanted. Spikes take their places afterwards.
+// Decodes whole groups of a block, 16 at a time (a batch). First, the scales and minima of the 16 groups are loaded. Then codes
+// are decoded in registers, and the values are stored at the destination or added to it. Spikes are written last.
 //
-// A part of blocks_simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's
-// idiom).
+// This file is part of blocks_simd.cc, which is compiled once per instruction set. Therefore the include guard opens again for
+// each instruction set (Highway's idiom).
 #if defined(UNISONO_KERNELS_BLOCKS_DECODE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifndef UNISONO_KERNELS_BLOCKS_DECODE_INL_H
 #define UNISONO_KERNELS_BLOCKS_DECODE_INL_H
@@ -26,10 +26,11 @@ namespace HWY_NAMESPACE {
 
 // A batch of groups that is being decoded.
 struct Decoding {
-  size_t first, groups, group;  // first: index in the block; then up to 16 groups of `group` elements each
-  Numbers scale, minimum;       // by group; both are NaN if the stored scale is NaN
-  Numbers low, high;            // by group: its two spikes; NaN if the stored scale is NaN
-  size_t ahead;                 // elements from this batch to the next whole one; 0: none follows
+  // `first`: index of the first element in the block; `groups`: at most 16, each of `group` elements
+  size_t first, groups, group;
+  Numbers scale, minimum;  // one number per group; both are NaN if the stored scale is NaN
+  Numbers low, high;       // the two spikes of each group; NaN if the stored scale is NaN
+  size_t ahead;            // distance in elements to the next batch, which is prefetched; 0: no full batch follows
 };
 
 HWY_INLINE void load_headers(const BlockFormat& format, const BlockLayout& layout, const std::byte* block, Decoding& now) {
@@ -44,7 +45,7 @@ HWY_INLINE void load_headers(const BlockFormat& format, const BlockLayout& layou
   }
 }
 
-// Decoded values are either stored in this type, or added to fp32 values.
+// The use of decoded values: they are stored in the given type, or added to fp32 values.
 enum class Purpose : uint8_t { set_f32, set_f16, set_bf16, add };
 
 // Stores two vectors of values at any address, or adds them to the values there.
@@ -62,14 +63,14 @@ HWY_INLINE void put(F first, F second, uint8_t* at) {
   store<float>(second, at + vector_bytes);
 }
 
-// Writes the decoded values to `to`, at any address.
+// Stores the decoded values at `to`, or adds them to the values there. `to` may have any alignment.
 template <int bits, Purpose purpose>
 void decode_groups(const BlockLayout& layout, const std::byte* block, const Decoding& now, uint8_t* to) {
   constexpr size_t value_bytes = purpose == Purpose::set_f16 || purpose == Purpose::set_bf16 ? 2 : 4;
   HWY_ALIGN uint8_t buffer[code_lanes];
   const int group_shift = std::countr_zero(now.group);
   for (size_t at = 0; at < now.groups * now.group; at += code_lanes) {
-    // Sums are read, the first of them where spikes belong; and lines that will be written to have to come as well.
+    // Prefetches the destination. Sums are read, and even a cache line that is overwritten must first be loaded.
     for (size_t line = 0; value_bytes == 4 && line < 4 * code_lanes; line += cache_line_bytes)
       hwy::Prefetch(to + (at + now.ahead) * 4 + line);
     const uint8_t* codes = buffer;
@@ -112,40 +113,40 @@ DecodeGroups decode_groups_to(DType to, int bits) {
 
 // ---- spikes
 
-// Where a batch's spikes belong, among elements at any address.
-struct SpikeSpots {
-  uint8_t* at[2 * batch_groups];  // null: beyond the group, which no block has
+// The addresses of the elements that are spikes, for all groups of a batch. They may have any alignment.
+struct SpikeAddresses {
+  uint8_t* at[2 * batch_groups];  // null: the stored index is outside the group, which is impossible in a valid block
 };
 
-HWY_INLINE SpikeSpots find_spots(const BlockLayout& layout, const std::byte* block, const Decoding& now, uint8_t* elements,
-                                 size_t value_bytes) {
-  SpikeSpots spots;
-  const std::byte* const places = block + layout.places + now.first / now.group * 2;
+HWY_INLINE SpikeAddresses spike_addresses_of(const BlockLayout& layout, const std::byte* block, const Decoding& now,
+                                             uint8_t* elements, size_t value_bytes) {
+  SpikeAddresses addresses;
+  const std::byte* const spike_indices = block + layout.spike_indices + now.first / now.group * 2;
   for (size_t i = 0; i < 2 * now.groups; ++i) {
-    const auto place = static_cast<size_t>(places[i]);
-    spots.at[i] = place < now.group ? elements + (i / 2 * now.group + place) * value_bytes : nullptr;
+    const auto index = static_cast<size_t>(spike_indices[i]);
+    addresses.at[i] = index < now.group ? elements + (i / 2 * now.group + index) * value_bytes : nullptr;
   }
-  return spots;
+  return addresses;
 }
 
-// In the order in which they stand: the highest last.
+// Writes the low spike of each group, then the high spike. If both have the same index, the high spike remains.
 template <typename Value>
-HWY_INLINE void set_spikes(const SpikeSpots& spots, size_t groups, const Value* low, const Value* high) {
+HWY_INLINE void set_spikes(const SpikeAddresses& addresses, size_t groups, const Value* low, const Value* high) {
   for (size_t i = 0; i < 2 * groups; ++i) {
-    if (spots.at[i] != nullptr) std::memcpy(spots.at[i], (i % 2 == 0 ? low : high) + i / 2, sizeof(Value));
+    if (addresses.at[i] != nullptr) std::memcpy(addresses.at[i], (i % 2 == 0 ? low : high) + i / 2, sizeof(Value));
   }
 }
 
-HWY_INLINE void set_spikes_as(DType to, const SpikeSpots& spots, const Decoding& now) {
-  if (to == DType::f32) return set_spikes(spots, now.groups, now.low.of, now.high.of);
+HWY_INLINE void set_spikes_as(DType to, const SpikeAddresses& addresses, const Decoding& now) {
+  if (to == DType::f32) return set_spikes(addresses, now.groups, now.low.of, now.high.of);
   uint16_t low[batch_groups], high[batch_groups];
   convert(to, low, DType::f32, now.low.of, batch_groups);
   convert(to, high, DType::f32, now.high.of, batch_groups);
-  set_spikes(spots, now.groups, low, high);
+  set_spikes(addresses, now.groups, low, high);
 }
 
-// Adds to what was there before the codes' values were added.
-HWY_INLINE void add_spikes(const SpikeSpots& spots, const float* before, const Decoding& now) {
+// Sets each sum that has a spike to before + spike. `before` is the value of the sum before decode_groups() added a code to it.
+HWY_INLINE void add_spikes(const SpikeAddresses& addresses, const float* before, const Decoding& now) {
   Numbers low, high;
   for (size_t i = 0; i < now.groups; ++i) {
     low.of[i] = before[2 * i] + now.low.of[i];
@@ -153,15 +154,16 @@ HWY_INLINE void add_spikes(const SpikeSpots& spots, const float* before, const D
     if (std::isnan(low.of[i])) low.of[i] = quiet_nan;
     if (std::isnan(high.of[i])) high.of[i] = quiet_nan;
   }
-  set_spikes(spots, now.groups, low.of, high.of);
+  set_spikes(addresses, now.groups, low.of, high.of);
 }
 
-// ---- all together
+// ---- decoding a part
 
-// Without a true fma, fp32 scales would be rounded twice.
+// Returns whether the product of a code and a scale is not rounded before it is added. Without a true fma, it would be rounded
+// if the scale is fp32.
 constexpr bool exact_products(Metadata type) { return HWY_NATIVE_FMA != 0 || type != Metadata::f32; }
 
-// Calls take(done, batch) for each batch of the part, `done` elements after its beginning, in order.
+// Calls take(done, batch) for each batch of the part, in order. `done` is the number of elements before the batch.
 template <typename Take>
 HWY_INLINE void each_batch(const BlockFormat& format, const BlockLayout& layout, size_t first, size_t whole,
                            const std::byte* block, Take take) {
@@ -176,8 +178,8 @@ HWY_INLINE void each_batch(const BlockFormat& format, const BlockLayout& layout,
   }
 }
 
-// Groups with values that may be too large for the type are decoded again by the reference. No value is further from 0 than
-// both ends of its group's grid, or than its spikes.
+// Lets the reference decode a group again if the group may hold values that are too large for `to`. The value with the largest
+// magnitude is at one end of the group's range of codes, or it is a spike.
 HWY_INLINE void decode_large_again(const BlockFormat& format, const BlockLayout& layout, const std::byte* block,
                                    const Decoding& now, DType to, std::byte* at, BlockCounts& counts) {
   const float steps = static_cast<float>((1u << format.bits) - 1), limit = to == DType::f16 ? 65504.0f : 0x1p127f;
@@ -200,7 +202,7 @@ void decode(const BlockFormat& format, const BlockLayout& layout, BlockPart part
     auto* const at = after(elements, to, done);
     auto* const there = reinterpret_cast<uint8_t*>(at);
     groups(layout, block, now, there);
-    if (format.spikes) set_spikes_as(to, find_spots(layout, block, now, there, element_bytes(to)), now);
+    if (format.spikes) set_spikes_as(to, spike_addresses_of(layout, block, now, there, element_bytes(to)), now);
     if (to != DType::f32) decode_large_again(format, layout, block, now, to, at, counts);
   });
   decode_part_reference(format, layout, rest_of(part, whole), block, to, after(elements, to, whole), counts);
@@ -214,13 +216,13 @@ void decode_add(const BlockFormat& format, const BlockLayout& layout, BlockPart 
   each_batch(format, layout, part.first, whole, block, [&](size_t done, const Decoding& now) HWY_ATTR {
     auto* const at = reinterpret_cast<uint8_t*>(after(sums, DType::f32, done));
     if (!format.spikes) return groups(layout, block, now, at);
-    const auto spots = find_spots(layout, block, now, at, 4);
+    const auto addresses = spike_addresses_of(layout, block, now, at, 4);
     float before[2 * batch_groups] = {};
     for (size_t i = 0; i < 2 * now.groups; ++i) {
-      if (spots.at[i] != nullptr) std::memcpy(&before[i], spots.at[i], 4);
+      if (addresses.at[i] != nullptr) std::memcpy(&before[i], addresses.at[i], 4);
     }
     groups(layout, block, now, at);
-    add_spikes(spots, before, now);
+    add_spikes(addresses, before, now);
   });
   decode_add_part_reference(format, layout, rest_of(part, whole), block, after(sums, DType::f32, whole));
 }

@@ -1,10 +1,12 @@
-// Encodes whole groups into a block, 16 at a time: first their ranges, then their scales side by side (the kernel would have to
-// wait for the divisions of a single group), then their codes. The last pass finds in the first-level cache what the first has
-// read.
+// Encodes whole groups into a block, 16 at a time (a batch): first it finds the ranges of the 16 groups, then their scales,
+// then their codes. Scales are computed together, because the divisions of a single group would stall the kernel. When the
+// codes are computed, the elements are still in the first-level cache.
 //
-// All groups take the same way; the few for which it gives wrong bytes (no numbers, too large, too small) are done again by the
-// reference. A part of blocks_simd.cc, compiled once per instruction set like it: the include guard opens again for each
-// (Highway's idiom).
+// At first, all groups are encoded in the same way. The result is wrong for groups with NaN, infinity, or values that are too
+// large or too small. The reference encodes these groups again.
+//
+// This file is part of blocks_simd.cc, which is compiled once per instruction set. Therefore the include guard opens again for
+// each instruction set (Highway's idiom).
 #if defined(UNISONO_KERNELS_BLOCKS_ENCODE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifndef UNISONO_KERNELS_BLOCKS_ENCODE_INL_H
 #define UNISONO_KERNELS_BLOCKS_ENCODE_INL_H
@@ -25,18 +27,19 @@ HWY_BEFORE_NAMESPACE();
 namespace unisono::kernels {
 namespace HWY_NAMESPACE {
 
-// Codes are packed so many at a time: one vector of the plane of 4 bits.
+// This many codes are packed together. Their 4-bit plane fills one vector.
 constexpr size_t packed_codes = 2 * code_lanes;
 
-// The codes of values [at, at + code_lanes) of the batch. Each half of them always belongs to one group.
+// Returns the codes of the values [at, at + code_lanes) of the batch. The first half of them belongs to a single group, and so
+// does the second half.
 template <int bits, bool spikes>
 HWY_INLINE CodeVector codes_of(const Batch& batch, size_t at, int group_shift) {
-  // Added to this, a number from 0 to 2^22 is rounded to nearest even, and stands in the low bits.
+  // If 0 <= x <= 2^22, the sum x + 1.5 * 2^23 rounds x to nearest even, and its low bits hold the result.
   const auto to_integer = set(0x1.8p23f);
   const auto code = [&](size_t i, F minimum, F inverse) HWY_ATTR {
     const auto t = hn::Mul(hn::Sub(load<float>(batch.values + (at + i * float_lanes) * 4), minimum), inverse);
     const auto number = bits_of(hn::Add(t, to_integer));
-    return spikes ? hn::And(number, all((1u << bits) - 1)) : number;  // a spike may give any
+    return spikes ? hn::And(number, all((1u << bits) - 1)) : number;  // a spike may be outside the range of codes
   };
   const size_t g0 = at >> group_shift, g1 = (at + 2 * float_lanes) >> group_shift;
   const auto minimum0 = set(batch.minimum.of[g0]), inverse0 = set(batch.inverse.of[g0]);
@@ -45,7 +48,7 @@ HWY_INLINE CodeVector codes_of(const Batch& batch, size_t at, int group_shift) {
                     code(3, minimum1, inverse1));
 }
 
-// Spikes have the code 0.
+// Sets the code at index `at` to 0, the code of a spike.
 template <int bits>
 HWY_INLINE void clear_code(const BlockLayout& layout, std::byte* block, size_t at) {
   size_t offset = 0;
@@ -56,13 +59,13 @@ HWY_INLINE void clear_code(const BlockLayout& layout, std::byte* block, size_t a
 }
 
 template <int bits>
-void place_spikes(const Batch& batch, const BlockLayout& layout, size_t first, std::byte* block) {
-  std::byte* places = block + layout.places + first / batch.group * 2;
+void store_spike_indices(const Batch& batch, const BlockLayout& layout, size_t first, std::byte* block) {
+  std::byte* spike_indices = block + layout.spike_indices + first / batch.group * 2;
   for (size_t i = 0; i < batch.groups; ++i, first += batch.group) {
     for (const float at : {batch.low_at.of[i], batch.high_at.of[i]}) {
-      const auto place = static_cast<size_t>(static_cast<int32_t>(at));
-      *places++ = static_cast<std::byte>(place);
-      clear_code<bits>(layout, block, first + place);
+      const auto index = static_cast<size_t>(static_cast<int32_t>(at));
+      *spike_indices++ = static_cast<std::byte>(index);
+      clear_code<bits>(layout, block, first + index);
     }
   }
 }
@@ -76,7 +79,7 @@ void make_codes(const Batch& batch, const BlockLayout& layout, size_t first, std
     const auto codes = codes_of<bits, spikes>(batch, at, group_shift);
     pack_planes<bits>(codes, codes_of<bits, spikes>(batch, at + code_lanes, group_shift), layout, block, first + at);
   }
-  if constexpr (spikes) place_spikes<bits>(batch, layout, first, block);
+  if constexpr (spikes) store_spike_indices<bits>(batch, layout, first, block);
 }
 
 using MakeCodes = void (*)(const Batch& batch, const BlockLayout& layout, size_t first, std::byte* block);
@@ -94,7 +97,7 @@ MakeCodes make_codes_of(int bits) {
   }
 }
 
-// ---- all together
+// ---- encoding a part
 
 using MakeRanges = void (*)(const BlockFormat& format, const uint8_t* elements, Batch& batch);
 

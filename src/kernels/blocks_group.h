@@ -1,5 +1,5 @@
-// One group of a block: what is said of it, how that is rounded, and where it stands. Shared by the reference and the SIMD
-// kernels.
+// One group of a block: the numbers in its header, how they are rounded, and how they are stored. The reference and the SIMD
+// kernels share these functions.
 #pragma once
 
 #include <algorithm>
@@ -14,25 +14,25 @@
 namespace unisono::kernels {
 
 inline constexpr uint32_t group_max = 256;
-inline constexpr uint32_t nobody = UINT32_MAX;
-inline constexpr float tiny = 0x1p-100f;  // what is smaller counts as zero, so that denormals never matter
+inline constexpr uint32_t no_index = UINT32_MAX;
+inline constexpr float tiny = 0x1p-100f;  // magnitudes below this count as zero, so denormals never matter
 inline constexpr float quiet_nan = std::numeric_limits<float>::quiet_NaN();
 
 constexpr size_t metadata_bytes(Metadata type) { return type == Metadata::f32 ? 4 : 2; }
-// The largest magnitude that is taken as it is, and the smallest scale that is not zero.
+// largest() is the largest magnitude that encoding does not change. smallest_scale() is the smallest scale that is not zero.
 constexpr float largest(Metadata type) { return type == Metadata::f16 ? 65504.0f : 0x1p126f; }
 constexpr float smallest_scale(Metadata type) { return type == Metadata::f16 ? 0x1p-24f : tiny; }
 
-// As it is compared and stored.
+// Returns 0 if the magnitude is below `tiny`, and otherwise the value itself. Comparisons and headers use the result.
 inline float comparable(float value) { return std::fabs(value) < tiny ? 0.0f : value; }
 
 enum class Rounding : uint8_t { down, up, near };
 
-// The value of the metadata's type that is the largest not above, the smallest not below, or the nearest (ties to even). For
-// finite values of the type's range; exact in fp32, and never -0.
+// Rounds the value to a number of the metadata's type. It is rounded down, up, or to nearest (ties to even). The value must be
+// finite and in the range of the type. The result is exact in fp32, and is never -0.
 inline float rounded(Metadata type, float value, Rounding rounding) {
   if (type == Metadata::f32) return value + 0.0f;
-  if (type == Metadata::f16 && std::fabs(value) < 0x1p-14f) {  // subnormal: whole multiples of 2^-24
+  if (type == Metadata::f16 && std::fabs(value) < 0x1p-14f) {  // subnormal numbers are multiples of 2^-24
     const float steps = value * 0x1p24f;
     const float whole = rounding == Rounding::down ? std::floor(steps)
                         : rounding == Rounding::up ? std::ceil(steps)
@@ -41,7 +41,8 @@ inline float rounded(Metadata type, float value, Rounding rounding) {
   }
   const uint32_t bits = std::bit_cast<uint32_t>(value), unit = type == Metadata::f16 ? 1u << 13 : 1u << 16;
   const bool negative = (bits >> 31) != 0;
-  // The rounding adds this to the magnitude and then cuts the low bits off. A carry raises the exponent, as it should.
+  // To round, this number is added to the magnitude, and then the low bits are cleared. A carry out of the mantissa raises the
+  // exponent, as it should.
   const uint32_t added = rounding == Rounding::near               ? unit / 2 - 1 + (bits / unit & 1)
                          : (rounding == Rounding::up) != negative ? unit - 1
                                                                   : 0;
@@ -50,14 +51,15 @@ inline float rounded(Metadata type, float value, Rounding rounding) {
 
 struct GroupHeader {
   float scale = 0, minimum = 0;
-  float low = 0, high = 0;  // spikes, where they are reserved
-  uint32_t low_at = nobody, high_at = nobody;
+  float low = 0, high = 0;  // the spikes, if the format has spikes
+  uint32_t low_at = no_index, high_at = no_index;
 
   bool poisoned() const { return std::isnan(scale); }
   bool is_spike(uint32_t i) const { return i == low_at || i == high_at; }
 };
 
-// From the extent of those that have codes. Rounded so that the codes' grid covers it.
+// Sets scale and minimum such that codes can represent the values from `low` to `high`. They are rounded in such a way that the
+// codes cover this range.
 inline void set_scale(const BlockFormat& format, float low, float high, GroupHeader& header) {
   const auto steps = static_cast<float>((1u << format.bits) - 1);
   header.minimum = rounded(format.metadata, low, Rounding::down);
@@ -70,11 +72,11 @@ void store_header(const BlockFormat& format, const BlockLayout& layout, size_t g
                   std::byte* block);
 GroupHeader load_header(const BlockFormat& format, const BlockLayout& layout, size_t group, const std::byte* block);
 
-// The reference, for one group whose values are fp32: header and codes; counts what it meets.
+// The reference encoder for one group of fp32 values. It writes header and codes, and counts special values in `counts`.
 void encode_group(const BlockFormat& format, const float* values, uint32_t size, GroupHeader& header, uint8_t* codes,
                   BlockCounts& counts);
 
-// The reference for a part of a block; for the kernels too, which take whole groups only.
+// The reference for a part of a block. The SIMD kernels call it for the elements at the end that do not fill whole groups.
 void encode_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from,
                            const void* elements, void* block, BlockCounts& counts);
 void decode_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, DType to,
@@ -88,7 +90,7 @@ inline const std::byte* after(const void* elements, DType type, size_t count) {
 inline std::byte* after(void* elements, DType type, size_t count) {
   return static_cast<std::byte*>(elements) + count * element_bytes(type);
 }
-// The rest of a part behind its first `whole` elements, which are whole groups.
+// Returns the part without its first `whole` elements, which must be whole groups.
 inline BlockPart rest_of(BlockPart part, size_t whole) { return {part.first + whole, part.count - whole}; }
 
 }  // namespace unisono::kernels

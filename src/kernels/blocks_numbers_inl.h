@@ -1,7 +1,7 @@
-// Scales, minima and spikes of 16 groups at once: how they are rounded, and how they stand in a block.
+// The scales, minima and spikes of 16 groups at once: how they are rounded, and how they are stored in a block.
 //
-// A part of blocks_simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's
-// idiom).
+// This file is part of blocks_simd.cc, which is compiled once per instruction set. Therefore the include guard opens again for
+// each instruction set (Highway's idiom).
 #if defined(UNISONO_KERNELS_BLOCKS_NUMBERS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifndef UNISONO_KERNELS_BLOCKS_NUMBERS_INL_H
 #define UNISONO_KERNELS_BLOCKS_NUMBERS_INL_H
@@ -27,7 +27,7 @@ constexpr size_t cache_line_bytes = 64;
 
 using F = Vec<float>;
 
-// A number of each group of a batch.
+// One number for each group of a batch (the groups that are processed together).
 struct alignas(64) Numbers {
   float of[batch_groups] = {};
 };
@@ -36,7 +36,7 @@ HWY_INLINE F set(float value) { return hn::Set(Tag<float>(), value); }
 HWY_INLINE F load_numbers(const Numbers& numbers, size_t i) { return hn::Load(Tag<float>(), numbers.of + i); }
 HWY_INLINE void store_numbers(F value, size_t i, Numbers& numbers) { hn::Store(value, Tag<float>(), numbers.of + i); }
 
-// A vector of elements as fp32, from any address.
+// Loads a vector of elements and widens them to fp32. The address may have any alignment.
 template <DType type>
 HWY_INLINE F load_wide(const uint8_t* at) {
   if constexpr (type == DType::f32) return load<float>(at);
@@ -52,7 +52,8 @@ HWY_INLINE F load_wide(const uint8_t* at) {
   }
 }
 
-// Two vectors as elements of 16 bits, to any address. A NaN is the one that decoding gives, and so survives the rounding.
+// Stores two vectors as 16-bit elements at any address. A NaN must be the quiet NaN that decoding produces, because this NaN is
+// not changed by the rounding.
 template <DType type>
 HWY_INLINE void store_narrow(F first, F second, uint8_t* at) {
   const Tag<uint16_t> d16;
@@ -70,12 +71,13 @@ HWY_INLINE void store_narrow(F first, F second, uint8_t* at) {
   }
 }
 
-// Elements that the kernels take: whole groups, and whole vectors of codes.
+// Returns how many of `count` elements the kernels process: as many as possible, but a multiple of the group size and of
+// `codes_at_once`.
 HWY_INLINE size_t whole_elements(const BlockFormat& format, size_t count, size_t codes_at_once) {
   return count / std::max<size_t>(format.group, codes_at_once) * std::max<size_t>(format.group, codes_at_once);
 }
 
-// As comparable() and rounded() of one number.
+// comparable() and rounded() for vectors.
 HWY_INLINE F comparable_of(F value) { return hn::IfThenZeroElse(hn::Lt(hn::Abs(value), set(tiny)), value); }
 
 template <Rounding rounding>
@@ -93,7 +95,7 @@ HWY_INLINE F rounded_of(Metadata type, F value) {
     raised = hn::Add(bits_of(value), hn::IfThenElseZero(hn::RebindMask(bits, grows), all(unit - 1)));
   }
   auto result = float_of(hn::And(raised, all(~(unit - 1))));
-  if (half) {  // subnormal: whole multiples of 2^-24
+  if (half) {  // subnormal numbers are multiples of 2^-24
     const auto steps = hn::Mul(value, set(0x1p24f));
     const auto whole = rounding == Rounding::up     ? hn::Ceil(steps)
                        : rounding == Rounding::down ? hn::Floor(steps)
@@ -103,21 +105,21 @@ HWY_INLINE F rounded_of(Metadata type, F value) {
   return hn::Add(result, zero);
 }
 
-// ---- in a block
+// ---- numbers in a block
 
-// The 16 bits of numbers that are of the type, in the low half of each lane. None is a NaN.
+// Returns the 16 bits of each number, in the low half of its lane. The numbers must be exact in the type, and must not be NaN.
 HWY_INLINE Vec<uint32_t> low_bits_of(Metadata type, F value) {
   const auto bits = bits_of(value);
   if (type == Metadata::bf16) return hn::ShiftRight<16>(bits);
   const auto magnitude = hn::And(bits, all(0x7FFFFFFF));
   const auto normal = hn::Sub(hn::ShiftRight<13>(magnitude), all(112u << 10));
-  // Below 2^-14 it is a number of steps of 2^-24; added to 2^23, that stands in the low bits.
+  // An f16 below 2^-14 is k * 2^-24. The low bits of the sum k + 2^23 are k.
   const auto steps = hn::And(bits_of(hn::Add(hn::Mul(float_of(magnitude), set(0x1p24f)), set(0x1p23f))), all(0x7FF));
   const auto is_small = hn::RebindMask(Tag<uint32_t>(), hn::Lt(float_of(magnitude), set(0x1p-14f)));
   return hn::Or(hn::ShiftLeft<15>(hn::ShiftRight<31>(bits)), hn::IfThenElse(is_small, steps, normal));
 }
 
-// Two numbers of each group, side by side.
+// Stores the two numbers of each group side by side.
 HWY_INLINE void store_pairs(Metadata type, const Numbers& first, const Numbers& second, size_t groups, std::byte* to) {
   HWY_ALIGN uint32_t words[2 * batch_groups];
   if (type == Metadata::f32) {
@@ -135,7 +137,7 @@ HWY_INLINE void store_pairs(Metadata type, const Numbers& first, const Numbers& 
   std::memcpy(to, words, groups * 4);
 }
 
-// Zero for groups that are not there.
+// Loads the two numbers of each group. The numbers of all groups from `groups` on become zero.
 HWY_INLINE void load_pairs(Metadata type, const std::byte* from, size_t groups, Numbers& first, Numbers& second) {
   HWY_ALIGN uint32_t words[2 * batch_groups] = {};
   std::memcpy(words, from, groups * 2 * metadata_bytes(type));

@@ -1,8 +1,8 @@
-// Codes in registers and their planes in memory: four vectors of numbers become one vector of codes, a byte each, and codes
-// become the bits of planes, and back. Nothing here knows of scales or groups.
+// Converts codes between registers and their bit planes in memory. Four vectors of numbers become one vector of one-byte codes.
+// Codes are split into planes, and joined again. This code knows nothing about scales and groups.
 //
-// A part of blocks_simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's
-// idiom).
+// This file is part of blocks_simd.cc, which is compiled once per instruction set. Therefore the include guard opens again for
+// each instruction set (Highway's idiom).
 #if defined(UNISONO_KERNELS_BLOCKS_PLANES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifndef UNISONO_KERNELS_BLOCKS_PLANES_INL_H
 #define UNISONO_KERNELS_BLOCKS_PLANES_INL_H
@@ -26,9 +26,10 @@ namespace HWY_NAMESPACE {
 using Codes = Tag<uint8_t>;
 using CodeVector = Vec<uint8_t>;
 
-constexpr size_t code_lanes = vector_bytes;  // in one vector; as many as in four of floats
+constexpr size_t code_lanes = vector_bytes;  // number of codes in one vector, and of floats in four vectors
 
-// Where a code's bits go: planes of these widths, the widest first, each after the other's bits.
+// Says which bits of a code are in one plane. The widest plane comes first. Each plane begins at the bit that follows the last
+// bit of the previous plane.
 struct PlaneBits {
   int width = 0, shift = 0;
 };
@@ -45,11 +46,11 @@ constexpr auto planes_of() {
   return planes;
 }
 
-// ---- to codes
+// ---- numbers to codes
 
-// In four vectors of 32-bit lanes, the codes are the low bytes, and the bytes above them are zero: the codes one after the
-// other. Two shifts and blends bring the codes of four vectors together in a lane; then bytes change places within 16, and last
-// those fours.
+// Each of the vectors holds one code in the low byte of each 32-bit lane. Returns all codes, in the order of the vectors.
+// First, shifts and blends bring four codes into each lane. Then bytes are reordered within blocks of 16 bytes. Last, groups of
+// four bytes are reordered across the whole vector.
 HWY_INLINE CodeVector join_codes(Vec<uint32_t> v0, Vec<uint32_t> v1, Vec<uint32_t> v2, Vec<uint32_t> v3) {
   const Tag<uint16_t> d16;
   const Codes d8;
@@ -71,7 +72,7 @@ HWY_INLINE CodeVector join_codes(Vec<uint32_t> v0, Vec<uint32_t> v1, Vec<uint32_
 #endif
 }
 
-// ---- to planes
+// ---- codes to planes
 
 template <int distance>
 HWY_INLINE CodeVector or_with_higher(CodeVector codes) {
@@ -79,7 +80,7 @@ HWY_INLINE CodeVector or_with_higher(CodeVector codes) {
   return hn::BitCast(Codes(), hn::Or(pairs, hn::ShiftRight<distance>(pairs)));
 }
 
-// Writes the bits that two vectors of codes have in one plane, 2 * code_lanes * width bits.
+// Writes one plane of two vectors of codes. This writes 2 * code_lanes * width bits.
 template <int width, int shift>
 HWY_INLINE void pack(CodeVector first, CodeVector second, uint8_t* to) {
   const Codes d8;
@@ -89,7 +90,7 @@ HWY_INLINE void pack(CodeVector first, CodeVector second, uint8_t* to) {
     hn::StoreMaskBits(d8, hn::TestBit(second, bit), to + code_lanes / 8);
     return;
   }
-  if constexpr (shift > 0) {  // what the shift brings in from the next byte is cut off below
+  if constexpr (shift > 0) {  // the mask below removes the bits that this shift takes from the next byte
     const Tag<uint16_t> d16;
     first = hn::BitCast(d8, hn::ShiftRight<shift>(hn::BitCast(d16, first)));
     second = hn::BitCast(d8, hn::ShiftRight<shift>(hn::BitCast(d16, second)));
@@ -111,7 +112,7 @@ HWY_INLINE void pack(CodeVector first, CodeVector second, uint8_t* to) {
   }
 }
 
-// Writes two vectors of codes to all planes; `at` is the index of the first code in the block.
+// Writes all planes of two vectors of codes. `at` is the index of the first code in the block.
 template <int bits>
 HWY_INLINE void pack_planes(CodeVector first, CodeVector second, const BlockLayout& layout, std::byte* block, size_t at) {
   constexpr auto planes = planes_of<bits>();
@@ -123,9 +124,9 @@ HWY_INLINE void pack_planes(CodeVector first, CodeVector second, const BlockLayo
   if constexpr (planes.size() > 2) pack<planes[2].width, planes[2].shift>(first, second, to(2));
 }
 
-// ---- from planes
+// ---- planes to codes
 
-// Reads the bits that one vector of codes has in one plane.
+// Reads one plane of one vector of codes.
 template <int width>
 HWY_INLINE CodeVector unpack(const uint8_t* from) {
   const Codes d8;
@@ -141,7 +142,7 @@ HWY_INLINE CodeVector unpack(const uint8_t* from) {
     const auto pairs = hn::Or(byte, hn::ShiftLeft<12>(byte));
     return hn::BitCast(d8, hn::And(hn::Or(pairs, hn::ShiftLeft<6>(pairs)), hn::Set(d32, 0x03030303)));
   } else {
-    uint8_t mask[8] = {};  // as many are read
+    uint8_t mask[8] = {};  // LoadMaskBits reads 8 bytes
     std::memcpy(mask, from, code_lanes / 8);
     return hn::IfThenElseZero(hn::LoadMaskBits(d8, mask), hn::Set(d8, 1));
   }
@@ -154,7 +155,7 @@ HWY_INLINE CodeVector unpack_planes(const BlockLayout& layout, const std::byte* 
     return reinterpret_cast<const uint8_t*>(block + layout.planes[plane].offset +
                                             at * static_cast<size_t>(planes[plane].width) / 8);
   };
-  // No bit leaves its byte.
+  // The high bits of each byte are zero, so the shift of a 16-bit lane moves no bit into its other byte.
   const auto shifted = [](CodeVector part, auto shift) HWY_ATTR {
     return hn::BitCast(Codes(), hn::ShiftLeft<shift()>(hn::BitCast(Tag<uint16_t>(), part)));
   };

@@ -1,4 +1,4 @@
-// The scalar reference of blocks, one element at a time: the definition of the SIMD kernels, which must give the same bytes.
+// The scalar reference for blocks. It defines which bytes the SIMD kernels must write. It processes one element at a time.
 #include "base/check.h"
 #include "kernels/blocks_group.h"
 #include "kernels/dispatch.h"
@@ -44,7 +44,7 @@ void set_element(DType type, void* elements, size_t i, float value) {
   else convert_reference(type, at, DType::f32, &value, 1);
 }
 
-// The bits of a number that the type can represent, or of NaN.
+// Returns the bits of a number in the given type. The number must be exact in this type, or NaN.
 uint32_t bits_of(Metadata type, float value) {
   const bool nan = std::isnan(value);
   const auto bits = std::bit_cast<uint32_t>(value);
@@ -66,14 +66,14 @@ float load_number(Metadata type, const std::byte* at) {
   return element(type == Metadata::f32 ? DType::f32 : type == Metadata::f16 ? DType::f16 : DType::bf16, at, 0);
 }
 
-// False if the group is poisoned.
-bool take_values(const BlockFormat& format, const float* values, uint32_t size, float* taken, BlockCounts& counts) {
+// Copies the values to `clamped`, where values that are too large are limited. Returns false if the group must become NaN.
+bool clamp_values(const BlockFormat& format, const float* values, uint32_t size, float* clamped, BlockCounts& counts) {
   const float limit = largest(format.metadata);
   uint64_t saturated = 0;
   for (uint32_t i = 0; i < size; ++i) {
     const bool too_large = std::fabs(values[i]) > limit;
     if (!std::isfinite(values[i]) || (too_large && format.poison)) return false;
-    taken[i] = too_large ? std::copysign(limit, values[i]) : values[i];
+    clamped[i] = too_large ? std::copysign(limit, values[i]) : values[i];
     saturated += too_large;
   }
   counts.saturated += saturated;
@@ -112,7 +112,8 @@ bool is_zero(const std::byte* begin, const std::byte* end) {
   return std::all_of(begin, end, [](std::byte byte) { return byte == std::byte{}; });
 }
 
-// All bits that some 8 bytes give, zeros behind the last; little-endian.
+// Calls `of` for each 8 bytes of the part, as a little-endian word. The last word is filled up with zeros. Returns the bitwise
+// or of the results.
 template <typename Of>
 uint64_t any_bits(const std::byte* part, size_t bytes, Of of) {
   uint64_t any = 0, word = 0;
@@ -125,7 +126,8 @@ uint64_t any_bits(const std::byte* part, size_t bytes, Of of) {
   return any | of(word);
 }
 
-// Numbers by their bits: so that reading them costs no conversion, and no mode of the processor matters.
+// Tests the bits of numbers. The numbers need not be converted, and the result does not depend on the processor's
+// floating-point modes.
 template <typename Bits, Bits infinity>
 struct NumberBits {
   static constexpr Bits sign = static_cast<Bits>(1u << (8 * sizeof(Bits) - 1)), magnitude = sign - 1;
@@ -139,9 +141,9 @@ struct NumberBits {
   }
   static bool is_nan(Bits bits) { return (bits & magnitude) > infinity; }
   static bool is_finite(Bits bits) { return (bits & magnitude) < infinity; }
-  static bool is_scale(Bits bits) { return bits < infinity || bits == sign; }  // finite and not below zero
-  // Whether all are finite, and, if they are scales and minima, no scale has a sign. Several at once: what is not finite
-  // carries into the place of the sign.
+  static bool is_scale(Bits bits) { return bits < infinity || bits == sign; }  // finite and not negative
+  // Returns whether all numbers are finite. With `scales`, the first number of each pair must also have no sign bit. The test
+  // takes several numbers at a time: if `sign - infinity` is added, the sign bit becomes set for every NaN and every infinity.
   static bool all_finite(const std::byte* pairs, size_t bytes, bool scales) {
     const uint64_t signs = scales ? each_first * sign : 0;
     const auto found = [&](uint64_t word) { return ((word & each * magnitude) + each * (sign - infinity)) | (word & signs); };
@@ -149,7 +151,8 @@ struct NumberBits {
   }
 };
 
-// Whether all numbers of a block may stand in it. Almost always all are finite; else they are looked at one by one.
+// Returns whether all numbers of a block are valid. First, a fast test checks whether all numbers are finite, which is nearly
+// always true. If it fails, groups are checked one by one.
 template <typename Number>
 bool are_numbers(const BlockFormat& format, const BlockLayout& layout, size_t groups, const std::byte* block) {
   const std::byte *const scales = block + layout.scales, *const spikes = block + layout.spikes;
@@ -165,12 +168,13 @@ bool are_numbers(const BlockFormat& format, const BlockLayout& layout, size_t gr
   return true;
 }
 
-bool are_places(const BlockFormat& format, const BlockLayout& layout, size_t groups, const std::byte* block) {
-  const std::byte* const places = block + layout.places;
-  const uint64_t beyond = uint64_t{0x0101010101010101} * (0xFFu & ~(format.group - 1u));  // groups are powers of two
-  if ((any_bits(places, 2 * groups, [](uint64_t word) { return word; }) & beyond) != 0) return false;
-  const size_t last = layout.count - (groups - 1) * format.group;  // elements of the last group
-  return static_cast<size_t>(places[2 * groups - 2]) < last && static_cast<size_t>(places[2 * groups - 1]) < last;
+bool are_spike_indices_valid(const BlockFormat& format, const BlockLayout& layout, size_t groups, const std::byte* block) {
+  const std::byte* const spike_indices = block + layout.spike_indices;
+  // `group` is a power of two, so a valid index has none of these bits.
+  const uint64_t beyond = uint64_t{0x0101010101010101} * (0xFFu & ~(format.group - 1u));
+  if ((any_bits(spike_indices, 2 * groups, [](uint64_t word) { return word; }) & beyond) != 0) return false;
+  const size_t last = layout.count - (groups - 1) * format.group;  // number of elements in the last group
+  return static_cast<size_t>(spike_indices[2 * groups - 2]) < last && static_cast<size_t>(spike_indices[2 * groups - 1]) < last;
 }
 
 }  // namespace
@@ -195,8 +199,8 @@ BlockLayout layout_of(const BlockFormat& format, size_t count) {
   layout.padding = at;
   layout.scales = (at + 3) / 4 * 4;
   layout.spikes = layout.scales + groups * pair;
-  layout.places = layout.spikes + (format.spikes ? groups * pair : 0);
-  layout.bytes = layout.places + (format.spikes ? groups * 2 : 0);
+  layout.spike_indices = layout.spikes + (format.spikes ? groups * pair : 0);
+  layout.bytes = layout.spike_indices + (format.spikes ? groups * 2 : 0);
   layout.count = count;
   return layout;
 }
@@ -209,8 +213,8 @@ void store_header(const BlockFormat& format, const BlockLayout& layout, size_t g
   if (!format.spikes) return;
   store_number(format.metadata, header.low, block + layout.spikes + 2 * group * z);
   store_number(format.metadata, header.high, block + layout.spikes + (2 * group + 1) * z);
-  block[layout.places + 2 * group] = static_cast<std::byte>(header.low_at);
-  block[layout.places + 2 * group + 1] = static_cast<std::byte>(header.high_at);
+  block[layout.spike_indices + 2 * group] = static_cast<std::byte>(header.low_at);
+  block[layout.spike_indices + 2 * group + 1] = static_cast<std::byte>(header.high_at);
 }
 
 GroupHeader load_header(const BlockFormat& format, const BlockLayout& layout, size_t group, const std::byte* block) {
@@ -219,29 +223,30 @@ GroupHeader load_header(const BlockFormat& format, const BlockLayout& layout, si
   GroupHeader header{.scale = number(layout.scales, 0), .minimum = number(layout.scales, 1)};
   if (!format.spikes) return header;
   header.low = number(layout.spikes, 0), header.high = number(layout.spikes, 1);
-  header.low_at = static_cast<uint32_t>(block[layout.places + 2 * group]);
-  header.high_at = static_cast<uint32_t>(block[layout.places + 2 * group + 1]);
+  header.low_at = static_cast<uint32_t>(block[layout.spike_indices + 2 * group]);
+  header.high_at = static_cast<uint32_t>(block[layout.spike_indices + 2 * group + 1]);
   return header;
 }
 
-// No product is followed by a sum: a compiler that contracts them changes nothing.
+// A compiler may fuse a product and the sum that uses it to an fma. This function has no such product, so its results do not
+// depend on the compiler.
 void encode_group(const BlockFormat& format, const float* values, uint32_t size, GroupHeader& header, uint8_t* codes,
                   BlockCounts& counts) {
-  float taken[group_max] = {};
+  float clamped[group_max] = {};
   header = {};
   std::fill_n(codes, size, uint8_t{0});
-  if (!take_values(format, values, size, taken, counts)) {
+  if (!clamp_values(format, values, size, clamped, counts)) {
     ++counts.nonfinite_groups;
     header.scale = header.minimum = quiet_nan;
     header.low_at = header.high_at = 0;
     return;
   }
-  if (format.spikes) reserve_spikes(format, taken, size, header);
+  if (format.spikes) reserve_spikes(format, clamped, size, header);
   float low = 0, high = 0;
   bool any = false;
   for (uint32_t i = 0; i < size; ++i) {
     if (header.is_spike(i)) continue;
-    const float value = comparable(taken[i]);
+    const float value = comparable(clamped[i]);
     low = any ? std::min(low, value) : value;
     high = any ? std::max(high, value) : value;
     any = true;
@@ -252,7 +257,7 @@ void encode_group(const BlockFormat& format, const float* values, uint32_t size,
   const float inverse = 1 / header.scale, steps = static_cast<float>((1u << format.bits) - 1);
   for (uint32_t i = 0; i < size; ++i) {
     if (header.is_spike(i)) continue;
-    const float t = (taken[i] - header.minimum) * inverse;
+    const float t = (clamped[i] - header.minimum) * inverse;
     codes[i] = static_cast<uint8_t>(std::nearbyint(std::clamp(t, 0.0f, steps)));
   }
 }
@@ -281,7 +286,7 @@ void encode_block_reference(const BlockFormat& format, DType from, const void* e
 }
 
 void bound_values(DType to, float* values, size_t count, bool poison, BlockCounts& counts) {
-  // From `limit` on, a magnitude rounds to more than the type's largest number.
+  // Values of at least this magnitude would be rounded to more than the largest number of the type.
   const float largest_of_type = to == DType::f16 ? 65504.0f : 0x1.FEp127f, limit = to == DType::f16 ? 65520.0f : 0x1.FFp127f;
   for (size_t i = 0; i < count; ++i) {
     if (!(std::fabs(values[i]) >= limit) || std::isinf(values[i])) continue;
@@ -325,7 +330,7 @@ bool is_block(const BlockFormat& format, const void* bytes, size_t size, size_t 
     if (code_at(layout, block, i) != 0) return false;
   }
   const size_t groups = (count + format.group - 1) / format.group;
-  if (format.spikes && !are_places(format, layout, groups, block)) return false;
+  if (format.spikes && !are_spike_indices_valid(format, layout, groups, block)) return false;
   switch (format.metadata) {
     case Metadata::f16: return are_numbers<NumberBits<uint16_t, 0x7C00>>(format, layout, groups, block);
     case Metadata::bf16: return are_numbers<NumberBits<uint16_t, 0x7F80>>(format, layout, groups, block);

@@ -1,14 +1,15 @@
-// The SIMD kernels of blocks: whole groups whose values need no special care, 16 groups at a time. Rare groups (an incomplete
-// last group, values that are no numbers, or too large or too small) go to the reference, so only one implementation decides
-// about them.
+// The SIMD kernels for blocks. They take whole groups of ordinary values, 16 groups at a time. The reference encodes all other
+// groups, which are rare: an incomplete last group, and groups with NaN, infinity, or values that are too large or too small.
+// So the encoding of these groups is defined by a single implementation.
 //
-// Encoding and decoding are in blocks_encode_inl.h and blocks_decode_inl.h; here they are compiled, once per instruction set.
+// Encoding is written in blocks_encode_inl.h, and decoding in blocks_decode_inl.h. This file compiles them once per instruction
+// set.
 
 #include "base/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/blocks_simd.cc"
-#include <hwy/foreach_target.h>  // before highway.h
+#include <hwy/foreach_target.h>  // must precede highway.h
 #include <hwy/highway.h>
 
 #include "kernels/blocks_decode_inl.h"
@@ -41,7 +42,7 @@ HWY_AFTER_NAMESPACE();
 
 namespace unisono::kernels {
 
-// The better an instruction set, the smaller Highway's bit for it.
+// Highway gives better instruction sets lower bits.
 const BlockKernels& block_kernels_of(int64_t target) {
   using Function = const BlockKernels& (*)();
   static constexpr Function compiled[] = {HWY_CHOOSE_TARGET_LIST(block_kernels), HWY_CHOOSE_FALLBACK(block_kernels)};

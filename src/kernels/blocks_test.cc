@@ -1,4 +1,4 @@
-// Blocks: the layout byte by byte, digests of whole blocks, and bounds of the error.
+// Tests blocks: the layout byte by byte, digests of whole blocks, and error bounds.
 #include "kernels/blocks.h"
 
 #include <gtest/gtest.h>
@@ -15,6 +15,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "kernels/blocks_group.h"
 #include "kernels/blocks_test_support.h"
@@ -57,7 +58,8 @@ TEST(Blocks, every_width_has_its_planes_byte_by_byte) {
     for (const float t : {0.0f, top, 0.5f, 1.5f, top - 0.5f, a, b, 1.0f}) values.push_back(-4 + 0.5f * t);
     const auto f = format(bits, 32, Metadata::f16);
     EXPECT_EQ(hex(encode(f, values)), bytes) << bits << " bits";
-    const Floats codes = {0, top, 0, 2, top - 1, a, b, 1};  // ties to even
+    // 0.5, 1.5 and top - 0.5 are halfway between two codes and round to the even one
+    const Floats codes = {0, top, 0, 2, top - 1, a, b, 1};
     const auto back = decode(f, encode(f, values), 8);
     for (size_t i = 0; i < 8; ++i) EXPECT_EQ(back[i], -4 + 0.5f * codes[i]) << bits << " bits, element " << i;
   }
@@ -121,7 +123,7 @@ TEST(Blocks, digests) {
                             {1, 9, format(7, 32, Metadata::f16), 12, 0x4806fe39, 0xce35f4fe}};
   EXPECT_EQ(crc32("123456789", 9), 0xcbf43926u);
   for (const auto& d : digests) {
-    const auto what = std::to_string(d.format.bits) + " bits, group " + std::to_string(d.format.group);
+    const auto what = concat(d.format.bits, " bits, group ", d.format.group);
     const auto block = encode(d.format, gold(d.count, d.seed));
     EXPECT_EQ(block.size(), d.bytes) << what;
     EXPECT_EQ(crc32(block.data(), block.size()), d.block) << what;
@@ -146,7 +148,7 @@ TEST(Blocks, sizes) {
   }
 }
 
-TEST(Blocks, metadata_are_rounded_to_the_neighbour_that_was_asked_for) {
+TEST(Blocks, metadata_are_rounded_to_the_requested_neighbour) {
   Random random(1);
   for (const auto type : {Metadata::f16, Metadata::bf16}) {
     const auto as = type == Metadata::f16 ? DType::f16 : DType::bf16;
@@ -189,12 +191,12 @@ TEST(Blocks, every_code_survives_at_every_length) {
     for (size_t count = 1; count <= 70; ++count) {
       for (int shift = 0; shift < codes; shift += codes / 4) {
         Floats values(count);
-        // Every group holds both ends, so that a code is its own value.
+        // Every whole group holds 0 and the largest code. So the scale is 1, and each value is its own code.
         for (size_t i = 0; i < count; ++i)
           values[i] = i % 32 == 0   ? 0
                       : i % 32 == 1 ? static_cast<float>(codes - 1)
                                     : static_cast<float>((i * 7 + shift) % codes);
-        if (count % 32 == 1) values[count - 1] = 5;  // alone in its group
+        if (count % 32 == 1) values[count - 1] = 5;  // the only element of its group
         const auto f = format(bits, 32, Metadata::f16);
         const auto block = encode(f, values);
         EXPECT_TRUE(is_block(f, block.data(), block.size(), count));
@@ -204,7 +206,7 @@ TEST(Blocks, every_code_survives_at_every_length) {
   }
 }
 
-// All formats, in a random order of everything else.
+// All combinations of bits, group, metadata and spikes.
 std::vector<BlockFormat> all_formats() {
   std::vector<BlockFormat> formats;
   for (int bits = 2; bits <= 8; ++bits) {
@@ -217,8 +219,8 @@ std::vector<BlockFormat> all_formats() {
   return formats;
 }
 
-// Values as different as they come: of one size, of all sizes, constant, zero, tiny, too large, no numbers.
-Floats wild(Random& random, size_t count) {
+// Values of different kinds: of one magnitude, of all magnitudes, constant, zero, tiny, too large, NaN and infinity.
+Floats mixed_values(Random& random, size_t count) {
   Floats values(count);
   const auto uniform = [&] { return static_cast<float>(random.below(1u << 24)) / (1u << 23) - 1; };
   uint64_t kind = 0;
@@ -244,7 +246,7 @@ TEST(Blocks, the_error_stays_within_its_bound) {
   Random random(7);
   for (const auto& f : all_formats()) {
     const size_t count = 1 + random.below(700);
-    const auto values = wild(random, count);
+    const auto values = mixed_values(random, count);
     const auto block = encode(f, values);
     const auto back = decode(f, block, count);
     const auto layout = layout_of(f, count);
@@ -264,7 +266,7 @@ TEST(Blocks, the_error_stays_within_its_bound) {
   }
 }
 
-// All targets, restored at the end.
+// Calls f for each target of this machine, and then restores the best target.
 template <typename F>
 void on_each_target(F&& f) {
   for (const char* target : targets()) {
@@ -275,7 +277,7 @@ void on_each_target(F&& f) {
   force_target("");
 }
 
-// A block is the same made and read in one go or in parts.
+// Encodes and decodes a block in parts. Bytes and values must equal those of the whole block.
 void check_parts(const BlockFormat& f, DType type, std::span<const uint8_t> elements, const BlockBytes& wanted,
                  Random& random) {
   const size_t z = element_bytes(type), count = elements.size() / z;
@@ -301,15 +303,15 @@ void check_parts(const BlockFormat& f, DType type, std::span<const uint8_t> elem
   EXPECT_EQ(std::memcmp(sums.data(), whole_sums.data(), count * sizeof(float)), 0);
 }
 
-TEST(BlockKernels, give_the_references_bytes_whatever_the_values_the_length_and_the_alignment) {
+TEST(BlockKernels, equal_the_reference_for_all_values_lengths_and_alignments) {
   Random random(11);
   for (const auto& plain : all_formats()) {
     auto f = plain;
     f.poison = random.below(4) == 0;
     for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
       const size_t count = random.below(3) == 0 ? random.below(70) : random.below(1500), z = element_bytes(type);
-      const auto wide = wild(random, count);
-      const size_t shift = random.below(5), place = random.below(5);
+      const auto wide = mixed_values(random, count);
+      const size_t shift = random.below(5), offset = random.below(5);
       BlockBytes elements(count * z + shift), wanted(block_bytes(f, count), 0xEE);
       if (count == 0) {
         BlockCounts counts;
@@ -328,21 +330,21 @@ TEST(BlockKernels, give_the_references_bytes_whatever_the_values_the_length_and_
       decode_block_reference(f, wanted.data(), count, type, wanted_values.data(), decoded_counts);
       decode_add_block_reference(f, wanted.data(), count, wanted_sums.data());
       on_each_target([&] {
-        BlockBytes block(wanted.size() + place, 0xEE), values(count * z + shift, 0xEE);
+        BlockBytes block(wanted.size() + offset, 0xEE), values(count * z + shift, 0xEE);
         BlockCounts counts, decoded;
-        encode_block(f, type, elements.data() + shift, count, block.data() + place, counts);
-        EXPECT_EQ(std::memcmp(block.data() + place, wanted.data(), wanted.size()), 0)
+        encode_block(f, type, elements.data() + shift, count, block.data() + offset, counts);
+        EXPECT_EQ(std::memcmp(block.data() + offset, wanted.data(), wanted.size()), 0)
             << int{f.bits} << " bits, group " << f.group << ", " << count << " of " << name(type);
         EXPECT_EQ(counts.saturated, counted.saturated);
         EXPECT_EQ(counts.nonfinite_groups, counted.nonfinite_groups);
         check_parts(f, type, {elements.data() + shift, count * z}, wanted, random);
-        decode_block(f, block.data() + place, count, type, values.data() + shift, decoded);
+        decode_block(f, block.data() + offset, count, type, values.data() + shift, decoded);
         EXPECT_EQ(std::memcmp(values.data() + shift, wanted_values.data(), wanted_values.size()), 0)
             << int{f.bits} << " bits, group " << f.group << ", " << count << " of " << name(type);
         EXPECT_EQ(decoded.saturated, decoded_counts.saturated);
         BlockBytes sums(count * 4 + shift);
         std::memcpy(sums.data() + shift, wide.data(), count * 4);
-        decode_add_block(f, block.data() + place, count, sums.data() + shift);
+        decode_add_block(f, block.data() + offset, count, sums.data() + shift);
         EXPECT_EQ(std::memcmp(sums.data() + shift, wanted_sums.data(), count * 4), 0);
       });
     }
@@ -350,7 +352,7 @@ TEST(BlockKernels, give_the_references_bytes_whatever_the_values_the_length_and_
 }
 
 #if defined(__SSE__)
-// Flush-to-zero and denormals-are-zero, for a while.
+// Sets flush-to-zero and denormals-are-zero until the object is destroyed.
 class FlushedDenormals {
  public:
   FlushedDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
@@ -364,7 +366,7 @@ TEST(BlockKernels, flushed_denormals_change_no_byte) {
   Random random(13);
   for (const auto& f : all_formats()) {
     const size_t count = f.group + random.below(600);
-    auto values = wild(random, count);
+    auto values = mixed_values(random, count);
     for (size_t i = 0; i < f.group; ++i) values[i] *= 1e-38f;
     const auto wanted = encode(f, values);
     on_each_target([&] {
@@ -378,7 +380,7 @@ TEST(BlockKernels, flushed_denormals_change_no_byte) {
 }
 #endif
 
-TEST(BlockKernels, decode_any_bytes_inside_their_memory) {
+TEST(BlockKernels, decoding_any_bytes_stays_inside_the_buffers) {
   Random random(17);
   for (const auto& f : all_formats()) {
     const size_t count = random.below(600);
@@ -394,7 +396,7 @@ TEST(BlockKernels, decode_any_bytes_inside_their_memory) {
   }
 }
 
-TEST(Blocks, whole_groups_are_encoded_again_to_the_same_bytes) {
+TEST(Blocks, encoding_decoded_groups_again_gives_the_same_bytes) {
   std::mt19937 engine(1);
   std::normal_distribution<float> normal;
   for (auto f : all_formats()) {
@@ -406,7 +408,7 @@ TEST(Blocks, whole_groups_are_encoded_again_to_the_same_bytes) {
   }
 }
 
-// Mean squared error of one pass, in dB below the mean square.
+// Returns the signal-to-noise ratio of encoding and decoding once, in dB: mean(value²) / mean(error²).
 double snr(const BlockFormat& f, const Floats& values) {
   BlockBytes block(block_bytes(f, values.size()));
   Floats back(values.size());

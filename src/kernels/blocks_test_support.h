@@ -1,4 +1,4 @@
-// Blocks as their tests make them.
+// Helpers for tests that make blocks.
 #pragma once
 
 #include "kernels/blocks.h"

@@ -1,4 +1,4 @@
-// Chooses the instruction set once, then forwards every call through its table of functions.
+// Chooses the instruction set once. After that, every call goes through the table of functions of this instruction set.
 #include "kernels/dispatch.h"
 
 #include <atomic>
@@ -10,8 +10,9 @@
 namespace unisono::kernels {
 namespace {
 
-// The one piece of state: which constant table is in use. Null until the first call; threads that race to fill it write the
-// same pointer, and a load costs a small call nothing. force_target() writes it too, which is why it is not a constant.
+// The table that is in use; null until the first call. This is the only state of the kernels. Several threads may set it at the
+// same time, but all of them store the same pointer. force_target() sets it, too. To load the pointer is cheap, even for a
+// small call.
 std::atomic<const KernelTable*> chosen = nullptr;
 
 const KernelTable& choose() {
@@ -25,13 +26,15 @@ inline const KernelTable& table() {
   return current != nullptr ? *current : choose();
 }
 
-// Measured on Zen 5 with 32 MiB of third-level cache: streaming alone is faster from 12 MiB on (64 MiB: 2.4 ms instead of
-// 3.6), but the bytes are read soon after, and then it pays from 24 MiB on.
+// From this size on, streaming stores are used. This was measured on Zen 5 with 32 MiB of third-level cache. The copy alone is
+// faster with streaming stores from 12 MiB on (64 MiB: 2.4 ms, not 3.6). However, the bytes are read soon afterwards. Together
+// with the reading, streaming stores are faster only from 24 MiB on.
 constexpr size_t stream_bytes_min = size_t{24} << 20;
 
-// For more than 4 KiB the C library lets the processor copy ("rep movsb"), and AMD's Zen 3 and 4 do that at a twentieth of
-// their speed where the destination begins 1 to 31 bytes after the source within a page (glibc bug 30994). Large vectors and
-// NumPy arrays do so against whatever begins a page, as slots of shared memory do: 16 bytes of the allocator come before them.
+// Above 4 KiB, the C library copies with "rep movsb". On AMD's Zen 3 and 4, this instruction is 20 times slower if the
+// destination's offset in its page is 1 to 31 bytes above the source's offset (glibc bug 30994). Copies between user memory and
+// slots often have such offsets: slots in shared memory begin at a page boundary, and large vectors and NumPy arrays begin 16
+// bytes after one, behind the allocator's header.
 bool slows_string_copies(const void* destination, const void* source) {
   const auto after = (reinterpret_cast<uintptr_t>(destination) - reinterpret_cast<uintptr_t>(source)) % 4096;
   return after > 0 && after < 32;

@@ -1,6 +1,7 @@
-// Arithmetic on spans: the one entry to the SIMD kernels, and the scalar reference that specifies them.
+// Arithmetic on spans. This is the only entry to the SIMD kernels, and to the scalar reference that defines their results.
 //
-// Every kernel takes any alignment and any count. Results are equal to the reference bit for bit on every target.
+// Every kernel takes any alignment and any count. On every target (instruction set), the results are equal to those of the
+// reference, bit for bit.
 #pragma once
 
 #include <cstddef>
@@ -10,38 +11,43 @@
 
 namespace unisono::kernels {
 
-// destination[i] = sources[0][i] op sources[1][i] op …, folded from the left in the order given, in the element type (16-bit
-// floats: in fp32, rounded to nearest even once at the end). Then, if divisor > 1: divided by it (floats: one true
-// division in the type of the fold, 16-bit floats before the rounding; integers: truncated). Integers wrap.
-// min and max of floats: the left operand unless the right one is smaller/greater; NaN if either is NaN.
-// A NaN in the result is always the positive quiet NaN without payload (0x7FC00000, …), also from one source: which operand's
-// bits a sum of NaNs takes differs between processors and compilers, and equal results on all ranks must not.
-// Bit operations on floats are a bug of the caller.
+// destination[i] = (sources[0][i] op sources[1][i] op …) / divisor
+//
+// - The sources are folded (combined) from the left, in the element type. 16-bit floats are folded in fp32, and rounded to
+//   nearest even at the end.
+// - The result is divided only if divisor > 1. Floats are divided by one true division, in the type of the fold. Integers are
+//   truncated.
+// - Integers wrap. min (max) of floats is the right operand if that is smaller (greater), and otherwise the left one. If one
+//   operand is NaN, the result is NaN.
+// - If a result is NaN, it is always the positive quiet NaN without payload (0x7FC00000, …), even with one source. Results must
+//   be equal on all ranks, but the bits of a sum of NaNs would differ between processors and compilers.
+// - Bit operations on floats are not allowed.
 struct Reduction {
   DType dtype = DType::f32;
-  ReduceOp op = ReduceOp::sum;           // avg folds like sum; the division is asked for by divisor
-  std::span<const void* const> sources;  // at least one; each of `count` elements
-  void* destination = nullptr;           // may be one of the sources exactly; no other overlap
-  void* copy = nullptr;                  // null, or a second place for the same result (an outgoing slot)
+  ReduceOp op = ReduceOp::sum;           // avg folds like sum; the caller must also set `divisor`
+  std::span<const void* const> sources;  // at least one source; each has `count` elements
+  void* destination = nullptr;           // may be one of the sources, but must not overlap them otherwise
+  void* copy = nullptr;                  // a second destination for the same result, such as a slot to be sent; may be null
   size_t count = 0;
   uint32_t divisor = 1;
 };
-void reduce(const Reduction& task);            // best target of this machine
-void reduce_reference(const Reduction& task);  // scalar, the definition
+void reduce(const Reduction& task);            // uses the best instruction set, or the one that force_target() chose
+void reduce_reference(const Reduction& task);  // scalar; defines the results of reduce()
 
-// memcpy for payloads: streaming stores above the size where they pay. No overlap. Call it qualified: with std::byte* the
-// compiler finds std::copy too.
+// Copies a payload like memcpy, but uses streaming stores for sizes at which they are faster. The buffers must not overlap.
+// Callers must write kernels::copy: with std::byte* arguments, an unqualified `copy` also finds std::copy.
 void copy(void* destination, const void* source, size_t bytes);
-// Leaves nothing of the destination in the caches.
+// Copies any number of bytes with streaming stores, so that the destination takes no space in the caches.
 void stream_copy(void* destination, const void* source, size_t bytes);
 
-// Conversions between floating types: to wider exact, to narrower rounded to nearest even, overflow to infinity, NaN stays NaN
-// (quiet, sign and top payload bits kept). Pairs: f32<->bf16, f32<->f16. No overlap except exact aliasing is not allowed.
+// Converts f32 to or from bf16 or f16. Widening is exact. Narrowing rounds to nearest even, and overflow becomes infinity. A
+// NaN becomes quiet, and keeps its sign and its top payload bits. The buffers must not overlap.
 void convert(DType to, void* destination, DType from, const void* source, size_t count);
 void convert_reference(DType to, void* destination, DType from, const void* source, size_t count);
 
-// Targets of this machine, best first ("AVX3_ZEN4", "AVX2", …, "EMU128"/"SCALAR"), and a way to force one in tests and
-// benchmarks; an unknown name gives false and changes nothing; "" restores the best.
+// targets() returns the instruction sets that this machine can use, best first ("AVX3_ZEN4", "AVX2", …, "EMU128"/"SCALAR"). For
+// tests and benchmarks, force_target() selects one of them by name; "" selects the best one. If the name is unknown, it changes
+// nothing and returns false.
 std::span<const char* const> targets();
 bool force_target(const char* name);
 

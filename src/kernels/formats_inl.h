@@ -1,9 +1,11 @@
-// Elements in memory and lanes in vectors: loads and stores at any address, the 16-bit conversions, and the formats that turn
-// elements into lanes to fold and back.
+// Loads and stores at any address, conversions of 16-bit floats, and formats. A format turns elements into vector lanes and
+// back.
 //
-// A part of simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's idiom).
-// Highway's own fp32 -> bf16 conversion truncates, and so does its fp32 -> f16 where F16C is missing (1.0.3): the
-// roundings are written out here. AVX512-BF16 is not used: it flushes subnormals to zero.
+// This file is part of simd.cc, which is compiled once per instruction set. Therefore the include guard opens again for each
+// instruction set (Highway's idiom).
+//
+// The conversions round by code that is written out here, because Highway 1.0.3 truncates fp32 -> bf16, and without F16C also
+// fp32 -> f16. AVX512-BF16 is not used, because it flushes subnormals to zero.
 #if defined(UNISONO_KERNELS_FORMATS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifndef UNISONO_KERNELS_FORMATS_INL_H
 #define UNISONO_KERNELS_FORMATS_INL_H
@@ -23,7 +25,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Where the processor converts f16 by itself, rounding to nearest even, subnormals and NaN included.
+// This is 1 if the processor's f16 conversions round to nearest even, and handle subnormals and NaN.
 #undef UNISONO_NATIVE_F16
 #define UNISONO_NATIVE_F16 (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM_A64)
 
@@ -34,7 +36,7 @@ using Vec = hn::Vec<Tag<T>>;
 
 constexpr size_t vector_bytes = HWY_MAX_BYTES;
 
-// All loads and stores go through bytes: elements may lie at any address.
+// All loads and stores take bytes, because elements may have any alignment.
 template <typename T>
 HWY_INLINE Vec<T> load(const uint8_t* at) {
   return hn::BitCast(Tag<T>(), hn::LoadU(Tag<uint8_t>(), at));
@@ -51,10 +53,11 @@ HWY_INLINE Vec<uint32_t> bits_of(Vec<float> value) { return hn::BitCast(Tag<uint
 HWY_INLINE Vec<float> float_of(Vec<uint32_t> bits) { return hn::BitCast(Tag<float>(), bits); }
 HWY_INLINE Vec<uint32_t> all(uint32_t bits) { return hn::Set(Tag<uint32_t>(), bits); }
 
-// Adds what makes a cut after the given number of low bits round to nearest, ties to even. Not for NaN.
+// The first step of rounding to nearest, ties to even. In the second step, the caller clears the low `cut` bits of the result.
+// NaN is not allowed.
 template <int cut>
 HWY_INLINE Vec<uint32_t> round_up_to_cut(Vec<uint32_t> bits) {
-#if HWY_TARGET == HWY_AVX3  // three instructions instead of four, where a mask costs none
+#if HWY_TARGET == HWY_AVX3  // masks are free on this target, so three instructions suffice instead of four
   const auto odd = hn::TestBit(bits, all(1u << cut));
   return hn::Add(bits, hn::IfThenElse(odd, all(1u << (cut - 1)), all((1u << (cut - 1)) - 1)));
 #else
@@ -67,20 +70,20 @@ HWY_INLINE Vec<uint32_t> quiet(Vec<uint32_t> bits) {
   return hn::IfThenElse(hn::RebindMask(Tag<uint32_t>(), hn::IsNaN(float_of(bits))), hn::Or(bits, all(0x00400000)), bits);
 }
 
-// The bf16 lies in the high half of the lane, the low half is unspecified.
+// Returns the bf16 in the high half of each lane; the low half is unspecified.
 HWY_INLINE Vec<uint32_t> high_bf16_from_f32(Vec<float> value) {
   const auto bits = bits_of(value);
   const auto nan = hn::RebindMask(Tag<uint32_t>(), hn::IsNaN(value));
   return hn::IfThenElse(nan, hn::Or(bits, all(0x00400000)), round_up_to_cut<16>(bits));
 }
 
-// f16 bits in the low half of each lane, the high half zero.
+// Converts f16 bits, which must be in the low half of each lane. The high half must be zero.
 HWY_INLINE Vec<float> f32_from_low_f16(Vec<uint32_t> half) {
   const auto sign = hn::ShiftLeft<16>(hn::And(half, all(0x8000)));
   const auto magnitude = hn::ShiftLeft<13>(hn::And(half, all(0x7FFF)));
   const auto exponent = hn::And(magnitude, all(0x1Fu << 23));
   const auto normal = hn::Add(magnitude, all(112u << 23));
-  // 2^-14 * (1 + mantissa) - 2^-14 is exact and meets no fp32 subnormal, so the processor's flush modes do not matter.
+  // 2^-14 * (1 + mantissa) - 2^-14 is exact. No operand is an fp32 subnormal, so the processor's flush modes do not matter.
   const auto smallest = all(113u << 23);
   const auto subnormal = bits_of(hn::Sub(float_of(hn::Add(magnitude, smallest)), float_of(smallest)));
   auto result = hn::IfThenElse(hn::Eq(exponent, all(0)), subnormal, normal);
@@ -89,7 +92,7 @@ HWY_INLINE Vec<float> f32_from_low_f16(Vec<uint32_t> half) {
 }
 
 HWY_INLINE Vec<uint32_t> low_f16_from_f32(Vec<float> value) {
-  const Tag<int32_t> d32;  // magnitudes are below 2^31: signed comparisons are right and cheap
+  const Tag<int32_t> d32;  // signed comparisons are cheaper; they are correct because all magnitudes are below 2^31
   const auto bits = bits_of(value);
   const auto sign = hn::ShiftRight<16>(hn::And(bits, all(0x80000000)));
   const auto magnitude = hn::And(bits, all(0x7FFFFFFF));
@@ -97,7 +100,7 @@ HWY_INLINE Vec<uint32_t> low_f16_from_f32(Vec<float> value) {
     return hn::RebindMask(Tag<uint32_t>(), hn::Lt(hn::BitCast(d32, magnitude), hn::Set(d32, static_cast<int32_t>(limit))));
   };
   const auto normal = hn::ShiftRight<13>(round_up_to_cut<13>(hn::Sub(magnitude, all(112u << 23))));
-  // Adding 0.5 leaves the value in units of 2^-24, the f16 subnormal unit, in the low bits; the addition rounds.
+  // The low bits of the sum with 0.5 are the value in units of 2^-24 (the unit of f16 subnormals). The addition also rounds.
   const auto half = all(126u << 23);
   const auto subnormal = hn::Sub(bits_of(hn::Add(float_of(magnitude), float_of(half))), half);
   const auto nan = hn::Or(all(0x7E00), hn::And(hn::ShiftRight<13>(magnitude), all(0x3FF)));
@@ -129,7 +132,7 @@ struct Native {
   static HWY_INLINE Vec<T> total(Packet a) { return a.value; }
 };
 
-// The common part of the two 16-bit formats: a vector of elements becomes two vectors of fp32.
+// The common part of both 16-bit formats: one vector of elements becomes two vectors of fp32.
 struct Pair {
   using Lane = float;
   static constexpr size_t element_bytes = 2;
@@ -147,8 +150,8 @@ struct Pair {
   static HWY_INLINE Vec<float> total(Packet a) { return hn::Add(a.first, a.second); }
 };
 
-// Even elements first, odd ones second: a shift and a mask instead of shuffles that cross the vector. Storing takes values
-// whose NaNs are settled: that NaN survives the rounding.
+// `first` holds the even elements, and `second` the odd ones. So a shift and a mask suffice, without shuffles across lanes.
+// Before store(), unify_nan() must have replaced every NaN by its quiet NaN, which the rounding does not change.
 struct BrainFloats : Pair {
   static HWY_INLINE Packet load(const uint8_t* at) {
     const auto both = HWY_NAMESPACE::load<uint32_t>(at);

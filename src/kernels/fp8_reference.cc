@@ -1,4 +1,4 @@
-// The scalar reference of FP8: the definition of the SIMD kernels, which must give the same bytes.
+// The scalar reference for FP8. It defines which bytes the SIMD kernels must write.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -36,7 +36,7 @@ uint16_t scale_at(const BlockLayout& layout, size_t group, const std::byte* bloc
 
 float scale_of(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
-// False if the group becomes NaN.
+// Sets `taken` to the value, or to the limit if the value is too large. Returns false if the value makes its group NaN.
 bool take(const BlockFormat& format, float value, float& taken, float& largest_of_group, uint64_t& saturated) {
   const float limit = largest(Metadata::bf16);
   const bool too_large = std::fabs(value) > limit;
@@ -79,7 +79,7 @@ void decode_each(const BlockLayout& layout, BlockPart part, const void* bytes, T
 
 }  // namespace
 
-// No element times its inverse is above 448 by more than rounding.
+// The scale is rounded up. So element / scale is at most 448, except for a rounding error.
 uint16_t fp8_scale_for(float largest_of_group) {
   if (largest_of_group == 0) return 0;
   const float scale =
@@ -87,13 +87,14 @@ uint16_t fp8_scale_for(float largest_of_group) {
   return static_cast<uint16_t>(std::bit_cast<uint32_t>(scale) >> 16);
 }
 
-// In units of the number's own step: 2^-9 below 2^-6, else an eighth of its power of two. nearbyint rounds ties to even.
+// Below 2^-6, a code is a number of steps of 2^-9. nearbyint rounds to the nearest step, ties to even. From 2^-6 on, there are
+// 8 steps between two powers of two.
 uint8_t e4m3_of(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const float magnitude = std::fabs(value);
   const auto sign = static_cast<uint8_t>(bits >> 31 << 7);
   if (magnitude < 0x1p-6f) return static_cast<uint8_t>(sign | static_cast<uint32_t>(std::nearbyint(magnitude * 0x1p9f)));
-  const uint32_t kept = (bits & 0x7FFFFFFF) + ((1u << 19) - 1) + (bits >> 20 & 1);  // a carry raises the exponent
+  const uint32_t kept = (bits & 0x7FFFFFFF) + ((1u << 19) - 1) + (bits >> 20 & 1);  // a carry correctly raises the exponent
   return static_cast<uint8_t>(sign | ((kept >> 20) - (120u << 3)));
 }
 
@@ -116,7 +117,7 @@ BlockLayout fp8_layout_of(const BlockFormat& format, size_t count) {
   BlockLayout layout;
   layout.padding = count;
   layout.scales = (count + 1) / 2 * 2;
-  layout.bytes = layout.spikes = layout.places = layout.scales + (count + fp8_group - 1) / fp8_group * 2;
+  layout.bytes = layout.spikes = layout.spike_indices = layout.scales + (count + fp8_group - 1) / fp8_group * 2;
   layout.count = count;
   return layout;
 }
@@ -148,7 +149,8 @@ void fp8_decode_add_part_reference(const BlockFormat&, const BlockLayout& layout
   });
 }
 
-// No code is a NaN, and a scale is finite and not below zero, or the one NaN.
+// Returns whether the bytes are a valid block. No code may be NaN. Each scale must be the quiet NaN, or finite and not
+// negative.
 bool is_fp8_block(const BlockFormat& format, const void* bytes, size_t size, size_t count) {
   const auto layout = fp8_layout_of(format, count);
   if (size != layout.bytes) return false;

@@ -1,11 +1,12 @@
-// The SIMD kernels of FP8: whole groups whose values need no special care. Rare groups (an incomplete last group, values that
-// are no numbers or too large) go to the reference. Compiled once per instruction set.
+// The SIMD kernels for FP8. They take whole groups of ordinary values. The reference takes all other groups, which are rare: an
+// incomplete last group, and groups with NaN, infinity, or values that are too large. This file is compiled once per
+// instruction set.
 
 #include "base/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/fp8_simd.cc"
-#include <hwy/foreach_target.h>  // before highway.h
+#include <hwy/foreach_target.h>  // must precede highway.h
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -39,13 +40,13 @@ namespace HWY_NAMESPACE {
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
 namespace {
 
-using Codes = Vec<uint32_t>;  // one in each lane
+using Codes = Vec<uint32_t>;  // one code in each lane
 
 HWY_INLINE Codes fp8_codes_of(F value) {
   const auto sign = hn::ShiftRight<24>(hn::And(bits_of(value), all(0x80000000)));
   const auto magnitude = hn::And(bits_of(value), all(0x7FFFFFFF));
   const auto normal = hn::Sub(hn::ShiftRight<20>(round_up_to_cut<20>(magnitude)), all(120u << 3));
-  // Below 2^-6 a code is a number of steps of 2^-9; added to 2^23, that stands in the low bits.
+  // Below 2^-6, a number is k * 2^-9, and its code is k. The low bits of the sum k + 2^23 are k.
   const auto steps = hn::And(bits_of(hn::Add(hn::Mul(float_of(magnitude), set(0x1p9f)), set(0x1p23f))), all(0xFF));
   const auto is_small = hn::RebindMask(Tag<uint32_t>(), hn::Lt(float_of(magnitude), set(0x1p-6f)));
   return hn::Or(sign, hn::IfThenElse(is_small, steps, normal));
@@ -72,7 +73,7 @@ HWY_INLINE Codes fp8_load_codes(const std::byte* from) {
   return hn::PromoteTo(Tag<uint32_t>(), hn::LoadU(d8, reinterpret_cast<const uint8_t*>(from)));
 }
 
-// False: the group is the reference's.
+// Encodes one group. Returns false if the reference must encode it instead.
 template <DType type>
 bool fp8_encode_group(const uint8_t* elements, std::byte* codes, std::byte* scale_to) {
   const Tag<float> d;
@@ -189,7 +190,7 @@ HWY_AFTER_NAMESPACE();
 namespace unisono::kernels {
 namespace {
 
-// The better an instruction set, the smaller Highway's bit for it.
+// Highway gives better instruction sets lower bits.
 const Fp8Kernels& kernels_in_use() {
   using Function = const Fp8Kernels& (*)();
   static constexpr Function compiled[] = {HWY_CHOOSE_TARGET_LIST(fp8_kernels), HWY_CHOOSE_FALLBACK(fp8_kernels)};

@@ -1,4 +1,5 @@
-// FP8: each code's number, rounding against a search over all codes, blocks byte by byte, and SIMD against the reference.
+// Tests FP8: the number of each code, rounding (against a search over all codes), the bytes of blocks, and the SIMD kernels
+// (against the reference).
 #include "kernels/fp8.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +34,7 @@ Floats decoded(const BlockBytes& block, size_t count) {
   return values;
 }
 
-// Table 1 of OCP's specification.
+// The expected numbers are in table 1 of the OCP 8-bit Floating Point Specification.
 TEST(E4m3, has_the_numbers_of_its_specification) {
   EXPECT_EQ(number_of_e4m3(0x00), 0.0f);
   EXPECT_TRUE(std::signbit(number_of_e4m3(0x80)));
@@ -46,7 +47,7 @@ TEST(E4m3, has_the_numbers_of_its_specification) {
   EXPECT_TRUE(std::isnan(number_of_e4m3(0x7F)) && std::isnan(number_of_e4m3(0xFF)));
 }
 
-TEST(E4m3, every_code_survives_and_numbers_go_to_the_nearest_with_ties_to_even) {
+TEST(E4m3, every_code_survives_and_numbers_round_to_nearest_even) {
   for (uint32_t code = 0; code < 256; ++code) {
     if ((code & 0x7F) != 0x7F) EXPECT_EQ(e4m3_of(number_of_e4m3(static_cast<uint8_t>(code))), code);
   }
@@ -63,7 +64,7 @@ TEST(E4m3, every_code_survives_and_numbers_go_to_the_nearest_with_ties_to_even) 
 TEST(Fp8, blocks_byte_by_byte) {
   BlockCounts counts;
   EXPECT_EQ(encoded({448, 1, -1, 0.5f, 0}, counts), (BlockBytes{0x7E, 0x38, 0xB8, 0x30, 0x00, 0x00, 0x80, 0x3F}));
-  // 1/448 is 0x3b124925; the bf16 above it is 0x3b13, so 1 becomes 445.8, which rounds to 448.
+  // 1/448 is 0x3b124925, and the next larger bf16 is 0x3b13. So 1 becomes 445.8, which rounds to 448.
   EXPECT_EQ(encoded({1, -0.5f}, counts), (BlockBytes{0x7E, 0xF6, 0x13, 0x3B}));
   EXPECT_EQ(encoded({0, 0x1p-101f}, counts), (BlockBytes{0, 0, 0, 0}));
   EXPECT_EQ(counts.nonfinite_groups + counts.saturated, 0u);
@@ -75,7 +76,7 @@ TEST(Fp8, blocks_byte_by_byte) {
   for (const float value : decoded({0, 0, 0xC0, 0x7F}, 2)) EXPECT_EQ(std::bit_cast<uint32_t>(value), 0x7FC00000u);
 }
 
-TEST(Fp8, the_error_stays_within_a_28th_of_the_groups_largest) {
+TEST(Fp8, the_error_stays_within_a_28th_of_the_largest_value_of_the_group) {
   const auto values = gold(5000, 7);
   BlockCounts counts;
   const auto back = decoded(encoded(values, counts), values.size());
@@ -106,7 +107,7 @@ TEST(Fp8, signal_to_noise_of_one_pass) {
   EXPECT_NEAR(10 * std::log10(signal / noise), 31.8, 0.1);
 }
 
-TEST(Fp8, what_no_encoder_writes_is_no_block) {
+TEST(Fp8, bytes_that_no_encoder_writes_are_refused) {
   BlockCounts counts;
   const auto good = encoded(gold(129, 1), counts);
   const auto is_block = [](const BlockBytes& block, size_t count) {
@@ -136,7 +137,7 @@ Floats any_values(size_t count, Random& random) {
   return values;
 }
 
-TEST(Fp8Kernels, give_the_references_bytes_whatever_the_values_the_length_and_the_alignment) {
+TEST(Fp8Kernels, equal_the_reference_for_all_values_lengths_and_alignments) {
   Random random(11);
   for (const char* target : targets()) {
     ASSERT_TRUE(force_target(target));
@@ -157,7 +158,7 @@ TEST(Fp8Kernels, give_the_references_bytes_whatever_the_values_the_length_and_th
       ASSERT_EQ(expected, actual) << target << " " << count << " " << name(type);
       ASSERT_EQ(wanted.saturated, got.saturated);
       ASSERT_EQ(wanted.nonfinite_groups, got.nonfinite_groups);
-      if (random.chance(0.3)) {  // any bytes at all
+      if (random.chance(0.3)) {  // random bytes instead of an encoded block
         for (auto& byte : actual) byte = static_cast<uint8_t>(random.next());
       }
       BlockBytes there(elements.size()), here = there;

@@ -1,4 +1,4 @@
-// The golden input of the codecs' tests, and the checksum that its results are known by.
+// The input values of the codecs' golden tests, and the checksum of their results.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace unisono {
 
-// CRC-32 as zlib has it.
+// CRC-32 with zlib's polynomial.
 inline uint32_t crc32(const void* data, size_t bytes) {
   uint32_t crc = 0xFFFFFFFF;
   for (size_t i = 0; i < bytes; ++i) {
@@ -17,7 +17,7 @@ inline uint32_t crc32(const void* data, size_t bytes) {
   return ~crc;
 }
 
-// Uniform in [-1, 1), every 37th value sixteen times as large.
+// Values uniform in [-1, 1); every 37th value is 16 times as large.
 inline std::vector<float> gold(size_t count, uint32_t seed) {
   std::vector<float> values(count);
   for (size_t i = 0; i < count; ++i) {

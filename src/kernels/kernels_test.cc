@@ -1,6 +1,6 @@
-// Every target of this machine against the scalar reference, bit for bit: two equal arenas are filled with random bytes, one
-// is worked on by the reference and one by the target, and then the whole arenas must be equal. So sources that change,
-// bytes beside the destination that change, and results that differ are all found by one comparison.
+// Compares every target of this machine with the scalar reference, bit for bit. Two arenas are filled with the same random
+// bytes. The reference works on one, and the target on the other. Afterwards the whole arenas must be equal. That reveals wrong
+// results, changed sources, and changed bytes beside the destination.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/concat.h"
 #include "base/random.h"
 #include "kernels/dispatch.h"
 #include "kernels/kernel_table.h"
@@ -26,8 +27,8 @@ constexpr ReduceOp all_ops[] = {ReduceOp::sum,  ReduceOp::avg,  ReduceOp::min, R
 
 bool defined(DType dtype, ReduceOp op) { return !is_floating(dtype) || op < ReduceOp::band; }
 
-// Random bits are nearly always huge or tiny numbers whose sums round in no interesting way: so three elements of four are
-// ordinary numbers, or one of the values where kernels go wrong.
+// Random bits nearly always give huge or tiny numbers, and their sums involve no rounding. So three of four elements are
+// ordinary numbers, or special values that kernels often get wrong.
 template <typename Word>
 Word interesting(Random& random, int exponent_bits, int mantissa_bits) {
   const Word sign = static_cast<Word>(Word(random.below(2)) << (exponent_bits + mantissa_bits));
@@ -36,10 +37,12 @@ Word interesting(Random& random, int exponent_bits, int mantissa_bits) {
   const Word bias = exponent_max >> 1;
   const auto make = [&](Word exponent, Word m) { return static_cast<Word>(sign | (exponent << mantissa_bits) | m); };
   switch (random.below(16)) {
-    case 0: return make(0, 0);                                                                     // zeros of both signs
-    case 1: return make(0, mantissa);                                                              // subnormal
-    case 2: return random.chance(0.5) ? make(exponent_max, 0) : make(exponent_max - 1, mantissa);  // infinity, or near it
-    case 3: return random.chance(0.3) ? make(exponent_max, mantissa) : make(bias, 0);              // NaN, or one
+    case 0: return make(0, 0);  // zeros of both signs
+    case 1:
+      return make(0, mantissa);  // subnormal
+    // infinity, or a number near it
+    case 2: return random.chance(0.5) ? make(exponent_max, 0) : make(exponent_max - 1, mantissa);
+    case 3: return random.chance(0.3) ? make(exponent_max, mantissa) : make(bias, 0);  // NaN or 1.0
     case 4:
     case 5:
     case 6: return static_cast<Word>(random.next());
@@ -66,19 +69,18 @@ struct Case {
   ReduceOp op = ReduceOp::sum;
   size_t source_count = 1;
   size_t count = 0;
-  int aliased = -1;  // the source that is the destination too
+  int aliased = -1;  // index of the source that is also the destination; -1: none
   bool with_copy = false;
   uint32_t divisor = 1;
-  size_t alignment = 0;  // of the first buffer; the others lie at random ones
+  size_t alignment = 0;  // alignment of the first buffer; that of the others is random
 
   std::string to_string() const {
-    return std::string(name(dtype)) + " " + name(op) + " sources " + std::to_string(source_count) + " count " +
-           std::to_string(count) + " aliased " + std::to_string(aliased) + " copy " + std::to_string(with_copy) + " divisor " +
-           std::to_string(divisor) + " alignment " + std::to_string(alignment);
+    return concat(name(dtype), " ", name(op), " sources ", source_count, " count ", count, " aliased ", aliased, " copy ",
+                  with_copy ? 1 : 0, " divisor ", divisor, " alignment ", alignment);
   }
 };
 
-// A place for every buffer of the case at offsets that both arenas share, with room around each.
+// The offsets of a case's buffers in their arena. Both arenas use the same offsets. Buffers are at least 64 bytes apart.
 struct Layout {
   std::vector<size_t> sources;
   size_t destination = 0, copy = 0, bytes = 0;
@@ -231,7 +233,7 @@ TEST_P(EachTarget, reduces_a_thousand_sources_and_large_counts) {
   }
 }
 
-TEST_P(EachTarget, sums_every_pair_of_a_16_bit_value_and_a_few_others_like_the_reference) {
+TEST_P(EachTarget, sums_every_16_bit_value_with_a_few_others_like_the_reference) {
   std::vector<uint16_t> every(65536), other(65536), actual(65536), expected(65536);
   for (size_t i = 0; i < every.size(); ++i) every[i] = static_cast<uint16_t>(i);
   for (const auto dtype : {DType::f16, DType::bf16}) {
@@ -251,7 +253,7 @@ TEST_P(EachTarget, sums_every_pair_of_a_16_bit_value_and_a_few_others_like_the_r
   }
 }
 
-// Heap blocks of the exact size: the address sanitizer sees any access beside them.
+// Each buffer is a heap block of its exact size, so the address sanitizer reports any access beside it.
 TEST_P(EachTarget, touches_nothing_beside_its_buffers) {
   for_each_type_and_op([&](DType dtype, ReduceOp op) {
     for (size_t count = 1; count <= 70; ++count) {
@@ -305,7 +307,7 @@ TEST_P(EachTarget, widens_every_16_bit_value_like_the_reference) {
   }
 }
 
-// Around each 16-bit value and around each midpoint between two: everything that rounding can get wrong.
+// Rounding can go wrong near a 16-bit value, and near the midpoint of two adjacent ones. Tests values around both.
 TEST_P(EachTarget, narrows_around_every_rounding_border_like_the_reference) {
   for (const auto to : {DType::f16, DType::bf16}) {
     std::vector<uint32_t> values;
@@ -324,7 +326,7 @@ TEST_P(EachTarget, narrows_around_every_rounding_border_like_the_reference) {
 }
 
 TEST_P(EachTarget, copies_every_size_and_alignment) {
-  const size_t large = (size_t{24} << 20) + 12'345;  // streamed
+  const size_t large = (size_t{24} << 20) + 12'345;  // above the size from which copy() uses streaming stores
   const auto check = [&](size_t bytes, size_t from_at, size_t to_at) {
     Bytes source(from_at + bytes);
     for (size_t i = 0; i < source.size(); i += 1 + i / 4096) source[i] = static_cast<std::byte>(random_.next() >> 56);
@@ -338,8 +340,8 @@ TEST_P(EachTarget, copies_every_size_and_alignment) {
   for (const size_t at : {0, 1, 17, 63}) check(large, 3, at);
 }
 
-// Where the processor's own copying is slow.
-TEST_P(EachTarget, copies_to_what_begins_a_little_after_the_source_within_a_page) {
+// With such offsets, "rep movsb" is slow, so copy() uses its own loop (see dispatch.cc).
+TEST_P(EachTarget, copies_to_destinations_shortly_after_the_source_within_a_page) {
   constexpr size_t page = 4096;
   Bytes source(4 * page);
   for (auto& byte : source) byte = static_cast<std::byte>(random_.next() >> 56);

@@ -1,5 +1,5 @@
-// The scalar reference: one element at a time, integer arithmetic for every rounding, no cleverness. It is the
-// definition of the SIMD kernels, which must give the same bits.
+// The scalar reference. It defines which bits the SIMD kernels must produce. It processes one element at a time, and uses
+// integer arithmetic for every rounding.
 #include <bit>
 #include <cmath>
 #include <concepts>
@@ -27,12 +27,13 @@ float widen(float16 value) {
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000u | (mantissa << 13) | (mantissa != 0 ? 0x00400000u : 0u));
   if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
   if (mantissa == 0) return std::bit_cast<float>(sign);
-  // Subnormal: mantissa * 2^-24, normal in fp32. The leading one of the mantissa becomes the hidden bit.
+  // A subnormal f16 is mantissa * 2^-24. This is a normal fp32 number, so the leading 1 bit of the mantissa becomes the
+  // implicit bit.
   const uint32_t top = static_cast<uint32_t>(std::bit_width(mantissa)) - 1;
   return std::bit_cast<float>(sign | ((top + 103) << 23) | ((mantissa << (23 - top)) & 0x007FFFFFu));
 }
 
-// value / 2^shift, rounded to nearest, ties to even; shift is 1 to 31.
+// Returns value / 2^shift, rounded to nearest, ties to even. `shift` must be 1 to 31.
 uint32_t shift_rounded(uint32_t value, uint32_t shift) {
   const uint32_t kept = value >> shift;
   const uint32_t rest = value & ((1u << shift) - 1);
@@ -40,7 +41,7 @@ uint32_t shift_rounded(uint32_t value, uint32_t shift) {
   return kept + ((rest > half || (rest == half && (kept & 1u) != 0)) ? 1u : 0u);
 }
 
-// A carry out of the mantissa raises the exponent, up to infinity: exactly what rounding asks for.
+// A carry out of the mantissa raises the exponent, possibly to infinity. This gives the correctly rounded result.
 void narrow(float value, bfloat16& out) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const bool nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
@@ -55,11 +56,11 @@ void narrow(float value, float16& out) {
   uint32_t result = 0;
   if (magnitude > 0x7F800000u) {
     result = 0x7E00u | ((magnitude >> 13) & 0x3FFu);
-  } else if (magnitude >= 0x47800000u) {  // 2^16 and infinity
+  } else if (magnitude >= 0x47800000u) {  // from 2^16 on, and infinity
     result = 0x7C00u;
-  } else if (exponent >= 113) {  // 2^-14: normal
+  } else if (exponent >= 113) {  // from 2^-14 on: normal
     result = shift_rounded(magnitude - (112u << 23), 13);
-  } else if (exponent >= 102) {  // 2^-25: subnormal, in units of 2^-24
+  } else if (exponent >= 102) {  // from 2^-25 on: subnormal, in units of 2^-24
     result = shift_rounded((magnitude & 0x007FFFFFu) | 0x00800000u, 126 - exponent);
   }
   out.bits = static_cast<uint16_t>(sign | result);
@@ -89,7 +90,7 @@ T combine(ReduceOp op, T left, T right) {
       default: UNISONO_CHECK(!"bit operations take integers only");
     }
   } else {
-    // 64 unsigned bits: no promotion to a signed type that could overflow, and the low bits are the wrapped result.
+    // The function computes with 64 unsigned bits. So no signed type can overflow, and the low bits are the wrapped result.
     const auto a = static_cast<uint64_t>(left), b = static_cast<uint64_t>(right);
     switch (op) {
       case ReduceOp::sum:

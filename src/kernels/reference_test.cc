@@ -1,4 +1,5 @@
-// The reference against arithmetic written another way: it specifies the kernels, so nothing else checks it.
+// Tests the reference against independent arithmetic. Other tests compare the kernels with the reference, so they cannot find
+// its errors.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -35,7 +36,8 @@ float widened(DType from, uint16_t bits) {
   return value;
 }
 
-// The value of a finite or infinite 16-bit float from its definition in IEEE 754 (bf16: the same with 8 exponent bits).
+// Returns the value of a finite or infinite 16-bit float, computed from its definition in IEEE 754. The definition of bf16 is
+// the same, with 8 exponent bits.
 double value_of(uint16_t bits, int mantissa_bits) {
   const int exponent_bits = 15 - mantissa_bits, bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
@@ -69,7 +71,8 @@ TEST(Reference, widens_every_16_bit_value_exactly) {
   }
 }
 
-// Between every two neighbours: below the midpoint goes down, above it up, on it to the even one; past the largest: infinity.
+// Between two adjacent 16-bit values, numbers below the midpoint round down, and numbers above it round up. The midpoint itself
+// rounds to the even value. Half a step above the largest value, rounding to infinity begins.
 TEST(Reference, narrows_to_nearest_even_between_all_neighbours) {
   for (const auto& format : narrow_formats) {
     for (uint32_t bits = 0; bits < format.infinity_bits; ++bits) {
@@ -77,7 +80,8 @@ TEST(Reference, narrows_to_nearest_even_between_all_neighbours) {
       const double below = value_of(low, format.mantissa_bits);
       const double lower =
           bits == 0 ? -value_of(high, format.mantissa_bits) : value_of(static_cast<uint16_t>(bits - 1), format.mantissa_bits);
-      const double step = below - lower;  // for the one above the largest, which would be infinity
+      // Without infinity, there would be a value `above` the largest finite one.
+      const double step = below - lower;
       const double above = high == format.infinity_bits ? below + step : value_of(high, format.mantissa_bits);
       const auto middle = static_cast<float>((below + above) / 2);
       const auto even = (bits & 1) == 0 ? low : high;
@@ -107,10 +111,10 @@ TEST(Reference, folds_from_the_left_in_the_order_given) {
 }
 
 TEST(Reference, sums_of_16_bit_floats_are_rounded_once) {
-  // 256 + 0.75 + 0.75: rounded after each addition in bf16 (unit 2 above 256) it would stay 256.
+  // 256 + 0.75 + 0.75 is 257.5, which rounds to 258 in bf16 (unit 2 above 256). Rounding after each addition would give 256.
   const bfloat16 large{0x4380}, small{0x3F40};
   EXPECT_EQ(reduced<bfloat16>(ReduceOp::sum, {large, small, small}).bits, 0x4381);
-  const float16 big{0x6800}, little{0x3A00};  // 2048 + 0.75 + 0.75, unit 2
+  const float16 big{0x6800}, little{0x3A00};  // 2048 + 0.75 + 0.75 in f16, unit 2
   EXPECT_EQ(reduced<float16>(ReduceOp::sum, {big, little, little}).bits, 0x6801);
 }
 
@@ -127,7 +131,7 @@ TEST(Reference, minimum_and_maximum_keep_the_left_of_equal_values) {
   EXPECT_FALSE(std::signbit(reduced<float>(ReduceOp::max, {0.0f, -0.0f})));
 }
 
-TEST(Reference, a_nan_anywhere_gives_the_one_quiet_nan) {
+TEST(Reference, a_nan_anywhere_gives_the_positive_quiet_nan) {
   const auto odd_nan = std::bit_cast<float>(0xFFA12345u);
   for (const auto op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::prod}) {
     for (size_t position = 0; position < 3; ++position) {

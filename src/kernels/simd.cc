@@ -1,14 +1,15 @@
-// The SIMD kernels: one source, compiled once per instruction set by Highway's foreach_target, one KernelTable from each.
+// The SIMD kernels. Highway's foreach_target compiles this source once per instruction set, and each time makes one
+// KernelTable.
 //
-// A fold holds a block of several vectors in registers and walks the sources for it, so that each result is written once
-// and never read back. 16-bit floats stay in fp32 from the first source to the one rounding at the end. Every block is read
-// from all sources before it is written, so the destination may be one of the sources.
+// A fold keeps a block of several vectors in registers and reads this block of each source. It writes each result once, and
+// never reads it back. 16-bit floats stay in fp32 until the single rounding at the end. A block is read from all sources before
+// it is written, so the destination may be one of the sources.
 
 #include "base/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/simd.cc"
 #include <hwy/cache_control.h>
-#include <hwy/foreach_target.h>  // before highway.h
+#include <hwy/foreach_target.h>  // must precede highway.h
 #include <hwy/highway.h>
 
 #include <array>
@@ -30,7 +31,7 @@ namespace {
 
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 
-// No vectors: the reference is as good as anything, and its code is there already.
+// This is for targets without vectors, on which no code is faster than the reference.
 template <DType to, DType from>
 void convert_by_reference(void* destination, const void* source, size_t count) {
   convert_reference(to, destination, from, source, count);
@@ -65,7 +66,7 @@ struct Sum {
   }
 };
 
-// Highway has no product of 8-bit lanes, and of 64-bit lanes not on every target.
+// Highway cannot multiply 8-bit lanes, and multiplies 64-bit lanes only on some targets.
 struct Product {
   template <typename T>
   static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) {
@@ -87,7 +88,7 @@ struct Product {
   }
 };
 
-// Floats: not Highway's Min and Max, whose NaN and signed zeros differ from target to target.
+// Highway's Min and Max are not used for floats, because their results for NaN and signed zeros differ between targets.
 struct Minimum {
   template <typename T>
   static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) {
@@ -123,9 +124,9 @@ struct BitXor {
   }
 };
 
-// ---- what happens to a folded value before it is stored
+// ---- division and NaN, before a folded value is stored
 
-// Lane by lane: integer averages are too rare for more. Kernels of unsigned lanes serve signed types too.
+// Divides one lane at a time, because averages of integers are rare. `dtype` says whether the integers are signed.
 template <typename T>
 HWY_NOINLINE Vec<T> divide_integers(Vec<T> value, DType dtype, uint32_t divisor) {
   alignas(vector_bytes) T lanes[vector_bytes / sizeof(T)];
@@ -143,7 +144,7 @@ class Division {
  public:
   explicit HWY_INLINE Division(const Reduction& task) : dtype_(task.dtype), divisor_(task.divisor), wanted_(task.divisor > 1) {
     if constexpr (std::is_floating_point_v<T>) {
-      // The reciprocal of a power of two is exact, and so the product is the quotient, to the bit.
+      // The reciprocal of a power of two is exact, so a multiplication by it gives exactly the quotient.
       scales_ = (divisor_ & (divisor_ - 1)) == 0;
       operand_ = hn::Set(Tag<T>(), scales_ ? T(1) / static_cast<T>(divisor_ | (divisor_ == 0)) : static_cast<T>(divisor_));
     }
@@ -162,9 +163,9 @@ class Division {
   Vec<T> operand_ = hn::Zero(Tag<T>());
 };
 
-// One NaN for all: which operand's bits a sum of NaNs takes depends on the processor and on the compiler's operand order.
+// Replaces every NaN by the same NaN. Otherwise the bits of a sum of NaNs would depend on the processor and on the compiler.
 template <typename Format>
-HWY_INLINE typename Format::Packet settle(typename Format::Packet packet) {
+HWY_INLINE typename Format::Packet unify_nan(typename Format::Packet packet) {
   using T = typename Format::Lane;
   if constexpr (!std::is_floating_point_v<T>) return packet;
   else {
@@ -173,21 +174,21 @@ HWY_INLINE typename Format::Packet settle(typename Format::Packet packet) {
   }
 }
 
-// The same for a block. The sum of all lanes of a NaN is NaN, so one test passes most blocks; infinities of both signs fail
-// it too, which costs time only.
+// unify_nan() for four packets. If a lane is NaN in any packet, it is also NaN in the sum of the packets, so one test suffices
+// for most blocks. Infinities of both signs also give NaN, which only costs time.
 template <typename Format>
-HWY_INLINE void settle(typename Format::Packet& x0, typename Format::Packet& x1, typename Format::Packet& x2,
-                       typename Format::Packet& x3) {
+HWY_INLINE void unify_nan(typename Format::Packet& x0, typename Format::Packet& x1, typename Format::Packet& x2,
+                          typename Format::Packet& x3) {
   using T = typename Format::Lane;
   if constexpr (std::is_floating_point_v<T>) {
     const auto sum = hn::Add(hn::Add(Format::total(x0), Format::total(x1)), hn::Add(Format::total(x2), Format::total(x3)));
     if (hn::AllFalse(Tag<T>(), hn::IsNaN(sum))) [[likely]]
       return;
-    x0 = settle<Format>(x0), x1 = settle<Format>(x1), x2 = settle<Format>(x2), x3 = settle<Format>(x3);
+    x0 = unify_nan<Format>(x0), x1 = unify_nan<Format>(x1), x2 = unify_nan<Format>(x2), x3 = unify_nan<Format>(x3);
   }
 }
 
-// ---- the fold
+// ---- folding
 
 template <typename Format>
 HWY_INLINE void put(typename Format::Packet packet, size_t at, uint8_t* destination, uint8_t* copy) {
@@ -195,7 +196,7 @@ HWY_INLINE void put(typename Format::Packet packet, size_t at, uint8_t* destinat
   if (copy != nullptr) Format::store(packet, copy + at);
 }
 
-// One vector of results for bytes [at, at + vector_bytes).
+// Returns one vector of results, which are the bytes [at, at + vector_bytes).
 template <typename Format, typename Op>
 HWY_INLINE typename Format::Packet fold_vector(std::span<const void* const> sources, size_t at,
                                                const Division<typename Format::Lane>& division) {
@@ -204,10 +205,11 @@ HWY_INLINE typename Format::Packet fold_vector(std::span<const void* const> sour
     folded = Format::template combine<Op>(folded, Format::load(static_cast<const uint8_t*>(sources[s]) + at));
   }
   if (division.wanted()) folded = Format::map(folded, division);
-  return settle<Format>(folded);
+  return unify_nan<Format>(folded);
 }
 
-// The first `bytes` of a vector, nothing behind them touched. Masks where they work on bytes, else by way of the stack.
+// Loads the first `bytes` bytes of a vector, and reads nothing behind them. If the target has masks for bytes, they are used.
+// Otherwise the bytes are copied through the stack.
 HWY_INLINE void load_part(const void* source, size_t bytes, uint8_t* vector) {
 #if HWY_TARGET == HWY_AVX3
   const Tag<uint8_t> d8;
@@ -238,13 +240,13 @@ HWY_NOINLINE void reduce_short(const Reduction& task, size_t bytes) {
   auto folded = load(task.sources[0]);
   for (const void* source : task.sources.subspan(1)) folded = Format::template combine<Op>(folded, load(source));
   if (division.wanted()) folded = Format::map(folded, division);
-  Format::store(settle<Format>(folded), buffer);
+  Format::store(unify_nan<Format>(folded), buffer);
   store_part(buffer, bytes, task.destination);
   if (task.copy != nullptr) store_part(buffer, bytes, task.copy);
 }
 
-// Blocks of four vectors from the front; returns where they end. Measured and left out: blocks of 8 and 16 vectors, tiles of
-// 2 to 16 KiB that take the sources in groups, and prefetching, none of which was faster from memory with 2 to 64 sources.
+// Folds blocks of four vectors from the front, and returns the offset of their end. Other variants were not faster with 2 to 64
+// sources in memory: blocks of 8 and 16 vectors, prefetching, and tiles of 2 to 16 KiB that take several sources at a time.
 template <typename Format, typename Op>
 HWY_INLINE size_t reduce_blocks(const Reduction& task, size_t bytes, const Division<typename Format::Lane>& division) {
   constexpr size_t step = vector_bytes;
@@ -270,7 +272,7 @@ HWY_INLINE size_t reduce_blocks(const Reduction& task, size_t bytes, const Divis
       x0 = Format::map(x0, division), x1 = Format::map(x1, division);
       x2 = Format::map(x2, division), x3 = Format::map(x3, division);
     }
-    settle<Format>(x0, x1, x2, x3);
+    unify_nan<Format>(x0, x1, x2, x3);
     put<Format>(x0, at, destination, copy), put<Format>(x1, at + step, destination, copy);
     put<Format>(x2, at + 2 * step, destination, copy), put<Format>(x3, at + 3 * step, destination, copy);
   }
@@ -284,8 +286,8 @@ void reduce_with(const Reduction& task) {
   const Division<typename Format::Lane> division(task);
   auto* const destination = static_cast<uint8_t*>(task.destination);
   auto* const copy = static_cast<uint8_t*>(task.copy);
-  // The last vector overlaps the one before it. It is folded first, while a destination that is a source is still
-  // untouched, and stored last: no mask, no scalar tail.
+  // The last vector overlaps the previous one, so no masks and no scalar tail are needed. It is folded first, because the
+  // destination may be a source, and it is stored last.
   const size_t last_at = bytes - vector_bytes;
   const auto last = fold_vector<Format, Op>(task.sources, last_at, division);
   size_t at = reduce_blocks<Format, Op>(task, bytes, division);
@@ -295,7 +297,7 @@ void reduce_with(const Reduction& task) {
   put<Format>(last, last_at, destination, copy);
 }
 
-// ---- conversions: each works on as many elements as a vector has fp32 lanes
+// ---- conversions: each step takes as many elements as a vector has fp32 lanes
 
 constexpr size_t convert_lanes = vector_bytes / sizeof(float);
 using LowTag = hn::Rebind<uint16_t, Tag<float>>;
@@ -305,7 +307,7 @@ HWY_INLINE Vec<uint32_t> load_low(const uint8_t* at) {
   return hn::PromoteTo(Tag<uint32_t>(), hn::BitCast(LowTag(), hn::LoadU(d8, at)));
 }
 
-// Lanes below 2^16.
+// Stores the low 16 bits of each lane. Lanes must be below 2^16.
 HWY_INLINE void store_low(Vec<uint32_t> value, uint8_t* at) {
   const hn::Repartition<uint8_t, LowTag> d8;
   hn::StoreU(hn::BitCast(d8, hn::DemoteTo(LowTag(), hn::BitCast(Tag<int32_t>(), value))), d8, at);
@@ -363,7 +365,7 @@ void convert_with(void* destination, const void* source, size_t count) {
   std::memcpy(to + i * Conversion::to_bytes, output, (count - i) * Conversion::to_bytes);
 }
 
-// By whole cache lines of the destination.
+// Copies whole cache lines of the destination; memcpy copies the bytes before and after them.
 template <bool past_caches>
 void copy_lines(void* destination, const void* source, size_t bytes) {
   auto* to = static_cast<uint8_t*>(destination);
@@ -372,7 +374,7 @@ void copy_lines(void* destination, const void* source, size_t bytes) {
   if (bytes < head + 64) return static_cast<void>(std::memcpy(to, from, bytes));
   std::memcpy(to, from, head);
   size_t at = head;
-  for (; at + 64 <= bytes; at += 64) {  // what is streamed in part is read from memory first
+  for (; at + 64 <= bytes; at += 64) {  // whole lines only: for a part of a line, a streaming store would first read the line
     for (size_t part = 0; part < 64; part += vector_bytes) {
       const auto vector = hn::LoadU(Tag<uint8_t>(), from + at + part);
       if constexpr (past_caches) hn::Stream(vector, Tag<uint8_t>(), to + at + part);
@@ -383,7 +385,7 @@ void copy_lines(void* destination, const void* source, size_t bytes) {
   std::memcpy(to + at, from + at, bytes - at);
 }
 
-// ---- the table
+// ---- the kernel table
 
 constexpr int at(DType type) { return static_cast<int>(type); }
 constexpr int at(ReduceOp op) { return static_cast<int>(op); }
@@ -407,7 +409,7 @@ constexpr void set_floats(KernelTable& table, DType type) {
   set_order<Format>(table, type);
 }
 
-// Wrapping arithmetic and bits are the same for both signs; order is not.
+// Wrapping arithmetic and bit operations are the same for signed and unsigned types, but min and max are not.
 template <typename T>
 constexpr void set_integers(KernelTable& table, DType signed_type, DType unsigned_type) {
   using Format = Native<T>;
@@ -478,7 +480,8 @@ constexpr RunnableTables<KernelTable, 1>::Function compiled[] = {HWY_CHOOSE_TARG
 
 std::span<const KernelTable* const> runnable_tables() {
   static const RunnableTables<KernelTable, std::size(compiled)> runnable(compiled,
-                                                                         HWY_SUPPORTED_TARGETS);  // the processor is asked once
+                                                                         // The processor is queried only once.
+                                                                         HWY_SUPPORTED_TARGETS);
   return runnable.all();
 }
 

@@ -1,8 +1,9 @@
-// The SIMD kernel of sketches: two rows and up to four directions at a time (eight with the registers of AVX-512), so that a
-// direction's numbers serve both rows, and eight sums hide the latency of each other. More directions go over the same two rows
-// again, which then lie in a near cache.
+// The SIMD kernel of sketches. It takes two rows and up to four directions at a time (eight with AVX-512). So each loaded
+// direction serves both rows, and eight independent sums hide the latency of additions. For more directions, it reads the same
+// two rows again from a near cache.
 //
-// A part of simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's idiom).
+// Part of simd.cc, which is compiled once per instruction set. The include guard therefore opens again for each instruction set
+// (Highway's idiom).
 #if defined(UNISONO_KERNELS_SKETCH_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifndef UNISONO_KERNELS_SKETCH_INL_H
 #define UNISONO_KERNELS_SKETCH_INL_H
@@ -21,22 +22,23 @@ HWY_BEFORE_NAMESPACE();
 namespace unisono::kernels {
 namespace HWY_NAMESPACE {
 
-// By the number of registers.
+// As many as the vector registers can hold.
 constexpr uint32_t directions_at_once = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
 
-// How the kernel uses the residual, and where it writes the values.
+// How the kernel uses the residual, and where it writes the values: nowhere, to `values`, or to `moved` (`streaming`: with
+// streaming stores).
 enum class Residual : uint8_t { none, added, subtracted };
-enum class Output : uint8_t { none, in_place, apart, far };  // far: past the caches
+enum class Output : uint8_t { none, in_place, apart, streaming };
 
 inline const float* residual_of(const SketchTask& task, size_t row) {
   return task.cleared != nullptr && task.cleared[row] != 0 ? task.zeros : task.residual + row * task.columns;
 }
 
-constexpr bool moves(Output output) { return output == Output::apart || output == Output::far; }
+constexpr bool moves(Output output) { return output == Output::apart || output == Output::streaming; }
 
 struct SketchRow {
   float* from;
-  const float* left;
+  const float* residual_row;
   float* out;
 };
 
@@ -47,8 +49,8 @@ SketchRow sketch_row(const SketchTask& task, size_t row) {
           moves(output) ? task.moved + at : nullptr};
 }
 
-// A vector that is loaded once. Compilers load it for each row anew, as an operand, though registers are left; and loads are
-// what this kernel has most of.
+// Makes the compiler load a vector once. Otherwise compilers load it again for each row, although registers are free. Loads
+// are the bottleneck of this kernel.
 HWY_INLINE Vec<float> loaded_once(Vec<float> v) {
 #if HWY_ARCH_X86
   asm("" : "+v"(v.raw));
@@ -58,23 +60,23 @@ HWY_INLINE Vec<float> loaded_once(Vec<float> v) {
 
 inline size_t stride_of(const SketchTask& task) { return task.stride != 0 ? task.stride : task.columns; }
 
-// To a near cache, not the first: rows that follow each other compete for places there. How far ahead is measured; processors
-// by themselves do not look beyond a page of 4 KiB. Nothing is read, so it may be past the end.
+// Prefetches to the second-level cache, because consecutive rows compete for the first level. Hardware prefetchers stop at the
+// end of a 4 KiB page. The distance was measured. The address may be past the end of the row: nothing is read.
 constexpr size_t floats_ahead = 1024, floats_of_line = 16;
-HWY_INLINE void soon(const float* at, size_t ahead) {
+HWY_INLINE void prefetch_ahead(const float* at, size_t ahead) {
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(at) + ahead * sizeof(float)), 0, 2);
 }
 
-// Sketches a row that fills no vector, and adds to the sums. Returns the sum of squares of the residuals that it added to moved
-// values.
+// Handles a row that is shorter than a SIMD vector: adds the row's products to `sums`. If the function adds the residual and
+// moves the values to `moved`, it returns the sum of squares of the residual. Otherwise it returns 0.
 template <uint32_t count, Residual residual, Output output>
 double sketch_short_row(const SketchRow& row, size_t columns, const float* directions, size_t stride, float* sums) {
   double kept = 0;
   for (size_t c = 0; c < columns; ++c) {
     float x = row.from[c];
-    if constexpr (residual == Residual::added) x += row.left[c];
-    if constexpr (residual == Residual::subtracted) x -= row.left[c];
-    if constexpr (moves(output) && residual == Residual::added) kept += double{row.left[c]} * row.left[c];
+    if constexpr (residual == Residual::added) x += row.residual_row[c];
+    if constexpr (residual == Residual::subtracted) x -= row.residual_row[c];
+    if constexpr (moves(output) && residual == Residual::added) kept += double{row.residual_row[c]} * row.residual_row[c];
     if constexpr (output == Output::in_place) row.from[c] = x;
     if constexpr (moves(output)) row.out[c] = x, row.from[c] = 0;
     for (uint32_t j = 0; j < count; ++j) sums[j] += x * directions[j * stride + c];
@@ -82,33 +84,33 @@ double sketch_short_row(const SketchRow& row, size_t columns, const float* direc
   return kept;
 }
 
-// One vector of a row, compensated and stored where it belongs.
+// Adds or subtracts the residual for one vector of a row, and stores the result as `output` says.
 template <Residual residual, Output output>
 HWY_INLINE Vec<float> sketch_value(const SketchRow& row, size_t c, Vec<float>& squares) {
   const Tag<float> d;
   auto x = hn::LoadU(d, row.from + c);
   if constexpr (residual != Residual::none) {
-    const auto e = loaded_once(hn::LoadU(d, row.left + c));
+    const auto e = loaded_once(hn::LoadU(d, row.residual_row + c));
     if constexpr (residual == Residual::subtracted) x = hn::Sub(x, e);
     else x = hn::Add(x, e);
     if constexpr (moves(output)) squares = hn::MulAdd(e, e, squares);
   }
   if constexpr (output == Output::in_place) hn::StoreU(x, d, row.from + c);
   if constexpr (output == Output::apart) hn::StoreU(x, d, row.out + c);
-  if constexpr (output == Output::far) hn::Stream(x, d, row.out + c);
+  if constexpr (output == Output::streaming) hn::Stream(x, d, row.out + c);
   if constexpr (moves(output)) hn::StoreU(hn::Zero(d), d, row.from + c);
   return x;
 }
 
 using Some = hn::Mask<Tag<float>>;
 
-// Some lanes of it; the others are zeros.
+// sketch_value() for the lanes in `some` only; returns zeros in the other lanes.
 template <Residual residual, Output output>
 HWY_INLINE Vec<float> sketch_part(const SketchRow& row, size_t c, Some some, Vec<float>& squares) {
   const Tag<float> d;
   auto x = hn::LoadU(d, row.from + c);
   if constexpr (residual != Residual::none) {
-    const auto e = hn::IfThenElseZero(some, hn::LoadU(d, row.left + c));
+    const auto e = hn::IfThenElseZero(some, hn::LoadU(d, row.residual_row + c));
     if constexpr (residual == Residual::subtracted) x = hn::Sub(x, e);
     else x = hn::Add(x, e);
     if constexpr (moves(output)) squares = hn::MulAdd(e, e, squares);
@@ -118,18 +120,19 @@ HWY_INLINE Vec<float> sketch_part(const SketchRow& row, size_t c, Some some, Vec
   return hn::IfThenElseZero(some, x);
 }
 
-// One or two rows times `count` directions. The sum of squares of the residual that went elsewhere with the values. Plain
-// variables: compilers keep arrays of vectors in memory. Lambdas are inlined by force: otherwise compilers forget to clear the
-// upper halves of registers, and the caller's code without AVX takes four times as long.
+// Multiplies one or two rows by `count` directions. If the values are moved, returns the sum of squares of the residual.
+// Compilers keep arrays of vectors in memory, hence the plain variables. If lambdas were not inlined, compilers would not clear
+// the upper halves of registers on return, and the caller's code without AVX would take four times as long.
 template <uint32_t count, bool pair, Residual residual, Output output>
 double sketch_block(const SketchTask& task, size_t row, uint32_t first) {
   const Tag<float> d;
   const size_t n = task.columns, stride = stride_of(task), lanes = hn::Lanes(d);
   const auto a = sketch_row<residual, output>(task, row), b = sketch_row<residual, output>(task, row + (pair ? 1 : 0));
   const float* const directions = task.directions + first * stride;
-  // Vectors from `begin` on; what stands before, and behind the last of them, is in parts of two more.
-  const size_t begin =
-      output == Output::far && n >= lanes ? (lanes - reinterpret_cast<uintptr_t>(a.out) / sizeof(float) % lanes) % lanes : 0;
+  // Whole vectors cover [begin, end). Two partial vectors cover the floats before `begin` and from `end` on.
+  const size_t begin = output == Output::streaming && n >= lanes
+                           ? (lanes - reinterpret_cast<uintptr_t>(a.out) / sizeof(float) % lanes) % lanes
+                           : 0;
   const size_t end = n < lanes ? 0 : begin + (n - begin) / lanes * lanes;
   Vec<float> squares = hn::Zero(d);
   Vec<float> a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0, a6 = a0, a7 = a0;
@@ -158,9 +161,9 @@ double sketch_block(const SketchTask& task, size_t row, uint32_t first) {
   const size_t ahead = std::min(floats_ahead, n);
   for (size_t c = begin; c < end; c += lanes) {
     if (pair && (c - begin) % floats_of_line < lanes) {
-      const size_t there = c + ahead + (c + ahead < n ? 0 : n);  // in these rows, or at the same place of the next two
-      soon(a.from, there), soon(b.from, there);
-      if constexpr (residual != Residual::none) soon(a.left, there), soon(b.left, there);
+      const size_t there = c + ahead + (c + ahead < n ? 0 : n);  // in these two rows, or behind them in the next two
+      prefetch_ahead(a.from, there), prefetch_ahead(b.from, there);
+      if constexpr (residual != Residual::none) prefetch_ahead(a.residual_row, there), prefetch_ahead(b.residual_row, there);
     }
     const auto x = sketch_value<residual, output>(a, c, squares);
     add_all(x, pair ? sketch_value<residual, output>(b, c, squares) : x, c);
@@ -188,7 +191,7 @@ double sketch_block(const SketchTask& task, size_t row, uint32_t first) {
 
 template <bool pair, Residual residual, Output output>
 double sketch_some(const SketchTask& task, size_t row, uint32_t first) {
-  // 0: no directions.
+  // The count is 0 if there are no directions.
   switch (std::min(task.rank - first, directions_at_once)) {
     case 0: return sketch_block<0, pair, residual, output>(task, row, first);
     case 1: return sketch_block<1, pair, residual, output>(task, row, first);
@@ -207,7 +210,7 @@ double sketch_some(const SketchTask& task, size_t row, uint32_t first) {
   return 0;
 }
 
-// Values go where they go with the last directions.
+// Every pass reads the values, so only the last pass writes them.
 template <bool pair, Residual residual, Output output>
 double sketch_all_directions(const SketchTask& task, size_t row) {
   uint32_t first = 0;
@@ -222,7 +225,7 @@ double sketch_rows_to(const SketchTask& task) {
   size_t row = 0;
   for (; row + 2 <= task.rows; row += 2) kept += sketch_all_directions<true, residual, output>(task, row);
   if (row < task.rows) kept += sketch_all_directions<false, residual, output>(task, row);
-  if (output == Output::far) hwy::FlushStream();
+  if (output == Output::streaming) hwy::FlushStream();
   return kept;
 }
 
@@ -231,11 +234,13 @@ double sketch_rows(const SketchTask& task) {
   if (task.moved == nullptr)
     return task.residual == nullptr ? sketch_rows_to<Residual::none, Output::none>(task)
                                     : sketch_rows_to<Residual::added, Output::in_place>(task);
-  // Rows must be aligned alike.
-  const bool far = task.far && task.columns % hn::Lanes(Tag<float>()) == 0;
+  // For streaming stores, all rows must have the same alignment.
+  const bool streaming = task.far && task.columns % hn::Lanes(Tag<float>()) == 0;
   if (task.residual == nullptr)
-    return far ? sketch_rows_to<Residual::none, Output::far>(task) : sketch_rows_to<Residual::none, Output::apart>(task);
-  return far ? sketch_rows_to<Residual::added, Output::far>(task) : sketch_rows_to<Residual::added, Output::apart>(task);
+    return streaming ? sketch_rows_to<Residual::none, Output::streaming>(task)
+                     : sketch_rows_to<Residual::none, Output::apart>(task);
+  return streaming ? sketch_rows_to<Residual::added, Output::streaming>(task)
+                   : sketch_rows_to<Residual::added, Output::apart>(task);
 }
 
 }  // namespace HWY_NAMESPACE

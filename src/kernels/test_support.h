@@ -1,4 +1,4 @@
-// Values that the tests of the kernels use.
+// Special values for tests of the kernels.
 #pragma once
 
 #include <cstdint>

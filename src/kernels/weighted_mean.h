@@ -1,9 +1,8 @@
-// The weighted mean of some vectors, elements in fp32, sums in double: what a line of a Moshpit All-Reduce computes of one
-// chunk.
+// Computes the weighted mean of several fp32 vectors; the sums are in double. A Moshpit group uses it to average one chunk.
 //
-// Sources at one position are added among themselves first, then the positions; each product is rounded before it is added. So
-// the bits of the mean depend on the order of the sources only, and a source equals two with half its weight each at one
-// position.
+// First, the sources at the same position are added to each other. Then the sums of all positions are added. Each product is
+// rounded before it is added, so the bits of the mean depend only on the order of the sources. A source may be split into two
+// sources at the same position, each with half the weight. This does not change the mean.
 #pragma once
 
 #include <cstddef>
@@ -12,26 +11,29 @@
 namespace unisono::kernels {
 
 struct WeightedSource {
-  const float* values = nullptr;  // `count` of them
-  double weight = 0;              // above 0, finite
-  bool beside_previous = false;   // at the same position as the source before it; of the first one without meaning
+  const float* values = nullptr;  // `count` values
+  double weight = 0;              // finite and above 0
+  bool beside_previous = false;   // the source has the same position as the previous one; ignored for the first source
 };
 
 struct WeightedMeanTask {
-  std::span<const WeightedSource> sources;  // at least one, in the order of addition
-  double total_weight = 0;                  // what the sum is divided by; above 0
-  float* mean = nullptr;  // `count`; may be the values of a source exactly, if no variance is asked for; no other overlap
+  std::span<const WeightedSource> sources;  // at least one source; they are added in this order
+  double total_weight = 0;                  // the sum is divided by this; must be above 0
+  // `count` values. Without `variance`, these may be the values of one source. Apart from this, they must not overlap the
+  // sources.
+  float* mean = nullptr;
   size_t count = 0;
   bool variance = false;
 };
 
-// mean[i] = float(sum / total_weight), rounded to nearest even; a NaN is always the positive quiet one without payload.
-// Bit for bit the same on every target. Any alignment of floats.
-// Returns, if asked for, the sum over i and sources of weight · (values[i] - mean[i])² / total_weight, whose last bits differ
-// between targets; otherwise 0.
+// mean[i] = float(sum / total_weight), rounded to nearest even. A NaN is always the positive quiet NaN without payload. The
+// mean is the same on every target, bit for bit. Buffers may have any alignment of floats.
+//
+// With `variance`, returns the sum over i and sources of weight · (values[i] - mean[i])² / total_weight. Its last bits differ
+// between targets. Without `variance`, returns 0.
 double weighted_mean(const WeightedMeanTask& task);
-double weighted_mean_reference(const WeightedMeanTask& task);  // scalar, the definition
-// The same for elements first … end-1 only.
+double weighted_mean_reference(const WeightedMeanTask& task);  // scalar; defines the mean
+// Does the same as weighted_mean_reference(), but only for the elements [first, end).
 double weighted_mean_range(const WeightedMeanTask& task, size_t first, size_t end);
 
 }  // namespace unisono::kernels

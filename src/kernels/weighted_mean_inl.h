@@ -1,7 +1,8 @@
-// The SIMD kernel of weighted means: four vectors of doubles walk all sources, so that sums stay in registers, each mean is
-// written once, and what the variance reads again is still in a first cache.
+// The SIMD kernel for weighted means. Four vectors of doubles hold the sums while all sources are read, so each mean is written
+// once. For the variance, the values are read again from the first-level cache.
 //
-// A part of simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's idiom).
+// This file is part of simd.cc, which is compiled once per instruction set. Therefore the include guard opens again for each
+// instruction set (Highway's idiom).
 #if defined(UNISONO_KERNELS_WEIGHTED_MEAN_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifndef UNISONO_KERNELS_WEIGHTED_MEAN_INL_H
 #define UNISONO_KERNELS_WEIGHTED_MEAN_INL_H
@@ -19,7 +20,7 @@ HWY_BEFORE_NAMESPACE();
 namespace unisono::kernels {
 namespace HWY_NAMESPACE {
 
-using HalfTag = hn::Rebind<float, Tag<double>>;  // as many floats as a vector has doubles
+using HalfTag = hn::Rebind<float, Tag<double>>;  // floats that fill half a vector: as many as a vector has doubles
 constexpr size_t mean_lanes = vector_bytes / sizeof(double);
 
 struct FourVectors {
@@ -48,7 +49,7 @@ HWY_INLINE FourVectors over(FourVectors x, Vec<double> y) {
   return {hn::Div(x.a, y), hn::Div(x.b, y), hn::Div(x.c, y), hn::Div(x.d, y)};
 }
 
-// Rounds, stores, and returns what was stored.
+// Rounds the values to fp32, stores them, and returns what was stored.
 HWY_INLINE Vec<double> store_mean(Vec<double> value, float* at) {
   const HalfTag half;
   const auto narrow = hn::DemoteTo(half, value);
@@ -60,7 +61,7 @@ HWY_INLINE Vec<double> store_mean(Vec<double> value, float* at) {
 HWY_INLINE FourVectors sums_at(const WeightedMeanTask& task, size_t at) {
   auto total = four_of(-0.0), position = total;
   for (const auto& source : task.sources) {
-    // Product and sum stay apart: a fused one would not be rounded between them.
+    // The product is computed separately from the sum, because a fused multiply-add would not round it.
     const auto product = times(four_at(source.values + at), hn::Set(Tag<double>(), source.weight));
     if (source.beside_previous) {
       position = plus(position, product);

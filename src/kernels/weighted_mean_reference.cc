@@ -1,5 +1,5 @@
-// The weighted mean one element at a time: the definition of the SIMD kernel, and what serves the elements that fill no block
-// of it.
+// Computes the weighted mean, one element at a time. This function defines the results of the SIMD kernel. It also computes the
+// last elements, which do not fill a block of the SIMD kernel.
 #include <cmath>
 #include <limits>
 
@@ -11,7 +11,7 @@ namespace unisono::kernels {
 double weighted_mean_range(const WeightedMeanTask& task, size_t first, size_t end) {
   double squares = 0;
   for (size_t i = first; i < end; ++i) {
-    double total = -0.0, position = -0.0;  // adding to -0.0 changes nothing, not even a zero's sign
+    double total = -0.0, position = -0.0;  // -0.0 + x is x, even for a zero of either sign
     for (const auto& source : task.sources) {
       const double product = source.weight * double{source.values[i]};
       if (source.beside_previous) {

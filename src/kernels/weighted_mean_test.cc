@@ -21,7 +21,7 @@ std::vector<uint32_t> bits_of(const std::vector<float>& values) {
   return bits;
 }
 
-// Vectors that live as long as the sources that name them.
+// Owns the vectors to which its sources point.
 struct Inputs {
   std::vector<std::vector<float>> vectors;
   std::vector<WeightedSource> sources;
@@ -55,7 +55,7 @@ double mean_of(double (*function)(const WeightedMeanTask&), const Inputs& inputs
       {.sources = inputs.sources, .total_weight = inputs.total, .mean = mean.data() + 1, .count = count, .variance = variance});
 }
 
-TEST(WeightedMean, is_that_of_the_reference_to_the_bit_on_every_target) {
+TEST(WeightedMean, equals_the_reference_to_the_bit_on_every_target) {
   for (const char* target : targets()) {
     ASSERT_TRUE(force_target(target));
     Random random(1);
@@ -75,7 +75,7 @@ TEST(WeightedMean, is_that_of_the_reference_to_the_bit_on_every_target) {
   force_target("");
 }
 
-TEST(WeightedMean, of_odd_numbers_is_that_of_the_reference_on_every_target) {
+TEST(WeightedMean, equals_the_reference_for_unusual_values_on_every_target) {
   for (const char* target : targets()) {
     ASSERT_TRUE(force_target(target));
     Random random(2);
@@ -90,8 +90,8 @@ TEST(WeightedMean, of_odd_numbers_is_that_of_the_reference_on_every_target) {
   force_target("");
 }
 
-// By hand, in another way: what the definition says, in one sum per element.
-TEST(WeightedMean, is_the_sum_over_weight_and_the_variance_around_it) {
+// Computes the mean and the variance independently, with one sum per element.
+TEST(WeightedMean, mean_and_variance_have_their_definitions) {
   const std::vector<float> a = {1, 2, 3}, b = {5, 2, -3}, c = {2, 2, 9};
   const WeightedSource sources[] = {{a.data(), 1}, {b.data(), 2}, {c.data(), 5}};
   std::vector<float> mean(3);
@@ -104,8 +104,9 @@ TEST(WeightedMean, is_the_sum_over_weight_and_the_variance_around_it) {
   EXPECT_NEAR(variance, expected(21.0 / 8, 1, 5, 2) + expected(42.0 / 8, 3, -3, 9), 1e-14);
 }
 
-TEST(WeightedMean, adds_those_of_one_position_first) {
-  // 2^53 + 1 + 1: one by one the ones are lost, together they are not.
+TEST(WeightedMean, sources_of_one_position_are_added_first) {
+  // 2^53 + 1 + 1 - 2^53. If the numbers are added one by one, each 1 is rounded away, and the sum is 0. If the ones are added
+  // first, the sum is 2.
   const std::vector<float> large(70, 0x1.0p53f), one(70, 1), negative(70, -0x1.0p53f);
   std::vector<float> mean(70);
   for (const bool together : {false, true}) {
@@ -124,7 +125,8 @@ TEST(WeightedMean, adds_those_of_one_position_first) {
 }
 
 TEST(WeightedMean, rounds_products_before_it_adds_them) {
-  // (1 + 2^-30)·(1 + 2^-23) is 2^-53 above what fits: a product that is not rounded leaves that when what fits is taken away.
+  // Exactly, (1 + 2^-30) * (1 + 2^-23) is the nearest double + 2^-53. If the product were not rounded, the sum of both sources
+  // would be 2^-53, not 0.
   const double weight = 1 + 0x1.0p-30, rounded = weight * (1 + 0x1.0p-23);
   ASSERT_NE(std::fma(weight, 1 + 0x1.0p-23, -rounded), 0);
   const std::vector<float> x(70, 1 + 0x1.0p-23f), minus_one(70, -1), zeros(70);
@@ -143,7 +145,7 @@ TEST(WeightedMean, rounds_products_before_it_adds_them) {
   }
 }
 
-TEST(WeightedMean, of_two_halves_at_one_position_is_that_of_the_whole) {
+TEST(WeightedMean, two_half_sources_at_one_position_equal_the_whole_source) {
   Random random(3);
   for (int trial = 0; trial < 100; ++trial) {
     const auto whole = random_inputs(2 + random.below(8), 100, 0, random, plain);
@@ -167,7 +169,7 @@ TEST(WeightedMean, of_two_halves_at_one_position_is_that_of_the_whole) {
   }
 }
 
-TEST(WeightedMean, may_take_the_place_of_a_source) {
+TEST(WeightedMean, the_mean_may_overwrite_a_source) {
   for (const char* target : targets()) {
     ASSERT_TRUE(force_target(target));
     for (const size_t count : {5, 64, 203}) {
@@ -183,7 +185,7 @@ TEST(WeightedMean, may_take_the_place_of_a_source) {
   force_target("");
 }
 
-TEST(WeightedMean, of_what_is_no_number_is_one_and_the_same_nan) {
+TEST(WeightedMean, every_nan_result_is_the_same_nan) {
   const uint32_t payload = 0xFFC12345;
   for (const char* target : targets()) {
     ASSERT_TRUE(force_target(target));

@@ -1,11 +1,18 @@
-// The commands of `unisono-lab`, and the texts about all of them.
+// A table of the commands of `unisono-lab`, and the help texts about all of them.
 #include "lab/commands.h"
 
 #include "cli/launch/agent.h"
 #include "cli/launch/launch_links.h"
 #include "lab/common/commands.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::Arguments;
+using cli::Command;
+using cli::ExitStatus;
+using cli::run_agent;
+using cli::Tool;
+
 namespace {
 
 constexpr Command command_table[] = {
@@ -33,7 +40,7 @@ constexpr Command command_table[] = {
     {"bench", "measure a method with real ranks", nullptr, nullptr,
      "Measurements of methods with real ranks. (The collectives themselves: 'unisono bench'.)"},
     {"bench compress", "compare methods that make gradients smaller: bytes, times, errors", run_compress, compress_syntax},
-    {"agent", "", [](const Arguments&) { return run_agent(); }, nullptr},  // bench compress starts it on each host
+    {"agent", "", [](const Arguments&) { return run_agent(); }, nullptr},  // bench compress starts one agent on each host
 };
 
 constexpr std::string_view first_steps = R"(
@@ -87,4 +94,4 @@ const Tool& lab_tool() {
   return tool;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

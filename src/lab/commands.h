@@ -1,10 +1,10 @@
-// The tool `unisono-lab`.
+// Entry point of the tool `unisono-lab`.
 #pragma once
 
 #include "cli/tool/tool.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
 
-const Tool& lab_tool();
+const cli::Tool& lab_tool();
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::command_syntaxes;
+
 namespace {
 
 TEST(LabTool, every_command_for_people_has_a_syntax_and_internal_ones_have_none) {
@@ -19,4 +22,4 @@ TEST(LabTool, every_command_for_people_has_a_syntax_and_internal_ones_have_none)
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

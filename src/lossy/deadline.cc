@@ -8,13 +8,16 @@
 namespace unisono {
 namespace {
 
-constexpr size_t learnt_from = 20;  // durations
-constexpr uint32_t calm_from = 16;  // operations
+// The learning phase ends when both windows (of stream durations and of phase durations) hold at least this many durations.
+constexpr size_t learning_durations_min = 20;
+// A bad cut means that t_hard ended a stream while more than loss_budget of its data was missing. After this many operations
+// without a bad cut, deadline_min_ becomes 0 again.
+constexpr uint32_t calm_operations_min = 16;
 constexpr double clean_missing = 0.0005;
 constexpr Nanos soft_min = millisecond, hard_min = 5 * millisecond;
 constexpr Nanos grace_min = 200 * microsecond, grace_max = 5 * millisecond;
 
-Nanos half_more(Nanos deadline) { return deadline + deadline / 2; }
+Nanos one_and_a_half_times(Nanos deadline) { return deadline + deadline / 2; }
 
 template <typename Value>
 double median_of(Value* begin, size_t count) {
@@ -56,38 +59,38 @@ Nanos DurationWindow::p95() const {
 
 void Deadline::stream_ended(Nanos duration) { streams_.add(duration); }
 
-// Without the cut it would have taken longer, by an unknown time. If the cut time itself were recorded, deadlines would shrink
-// from one operation to the next.
-void Deadline::stream_cut(Nanos deadline) { streams_.add(half_more(deadline)); }
+// Records 1.5 times the deadline, because the stream would have lasted longer without the deadline. If the deadline itself were
+// recorded, the deadlines would shrink from one operation to the next.
+void Deadline::stream_cut(Nanos deadline) { streams_.add(one_and_a_half_times(deadline)); }
 
 void Deadline::phase_ended(const PhaseOutcome& outcome) {
-  if (!outcome.silent_peer) phases_.add(outcome.cut_by_hard ? half_more(outcome.hard) : outcome.duration);
+  if (!outcome.silent_peer) phases_.add(outcome.cut_by_hard ? one_and_a_half_times(outcome.hard) : outcome.duration);
   missing_[missing_next_] = outcome.missing_fraction;
   missing_next_ = (missing_next_ + 1) % missing_.size();
   missing_size_ = std::min(missing_size_ + 1, missing_.size());
   if (outcome.cut_missing > settings_.loss_budget) {
-    at_least_ = std::max(at_least_, half_more(outcome.hard));
+    deadline_min_ = std::max(deadline_min_, one_and_a_half_times(outcome.hard));
     calm_operations_ = 0;
-  } else if (++calm_operations_ >= calm_from) {
-    at_least_ = 0;
+  } else if (++calm_operations_ >= calm_operations_min) {
+    deadline_min_ = 0;
   }
 }
 
-bool Deadline::learning() const { return streams_.size() < learnt_from || phases_.size() < learnt_from; }
+bool Deadline::learning() const { return streams_.size() < learning_durations_min || phases_.size() < learning_durations_min; }
 
 Nanos Deadline::hard() const {
   if (settings_.fixed != 0) return std::min(settings_.fixed, settings_.hard_max);
   if (learning()) return settings_.hard_max;
-  return std::min(std::max({2 * phases_.p95(), hard_min, at_least_}), settings_.hard_max);
+  return std::min(std::max({2 * phases_.p95(), hard_min, deadline_min_}), settings_.hard_max);
 }
 
-Nanos Deadline::soft(Nanos agreed_hard) const { return links_are_clean() ? agreed_hard : learnt_soft(agreed_hard); }
+Nanos Deadline::soft(Nanos agreed_hard) const { return links_are_clean() ? agreed_hard : soft_from_durations(agreed_hard); }
 
-Nanos Deadline::learnt_soft(Nanos agreed_hard) const {
+Nanos Deadline::soft_from_durations(Nanos agreed_hard) const {
   if (learning()) return agreed_hard;
   const double middle = streams_.median();
-  const auto usual = static_cast<Nanos>(std::max(1.25 * middle, middle + 6 * streams_.deviation()));
-  return std::min(std::max({usual, soft_min, at_least_}), agreed_hard);
+  const auto from_durations = static_cast<Nanos>(std::max(1.25 * middle, middle + 6 * streams_.deviation()));
+  return std::min(std::max({from_durations, soft_min, deadline_min_}), agreed_hard);
 }
 
 Nanos Deadline::grace(Nanos soft) { return std::clamp(soft / 8, grace_min, grace_max); }
@@ -100,7 +103,7 @@ bool Deadline::links_are_clean() const {
 
 namespace {
 
-// k-th smallest of the values that are not 0, without extra memory: bisection between 0 and the largest.
+// Returns the k-th smallest of the values above 0 (k = 0: the smallest). Bisection needs no extra memory.
 Nanos kth_smallest(std::span<const Nanos> values, size_t k) {
   Nanos low = 0, high = *std::max_element(values.begin(), values.end());
   while (high - low > 1) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "lossy/stream_clock.h"
 
@@ -22,16 +23,17 @@ void learn(Deadline& deadline, Nanos duration, int operations, double missing = 
   }
 }
 
-// D5 of docs/design/methods/packet_loss.md, "Checked values": ten durations, twice, so that the deadline has learnt.
+// Check D5 of docs/design/methods/packet_loss.md, "Checked values". Each of the ten durations is recorded twice, because
+// learning needs 20. t_soft = median 14.5 ms + 6 * deviation 2.5 ms = 29.5 ms; t_hard = 2 * P95 = 2 * 40 ms.
 TEST(Deadline, d5_follows_from_the_durations_of_both_windows) {
   Deadline deadline({});
   for (int round = 0; round < 2; ++round) {
     for (const Nanos duration : {10, 11, 12, 13, 14, 15, 16, 17, 18, 40}) learn(deadline, duration * ms, 1);
   }
-  EXPECT_EQ(deadline.learnt_soft(100 * ms), 29'500 * microsecond);
+  EXPECT_EQ(deadline.soft_from_durations(100 * ms), 29'500 * microsecond);
   EXPECT_EQ(Deadline::grace(29'500 * microsecond), 3'687'500);
   EXPECT_EQ(deadline.hard(), 80 * ms);
-  EXPECT_EQ(deadline.learnt_soft(20 * ms), 20 * ms);  // never above t_hard
+  EXPECT_EQ(deadline.soft_from_durations(20 * ms), 20 * ms);  // t_hard of 20 ms limits t_soft, which would be 29.5 ms
 }
 
 TEST(Deadline, d5_quantiles_of_ten_durations) {
@@ -44,7 +46,7 @@ TEST(Deadline, d5_quantiles_of_ten_durations) {
 
 TEST(Deadline, the_window_agrees_with_sorting_and_forgets_all_but_64) {
   constexpr uint64_t seed = 50;
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(concat("seed ", seed));
   Random random(seed);
   DurationWindow window;
   std::vector<Nanos> all;
@@ -65,15 +67,15 @@ TEST(Deadline, the_window_agrees_with_sorting_and_forgets_all_but_64) {
   }
 }
 
-TEST(Deadline, d5_of_equal_durations_leaves_a_quarter_and_a_half) {
+TEST(Deadline, d5_equal_durations_give_t_soft_a_quarter_and_t_hard_a_half_more) {
   Deadline deadline({});
   learn(deadline, 20 * ms, 20);
-  EXPECT_EQ(deadline.learnt_soft(deadline.hard()), 25 * ms);
+  EXPECT_EQ(deadline.soft_from_durations(deadline.hard()), 25 * ms);
   EXPECT_EQ(deadline.hard(), 40 * ms);
 }
 
-// Runs one operation over three streams of 71 datagrams, one per millisecond, while repair requests are lost. Returns the time
-// when the phase closes.
+// Runs one operation with three streams, and returns the time when the phase closes. Each stream has 71 datagrams, one per
+// millisecond. All repair requests are lost.
 Nanos run(Deadline& deadline, const DeadlineSettings& settings) {
   const auto hard = deadline.hard();
   const StreamLimits limits{.soft = deadline.soft(hard), .hard = hard, .grace = Deadline::grace(deadline.soft(hard))};
@@ -117,30 +119,30 @@ TEST(Deadline, d5_streams_that_became_slow_are_cut_twice_and_then_no_more) {
   EXPECT_EQ(run(deadline, settings), 70 * ms);
 }
 
-TEST(Deadline, fast_up_ends_after_16_operations_without_such_a_cut) {
+TEST(Deadline, a_raised_deadline_falls_after_16_operations_without_such_a_cut) {
   Deadline deadline({});
   learn(deadline, 20 * ms, 20);
   deadline.phase_ended(
       {.duration = 40 * ms, .hard = 40 * ms, .cut_by_hard = true, .cut_missing = 0.4, .missing_fraction = 0.4});
   EXPECT_EQ(deadline.hard(), 60 * ms);
-  EXPECT_EQ(deadline.learnt_soft(60 * ms), 60 * ms);
+  EXPECT_EQ(deadline.soft_from_durations(60 * ms), 60 * ms);
   learn(deadline, 20 * ms, 15, 0.4);
   EXPECT_EQ(deadline.hard(), 60 * ms);
   learn(deadline, 20 * ms, 1, 0.4);
   EXPECT_EQ(deadline.hard(), 40 * ms);
-  EXPECT_EQ(deadline.learnt_soft(40 * ms), 25 * ms);
+  EXPECT_EQ(deadline.soft_from_durations(40 * ms), 25 * ms);
 }
 
-TEST(Deadline, a_cut_stream_that_lost_no_more_than_the_budget_does_not_raise_it) {
+TEST(Deadline, a_cut_stream_within_the_loss_budget_does_not_raise_the_deadline) {
   Deadline deadline({.loss_budget = 0.05});
   learn(deadline, 20 * ms, 20);
   deadline.phase_ended({.duration = 40 * ms, .hard = 40 * ms, .cut_by_hard = true, .cut_missing = 0.05});
   EXPECT_EQ(deadline.hard(), 40 * ms);
   deadline.phase_ended({.duration = 40 * ms, .hard = 40 * ms, .cut_by_hard = true, .cut_missing = 0.06});
-  EXPECT_EQ(deadline.hard(), 120 * ms);  // two of 22 phases are recorded as 60
+  EXPECT_EQ(deadline.hard(), 120 * ms);  // 2 * 60 ms: two of 22 phases are recorded as 1.5 * 40 ms, so P95 is 60 ms
 }
 
-// Otherwise each deadline would be derived from the one before, and they would shrink.
+// Recording the cut duration itself would shrink the deadlines from one operation to the next.
 TEST(Deadline, durations_cut_by_a_deadline_count_half_more) {
   Deadline deadline({.loss_budget = 1});
   for (int i = 0; i < 20; ++i) {
@@ -148,8 +150,8 @@ TEST(Deadline, durations_cut_by_a_deadline_count_half_more) {
     deadline.phase_ended(
         {.duration = 40 * ms, .hard = 40 * ms, .cut_by_hard = true, .cut_missing = 0.5, .missing_fraction = 0.5});
   }
-  EXPECT_EQ(deadline.learnt_soft(200 * ms), 15 * ms);  // 1.25 * 12
-  EXPECT_EQ(deadline.hard(), 120 * ms);                // 2 * 60
+  EXPECT_EQ(deadline.soft_from_durations(200 * ms), 15 * ms);  // 1.25 * 12 ms: streams cut at 8 ms are recorded as 12 ms
+  EXPECT_EQ(deadline.hard(), 120 * ms);                        // 2 * 60 ms: phases cut at 40 ms are recorded as 60 ms
 }
 
 TEST(Deadline, a_phase_with_a_silent_peer_adds_no_duration) {
@@ -160,7 +162,7 @@ TEST(Deadline, a_phase_with_a_silent_peer_adds_no_duration) {
   EXPECT_EQ(deadline.hard(), 40 * ms);
 }
 
-TEST(Deadline, until_both_windows_hold_20_it_waits_as_long_as_it_may) {
+TEST(Deadline, deadlines_are_deadline_max_until_both_windows_hold_20) {
   Deadline deadline({.hard_max = 7 * second});
   for (int i = 0; i < 30; ++i) deadline.stream_ended(20 * ms);
   learn(deadline, 20 * ms, 19);
@@ -174,11 +176,11 @@ TEST(Deadline, until_both_windows_hold_20_it_waits_as_long_as_it_may) {
   EXPECT_TRUE(phases.learning());
 }
 
-TEST(Deadline, keeps_its_limits) {
+TEST(Deadline, deadlines_stay_within_their_limits) {
   Deadline quick({}), slow({.hard_max = 50 * ms}), fixed({.fixed = 12 * ms}), tight({.fixed = 12 * ms, .hard_max = 3 * ms});
   for (auto* deadline : {&quick, &slow, &fixed, &tight}) learn(*deadline, deadline == &quick ? 10 * microsecond : 45 * ms, 20);
   EXPECT_EQ(quick.hard(), 5 * ms);
-  EXPECT_EQ(quick.learnt_soft(5 * ms), 1 * ms);
+  EXPECT_EQ(quick.soft_from_durations(5 * ms), 1 * ms);
   EXPECT_EQ(slow.hard(), 50 * ms);
   slow.phase_ended({.duration = 50 * ms, .hard = 50 * ms, .cut_by_hard = true, .cut_missing = 1});
   EXPECT_EQ(slow.hard(), 50 * ms);
@@ -188,14 +190,14 @@ TEST(Deadline, keeps_its_limits) {
   EXPECT_EQ(Deadline::grace(second), 5 * ms);
 }
 
-TEST(Deadline, clean_links_are_waited_for_until_the_hard_deadline) {
+TEST(Deadline, streams_of_clean_links_are_cut_only_by_the_hard_deadline) {
   Deadline deadline({});
   learn(deadline, 20 * ms, 64);
   EXPECT_TRUE(deadline.links_are_clean());
-  EXPECT_EQ(deadline.soft(44 * ms), 44 * ms);  // the deadline that the ranks agreed on, not this rank's announcement
-  learn(deadline, 20 * ms, 1, 0.031);          // 0.048 % over 64 operations
+  EXPECT_EQ(deadline.soft(44 * ms), 44 * ms);  // 44 ms is the t_hard on which the ranks agreed; this rank announces 40 ms
+  learn(deadline, 20 * ms, 1, 0.031);          // 0.031 / 64 = 0.048 % missing, below the limit of 0.05 %
   EXPECT_TRUE(deadline.links_are_clean());
-  learn(deadline, 20 * ms, 1, 0.001);  // 0.05 %
+  learn(deadline, 20 * ms, 1, 0.001);  // (0.031 + 0.001) / 64 = 0.05 % missing: not below the limit
   EXPECT_FALSE(deadline.links_are_clean());
   EXPECT_EQ(deadline.soft(44 * ms), 25 * ms);
   learn(deadline, 20 * ms, 62);
@@ -204,14 +206,14 @@ TEST(Deadline, clean_links_are_waited_for_until_the_hard_deadline) {
   EXPECT_TRUE(deadline.links_are_clean());
 }
 
-TEST(Deadline, ranks_take_the_median_of_what_they_announced) {
+TEST(Deadline, ranks_agree_on_the_median_of_their_announcements) {
   EXPECT_EQ(agreed_deadline(std::vector<Nanos>{40 * ms, 10 * ms, 20 * ms}, 40 * ms), 20 * ms);
   EXPECT_EQ(agreed_deadline(std::vector<Nanos>{40 * ms, 10 * ms, 20 * ms, 31 * ms}, 40 * ms), 25'500 * microsecond);
   EXPECT_EQ(agreed_deadline(std::vector<Nanos>{0, 0, 7, 0}, 40 * ms), 7);
   EXPECT_EQ(agreed_deadline(std::vector<Nanos>{0, 0}, 40 * ms), 40 * ms);
   EXPECT_EQ(agreed_deadline({}, 40 * ms), 40 * ms);
   constexpr uint64_t seed = 51;
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(concat("seed ", seed));
   Random random(seed);
   for (int i = 0; i < 500; ++i) {
     std::vector<Nanos> announced(1 + random.below(20));

@@ -1,6 +1,7 @@
-// Decides whether a group's operations may be lossy, and whether a stream that ended short is repaired. Pure: outcomes come in.
+// Decides whether a group's operations are lossy, and whether a stream with missing data is repaired. The policy has no clock
+// and no links; the caller reports how each operation ended.
 //
-// Rank 0 applies it between operations and notifies the others (engine/lossy/delivery_choice). Source:
+// Rank 0 applies the policy between operations, and notifies the other ranks (engine/lossy/delivery_choice). Source:
 // docs/design/methods/packet_loss.md, "Streams and deadlines".
 #pragma once
 
@@ -13,36 +14,40 @@
 
 namespace unisono {
 
-// Outcome of one operation as rank 0 sees it, from the data sent to rank 0.
+// The measurements of rank 0 in one operation, on the data that it received.
 struct DeliveryOutcome {
-  Nanos phase_duration = 0;            // of the longer phase
-  uint64_t size_class = 0;             // phases are compared only within their size class; see deadline.h
-  uint64_t expected = 0, missing = 0;  // datagrams; repaired ones count as missing
+  Nanos phase_duration = 0;            // duration of the longer of the two phases
+  uint64_t size_class = 0;             // only durations of the same size class are compared; see size_class_of() in deadline.h
+  uint64_t expected = 0, missing = 0;  // numbers of datagrams; a datagram that came by repair counts as missing
 };
 
 class DeliveryPolicy {
  public:
-  DeliveryPolicy(Delivery asked, const DeliveryOptions& options)
-      : asked_(asked), now_(asked == Delivery::lossy ? Delivery::lossy : Delivery::reliable) {
+  DeliveryPolicy(Delivery requested, const DeliveryOptions& options)
+      : requested_(requested), current_(requested == Delivery::lossy ? Delivery::lossy : Delivery::reliable) {
     set(options);
   }
 
-  // Sets the options for the next operation that ends, as calls may have different ones. The policy keeps what it has learnt.
+  // Sets the options for the next call of operation_ended(). Earlier outcomes are kept.
   void set(const DeliveryOptions& options) { loss_budget_ = options.loss_budget, loss_off_ = options.loss_off; }
 
-  // Mode of the next operation: reliable or lossy.
-  Delivery current() const { return now_; }
-  // The reason, with numbers, if current() differs from the requested mode or has changed; otherwise "".
+  // Returns whether the next operation is reliable or lossy.
+  Delivery current() const { return current_; }
+  // Returns the reason for the last change of current(). Empty if it has never changed.
   const std::string& note() const { return note_; }
 
-  // Call after each operation; true: current() has changed. All counts start at the last change.
-  // - Reliable if the loss over 20 operations exceeds loss_off; permanently, if lossy was requested.
-  // - Requested automatic: lossy if, over 64 operations, the P95 of the phase time exceeds 1.5 times its median and the loss is
-  //   in [0.1 %, loss_budget]. Reliable again if the loss over 256 operations is below 0.05 %.
+  // Call this after each operation. Returns true if current() has changed. The policy counts only operations since the last
+  // change.
+  // - It changes from lossy to reliable if the loss over 20 operations exceeds loss_off. If the user requested lossy, this
+  //   change is permanent.
+  // - It changes from reliable to lossy (only if the user requested `automatic`) if, over 64 operations, the loss is between
+  //   0.1 % and loss_budget, and the P95 of the phase times is more than 1.5 times their median.
+  // - It changes from lossy to reliable (only if the user requested `automatic`) if less than 0.05 % was lost in 256
+  // operations.
   bool operation_ended(const DeliveryOutcome& outcome);
 
-  // Whether to repair a stream that ended with this missing fraction. completes: the phase is repaired to completion (learning,
-  // the result phase of an all-reduce, loss_budget 0).
+  // True if a stream must be repaired when this fraction of its data is missing. completes: the phase may not close while any
+  // data is missing.
   static bool needs_repair(double missing_fraction, double loss_budget, bool completes) {
     return missing_fraction > (completes ? 0 : loss_budget);
   }
@@ -57,13 +62,13 @@ class DeliveryPolicy {
   double tail_ratio() const;
   bool change(Delivery to, std::string note);
 
-  Delivery asked_;
+  Delivery requested_;
   double loss_budget_ = 0, loss_off_ = 0;
-  Delivery now_;
+  Delivery current_;
   std::string note_;
-  std::array<DeliveryOutcome, 256> outcomes_{};  // ring buffer
+  std::array<DeliveryOutcome, 256> outcomes_{};  // ring buffer of the last outcomes
   uint64_t count_ = 0, since_change_ = 0;
-  bool off_ = false;  // loss_off was exceeded although lossy had been requested
+  bool is_switched_off_ = false;  // lossy was requested, but the loss exceeded loss_off, so all later operations are reliable
 };
 
 }  // namespace unisono

@@ -1,4 +1,4 @@
-// Text and summary numbers of DeliveryReport.
+// Formats a DeliveryReport as text, and computes its summary numbers.
 #include <algorithm>
 #include <cstdio>
 #include <limits>
@@ -8,7 +8,8 @@
 namespace unisono {
 namespace {
 
-constexpr double uneven_shares = 1.1;  // above it sums lean to well-connected ranks: docs/design/methods/packet_loss.md
+// Above this ratio the report warns that sums favour the ranks with the best links. Source: docs/design/methods/packet_loss.md.
+constexpr double uneven_shares = 1.1;
 
 const char* name(DeliveryReport::End end) {
   constexpr const char* names[] = {"none", "complete", "tail", "soft", "hard", "silent", "lost"};
@@ -52,14 +53,15 @@ std::string DeliveryReport::to_string() const {
   std::string text = used == Delivery::reliable ? "reliable" : "lossy";
   if (!note.empty()) text += " (" + note + ")";
   if (!contribute.ran && !result.ran) return text;
-  add(text, ": ranges %llu full, %llu short, %llu empty, worth %.2f ranks", static_cast<unsigned long long>(full_ranges),
-      static_cast<unsigned long long>(short_ranges), static_cast<unsigned long long>(empty_ranges), effective_contributors);
+  add(text, ": ranges %llu full, %llu short, %llu empty, %.2f effective contributors",
+      static_cast<unsigned long long>(full_ranges), static_cast<unsigned long long>(short_ranges),
+      static_cast<unsigned long long>(empty_ranges), effective_contributors);
   describe(text, "contributions", contribute);
   describe(text, "results", result);
   if (stale_ranges > 0) add(text, "; %llu ranges stale", static_cast<unsigned long long>(stale_ranges));
   if (behind > 0) add(text, "; %u operations behind", behind);
   if (const auto ratio = share_ratio(); ratio > uneven_shares)
-    add(text, "; the sum leans towards ranks of which more arrived (%.2f times)", ratio);
+    add(text, "; unequal loss: the best-connected rank weighs %.2f times as much as the worst", ratio);
   if (!outcome.ok()) text += "; " + outcome.to_string();
   return text;
 }

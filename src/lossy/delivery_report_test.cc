@@ -17,22 +17,23 @@ DeliveryReport report() {
   return report;
 }
 
-TEST(DeliveryReport, says_what_is_missing_and_from_whom) {
+TEST(DeliveryReport, names_the_missing_data_and_its_sender) {
   EXPECT_EQ(report().to_string(),
-            "lossy: ranges 5 full, 3 short, 0 empty, worth 2.50 ranks; contributions 1200 us, rank 2 soft: 2 of 8 missing, 1 "
+            "lossy: ranges 5 full, 3 short, 0 empty, 2.50 effective contributors; contributions 1200 us, rank 2 soft: 2 of 8 "
+            "missing, 1 "
             "repaired, 4 late"
-            "; the sum leans towards ranks of which more arrived (1.60 times)");
+            "; unequal loss: the best-connected rank weighs 1.60 times as much as the worst");
 }
 
-TEST(DeliveryReport, says_nothing_of_streams_that_are_whole) {
+TEST(DeliveryReport, omits_complete_streams) {
   auto whole = report();
   whole.contribute.streams[2] = whole.contribute.streams[1];
   whole.outcome = Status(Code::late, "rank 7");
-  EXPECT_EQ(whole.to_string(),
-            "lossy: ranges 5 full, 3 short, 0 empty, worth 2.50 ranks; contributions 1200 us; " + whole.outcome.to_string());
+  EXPECT_EQ(whole.to_string(), "lossy: ranges 5 full, 3 short, 0 empty, 2.50 effective contributors; contributions 1200 us; " +
+                                   whole.outcome.to_string());
 }
 
-TEST(DeliveryReport, says_what_delivery_it_was_and_why) {
+TEST(DeliveryReport, names_the_delivery_mode_and_its_reason) {
   DeliveryReport none{.used = Delivery::reliable, .note = "no link carries datagrams"};
   EXPECT_EQ(none.to_string(), "reliable (no link carries datagrams)");
   auto repaired = report();
@@ -43,7 +44,7 @@ TEST(DeliveryReport, says_what_delivery_it_was_and_why) {
 }
 
 TEST(DeliveryReport, compares_the_shares_that_senders_delivered) {
-  EXPECT_DOUBLE_EQ(report().share_ratio(), 1.6);  // all of rank 1, 5 of 8 of rank 2
+  EXPECT_DOUBLE_EQ(report().share_ratio(), 1.6);  // rank 1 delivered everything, rank 2 only 5 of 8: 1 / (5/8)
   EXPECT_DOUBLE_EQ(DeliveryReport().share_ratio(), 1);
   auto silent = report();
   silent.contribute.streams[2].missing = 7;

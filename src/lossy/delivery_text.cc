@@ -3,6 +3,7 @@
 #include <span>
 #include <string>
 
+#include "base/concat.h"
 #include "base/option_text.h"
 #include "unisono/delivery.h"
 
@@ -17,7 +18,7 @@ using std::chrono::microseconds;
 
 constexpr std::array estimator_names{"stratified", "count", "count_all", "horvitz_thompson", "zero_fill"};
 constexpr std::array on_empty_names{"auto", "hold", "own", "zero", "fail"};
-constexpr microseconds deadline_longest = std::chrono::hours(24 * 30);  // limit of every time-out, as in base/clock.h
+constexpr microseconds deadline_longest = std::chrono::hours(24 * 30);  // 30 days, like timeout_max in base/clock.h
 constexpr microseconds deadline_shortest{100};
 constexpr uint64_t staging_min = 1u << 20;
 
@@ -28,7 +29,7 @@ struct Unit {
 constexpr Unit times[] = {{"us", 1}, {"ms", 1000}, {"s", 1'000'000}};
 constexpr Unit sizes[] = {{"", 1}, {"K", 1u << 10}, {"M", 1u << 20}, {"G", 1u << 30}};
 
-// A number and one of the units: "20ms", "1.5s", "256M".
+// Parses a number that is followed by one of the units, such as "20ms", "1.5s" or "256M".
 Status set_quantity(uint64_t& quantity, std::string_view key, std::string_view value, std::span<const Unit> units,
                     const char* example) {
   const auto digits = std::min(value.find_first_not_of("0123456789."), value.size());
@@ -37,10 +38,10 @@ Status set_quantity(uint64_t& quantity, std::string_view key, std::string_view v
     double number = 0;
     if (auto status = set_number(number, key, value.substr(0, digits)); !status.ok()) return status;
     if (number * static_cast<double>(unit.scale) > 1e18)
-      return wrong(std::string(key) + "=" + std::string(value) + " is too much");
+      return wrong(std::string(key) + "=" + std::string(value) + " is too large");
     return quantity = static_cast<uint64_t>(number * static_cast<double>(unit.scale) + 0.5), Status();
   }
-  return wrong(std::string(key) + "=" + std::string(value) + " does not look like " + example);
+  return wrong(std::string(key) + "=" + std::string(value) + ": expected a value such as " + example);
 }
 
 Status set_time(microseconds& time, std::string_view key, std::string_view value) {
@@ -50,12 +51,12 @@ Status set_time(microseconds& time, std::string_view key, std::string_view value
   return status;
 }
 
-// In the largest unit that gives a whole number.
+// Formats the quantity in the largest unit that gives a whole number.
 std::string text_of(uint64_t quantity, std::span<const Unit> units) {
   for (size_t i = units.size(); i-- > 1;) {
-    if (quantity % units[i].scale == 0 && quantity > 0) return std::to_string(quantity / units[i].scale) + units[i].name;
+    if (quantity % units[i].scale == 0 && quantity > 0) return concat(quantity / units[i].scale, units[i].name);
   }
-  return std::to_string(quantity) + units[0].name;
+  return concat(quantity, units[0].name);
 }
 
 std::string text_of(microseconds time) { return text_of(static_cast<uint64_t>(time.count()), times); }
@@ -97,24 +98,25 @@ std::string DeliveryOptions::to_string() const {
   options.add(deadline_max != usual.deadline_max, "deadline_max", text_of(deadline_max));
   options.add_number(loss_off, usual.loss_off, "loss_off");
   options.add(staging_bytes_max != usual.staging_bytes_max, "staging", text_of(staging_bytes_max, sizes));
-  // Without the colon, which separates these options from a preceding word.
+  // text() begins with a colon, which separates the options from a word before them. There is no such word here, so leave out
+  // the colon.
   return options.text().empty() ? "" : options.text().substr(1);
 }
 
 Status DeliveryOptions::check() const {
   if (static_cast<size_t>(estimator) >= estimator_names.size() || static_cast<size_t>(on_empty) >= on_empty_names.size())
-    return wrong("an estimator or on_empty that does not exist");
+    return wrong("estimator or on_empty has an unknown value");
   if (!(loss_budget >= 0 && loss_budget <= 1)) return wrong("loss_budget=" + shortest(loss_budget) + " is not in [0, 1]");
   if (!(loss_off >= 0 && loss_off <= 1)) return wrong("loss_off=" + shortest(loss_off) + " is not in [0, 1]");
   if (deadline_max < deadline_shortest || deadline_max > deadline_longest)
-    return wrong("deadline_max=" + std::to_string(deadline_max.count()) + "us is not from " + text_of(deadline_shortest) +
-                 " to 30 days");
+    return wrong(
+        concat("deadline_max=", deadline_max.count(), "us is not between ", text_of(deadline_shortest), " and 30 days"));
   if (deadline != microseconds{0} && (deadline < deadline_shortest || deadline > deadline_max)) {
-    return wrong("deadline=" + std::to_string(deadline.count()) + "us is neither 0 nor from " + text_of(deadline_shortest) +
-                 " to deadline_max=" + text_of(deadline_max));
+    return wrong(concat("deadline=", deadline.count(), "us is neither 0 nor between ", text_of(deadline_shortest),
+                        " and deadline_max=", text_of(deadline_max)));
   }
   if (staging_bytes_max < staging_min)
-    return wrong("staging=" + std::to_string(staging_bytes_max) + " is less than " + text_of(staging_min, sizes));
+    return wrong(concat("staging=", staging_bytes_max, " is less than ", text_of(staging_min, sizes)));
   return {};
 }
 

@@ -3,6 +3,7 @@
 #include <limits>
 #include <string>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "unisono/delivery.h"
 
@@ -11,14 +12,14 @@ namespace {
 
 using std::chrono::microseconds;
 
-TEST(DeliveryText, nothing_written_is_the_default) {
+TEST(DeliveryText, an_empty_text_gives_the_defaults) {
   const auto parsed = DeliveryOptions::parse("");
   ASSERT_TRUE(parsed.ok());
   EXPECT_EQ(*parsed, DeliveryOptions());
   EXPECT_EQ(DeliveryOptions().to_string(), "");
 }
 
-TEST(DeliveryText, every_option_can_be_written) {
+TEST(DeliveryText, parse_reads_every_option) {
   const std::string text =
       "loss_budget=0.2,estimator=count,on_empty=own,deadline=20ms,deadline_max=10s,loss_off=0.5,staging=64M";
   const auto parsed = DeliveryOptions::parse(text);
@@ -34,7 +35,7 @@ TEST(DeliveryText, every_option_can_be_written) {
   EXPECT_EQ(parsed->to_string(), text);
 }
 
-TEST(DeliveryText, times_and_bytes_take_units_and_fractions) {
+TEST(DeliveryText, times_and_sizes_accept_units_and_fractions) {
   const auto parsed = DeliveryOptions::parse("deadline=1.5ms,deadline_max=2500us,staging=1048577");
   ASSERT_TRUE(parsed.ok()) << parsed.status().to_string();
   EXPECT_EQ(parsed->deadline, microseconds(1500));
@@ -43,9 +44,9 @@ TEST(DeliveryText, times_and_bytes_take_units_and_fractions) {
   EXPECT_EQ(parsed->to_string(), "deadline=1500us,deadline_max=2500us,staging=1048577");
 }
 
-TEST(DeliveryText, what_is_written_is_read_again) {
+TEST(DeliveryText, parse_reads_what_to_string_writes) {
   constexpr uint64_t seed = 70;
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(concat("seed ", seed));
   Random random(seed);
   for (int i = 0; i < 500; ++i) {
     DeliveryOptions options{.loss_budget = random.unit(),
@@ -69,7 +70,7 @@ void expect_wrong(const char* text, const char* part) {
   EXPECT_NE(parsed.status().message().find(part), std::string::npos) << parsed.status().to_string();
 }
 
-TEST(DeliveryText, what_is_wrong_is_named) {
+TEST(DeliveryText, errors_name_the_wrong_option) {
   expect_wrong("loss=0.1", "none of loss_budget, estimator");
   expect_wrong("lossy", "look like loss_budget=0.1");
   expect_wrong("loss_budget=0.1,", "look like");
@@ -80,7 +81,7 @@ TEST(DeliveryText, what_is_wrong_is_named) {
   expect_wrong("loss_off=2", "loss_off=2");
   expect_wrong("estimator=mean", "none of stratified, count");
   expect_wrong("on_empty=keep", "none of auto, hold, own, zero, fail");
-  expect_wrong("deadline=20", "deadline=20 does not look like 20ms");
+  expect_wrong("deadline=20", "deadline=20: expected a value such as 20ms");
   expect_wrong("deadline=20m", "deadline=20m");
   expect_wrong("deadline=ms", "deadline=");
   expect_wrong("deadline=-1ms", "deadline=-1ms");
@@ -89,12 +90,12 @@ TEST(DeliveryText, what_is_wrong_is_named) {
   expect_wrong("deadline=40s", "deadline_max=30s");
   expect_wrong("deadline_max=0us", "deadline_max=0us");
   expect_wrong("deadline_max=99999999s", "30 days");
-  expect_wrong("deadline_max=99999999999999999999999s", "too much");
+  expect_wrong("deadline_max=99999999999999999999999s", "too large");
   expect_wrong("staging=1K", "staging=1024 is less than 1M");
   expect_wrong("staging=256MB", "256MB");
 }
 
-TEST(DeliveryText, values_that_no_text_has_are_refused_too) {
+TEST(DeliveryText, check_refuses_values_that_no_text_can_express) {
   DeliveryOptions options;
   options.estimator = static_cast<Estimator>(9);
   EXPECT_EQ(options.check().code(), Code::invalid);

@@ -10,13 +10,15 @@
 namespace unisono {
 namespace {
 
-// How a sum becomes the estimate, in the type of the computation.
+// Constants of the formula that computes the estimate from a sum. T is the type of the numbers in this computation.
 template <typename T>
 struct Rule {
-  bool apart = false;  // the others' sum is scaled before the own values are added; else all are added in rank order
+  // true: first the sum of the other ranks is scaled, then the owner's values are added. false: the values of all ranks are
+  // added in rank order.
+  bool adds_own_last = false;
   T scale = 1;
   uint32_t divisor = 1;
-  T factor = 1;  // after the division
+  T factor = 1;  // the result is sum / divisor * factor
 };
 
 template <typename T>
@@ -30,11 +32,12 @@ Rule<T> rule_of(const RangeTask& task, uint32_t received) {
     case Estimator::stratified: break;
     case Estimator::count:
     case Estimator::count_all: return {.divisor = present, .factor = factor};
-    case Estimator::horvitz_thompson: return {.apart = true, .scale = T{1} / static_cast<T>(1 - task.loss), .divisor = divisor};
+    case Estimator::horvitz_thompson:
+      return {.adds_own_last = true, .scale = T{1} / static_cast<T>(1 - task.loss), .divisor = divisor};
     case Estimator::zero_fill: return {.divisor = divisor};
   }
-  if (received == 0) return {.apart = true, .factor = factor};
-  return {.apart = true, .scale = static_cast<T>(world - 1) / static_cast<T>(received), .divisor = divisor};
+  if (received == 0) return {.adds_own_last = true, .factor = factor};
+  return {.adds_own_last = true, .scale = static_cast<T>(world - 1) / static_cast<T>(received), .divisor = divisor};
 }
 
 uint32_t received_of(const RangeTask& task) {
@@ -50,7 +53,7 @@ RangeKind kind_of(const RangeTask& task, uint32_t received) {
   return received > 0 || own_counts ? RangeKind::reduced : RangeKind::empty;
 }
 
-// These two define a value for a range without contributions.
+// True if the estimator itself defines the value of an empty range. OnEmpty::zero then has no effect.
 bool has_own_rule_for_empty(Estimator estimator) {
   return estimator == Estimator::zero_fill || estimator == Estimator::horvitz_thompson;
 }
@@ -78,8 +81,8 @@ RangeKind RangeEstimator::estimate(const RangeTask& task) {
       return kind;
     }
   }
-  const bool as_they_are = task.codec.is_plain() && task.codec.dtype == task.dtype && output_type(task) == task.dtype;
-  if (kind == RangeKind::full && as_they_are && task.estimator != Estimator::horvitz_thompson) {
+  const bool is_unencoded = task.codec.is_plain() && task.codec.dtype == task.dtype && output_type(task) == task.dtype;
+  if (kind == RangeKind::full && is_unencoded && task.estimator != Estimator::horvitz_thompson) {
     sources_.clear();
     for (Rank rank = 0; rank < task.contributions.size(); ++rank)
       sources_.push_back(rank == task.owner ? task.own : task.contributions[rank]);
@@ -108,7 +111,7 @@ void RangeEstimator::estimate_as(const RangeTask& task, uint32_t received, Memor
   }
   sources_.clear();
   for (Rank rank = 0; rank < task.contributions.size(); ++rank) {
-    if (rank == task.owner ? own != nullptr && !rule.apart : task.contributions[rank] != nullptr)
+    if (rank == task.owner ? own != nullptr && !rule.adds_own_last : task.contributions[rank] != nullptr)
       sources_.push_back(rank == task.owner ? nullptr : task.contributions[rank]);
   }
   const void* last[2];
@@ -118,20 +121,20 @@ void RangeEstimator::estimate_as(const RangeTask& task, uint32_t received, Memor
     multiply(memory.sum, rule.scale);
     last[last_count++] = memory.sum.data();
   }
-  if (rule.apart) {
+  if (rule.adds_own_last) {
     if constexpr (std::is_same_v<T, float>) own = own_as_sent(task, own, memory.own);
     last[last_count++] = own;
   }
-  const bool at_once = output_type(task) == dtype_of<T>() && rule.factor == T{1};
+  const bool writes_output = output_type(task) == dtype_of<T>() && rule.factor == T{1};
   kernels::reduce({.dtype = dtype_of<T>(),
                    .sources = {last, last_count},
-                   .destination = at_once ? task.output : memory.sum.data(),
+                   .destination = writes_output ? task.output : memory.sum.data(),
                    .count = task.count,
                    .divisor = rule.divisor});
-  if (at_once) return;
+  if (writes_output) return;
   multiply(memory.sum, rule.factor);
   if constexpr (std::is_same_v<T, float>) {
-    // Plain elements and encoded messages round differently, as in a reliable sum.
+    // Plain elements and encoded messages are rounded by different functions, as they are in a reliable operation.
     if (output_type(task) != DType::f32 && task.codec.is_plain())
       return kernels::convert(task.dtype, task.output, DType::f32, memory.sum.data(), task.count);
     if (output_type(task) != DType::f32)
@@ -140,7 +143,7 @@ void RangeEstimator::estimate_as(const RangeTask& task, uint32_t received, Memor
   std::memcpy(task.output, memory.sum.data(), task.count * sizeof(T));
 }
 
-// sum = sources_ from first to last; sources_ is not empty.
+// Adds the values in sources_ in their order, and stores the sum in memory.sum. sources_ must not be empty.
 template <typename T>
 void RangeEstimator::add_up(const RangeTask& task, const void* own, Memory<T>& memory) {
   if (task.codec.is_plain() && task.codec.dtype == dtype_of<T>()) {
@@ -149,7 +152,7 @@ void RangeEstimator::add_up(const RangeTask& task, const void* own, Memory<T>& m
         {.dtype = dtype_of<T>(), .sources = sources_, .destination = memory.sum.data(), .count = task.count});
   }
   if constexpr (std::is_same_v<T, double>) {
-    UNISONO_CHECK(false);  // contributions to a tensor of f64 are plain
+    UNISONO_CHECK(false);  // cannot happen, because contributions to an f64 tensor are always plain
   } else if (sources_.size() > 1) {
     fold({.from = task.codec,
           .messages = sources_,
@@ -170,7 +173,7 @@ void RangeEstimator::add_up(const RangeTask& task, const void* own, Memory<T>& m
   }
 }
 
-// Returns the own values (fp32) as another rank would decode them.
+// Returns the owner's values (fp32) as another rank would decode them.
 const void* RangeEstimator::own_as_sent(const RangeTask& task, const void* own, std::vector<float>& copy) {
   if (task.codec.is_plain() || task.own_exact) return own;
   message_.resize(task.codec.message_bytes(task.count));
@@ -199,15 +202,13 @@ double EffectiveContributors::value() const {
 
 namespace {
 
-// E[value(k)
-//
-// k >= from], k ~ Binomial(draws, 1 - loss), from <= draws. Weights start with 1 at the most likely k, so that no relevant
-// weight underflows.
+// Returns E[value(k) | k >= from] for k ~ Binomial(draws, 1 - loss). Requires from <= draws. The weight of each k is computed
+// relative to the weight of the most likely k, so that no weight underflows if it matters for the result.
 template <typename Value>
 double expectation(uint32_t draws, double loss, uint32_t from, const Value& value) {
   const double q = 1 - loss;
   if (loss <= 0 || from == draws) return value(draws);
-  if (q <= 0) return value(from);  // the limit
+  if (q <= 0) return value(from);  // the expectation approaches this value as loss approaches 1
   const auto start = std::clamp(static_cast<uint32_t>((draws + 1.0) * q), from, draws);
   double weights = 1, sum = value(start), weight = 1;
   for (uint32_t k = start; k < draws; ++k) {
@@ -225,7 +226,7 @@ double expectation(uint32_t draws, double loss, uint32_t from, const Value& valu
 }
 
 struct Spread {
-  double mean = 0, variance = 0, squares = 0;  // variance: of the sample
+  double mean = 0, variance = 0, squares = 0;  // variance: sample variance; squares: sum of squares
 };
 
 Spread spread_of(std::span<const double> values, size_t left_out) {
@@ -267,7 +268,8 @@ double estimator_variance(Estimator estimator, std::span<const double> values, R
     case Estimator::stratified:
       return remote * remote / (n * n) * others.variance * (inverse_received(world - 1, loss) - 1 / remote);
     case Estimator::count: {
-      // Mean of (own + sum of R) / (1 + R): first over the choice of the R ranks, then over R.
+      // Variance of (own + sum of R remote values) / (1 + R). Its first term is the variance over which R ranks arrive, and its
+      // second term is the variance over the number R.
       const auto inverse = expectation(world - 1, loss, 0, [](uint32_t k) { return 1.0 / (k + 1.0); });
       const auto square = expectation(world - 1, loss, 0, [](uint32_t k) { return 1.0 / ((k + 1.0) * (k + 1.0)); });
       const auto drawn =

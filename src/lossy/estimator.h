@@ -1,9 +1,14 @@
-// Estimates the sum of one range from the contributions that arrived, so that its expectation is the full sum.
+// Estimates the sum of one range (the part of a tensor that fits into one datagram) from the contributions that arrived.
 //
-// Contributions are added in rank order, without fused multiply-add: in fp32 (tensors of f64: in double, the same code),
-// rounded to the tensor's type once at the end. If every contribution arrived, the sum equals the one of a reliable two_step
-// bit for bit. docs/design/methods/packet_loss.md, "The estimator", derives stratified and its variance. `count` divides by the
-// number received, as has been attributed to arXiv 2507.07114.
+// If all links have the same loss, the expectation of the estimate is the full sum for `stratified` (given that a contribution
+// of another rank arrived), for count_all (given that any contribution arrived), and for horvitz_thompson. The estimates of
+// `count` and zero_fill are biased.
+//
+// Contributions are added in rank order, in fp32 (f64 tensors: in double), without fused multiply-add. The sum is rounded to
+// the tensor's type once, at the end. If every contribution arrived, the sum equals the sum of a reliable two_step bit for bit.
+//
+// Source of `stratified` and its variance: docs/design/methods/packet_loss.md, "The estimator". `count` divides by the number
+// of contributions that arrived; later write-ups attribute this rule to arXiv 2507.07114.
 #pragma once
 
 #include <cstddef>
@@ -18,33 +23,39 @@
 
 namespace unisono {
 
-// empty: no other rank's contribution arrived (count_all: none at all).
-enum class RangeKind : uint8_t { full, reduced /* short: some are missing */, empty };
+// - full: every contribution arrived
+// - empty: no contribution of another rank arrived (for count_all: no contribution at all arrived)
+enum class RangeKind : uint8_t { full, reduced /* some are missing */, empty };
 
 struct RangeTask {
-  const WireCodec& codec;    // of the contributions: plain or quantised; f64: plain
-  DType dtype = DType::f32;  // of own and output: f32, f16, bf16 or f64
-  std::span<const std::byte* const>
-      contributions{};        // by rank: messages of `count` elements; null: missing. The owner's entry is unused
-  const void* own = nullptr;  // null: missing too (count_all)
+  const WireCodec& codec;    // codec of the contributions, plain or quantised; for f64 it must be plain
+  DType dtype = DType::f32;  // type of `own` and `output`: f32, f16, bf16 or f64
+  // By rank: the rank's message, which encodes `count` elements, or null if it is missing. The owner's entry is not used.
+  std::span<const std::byte* const> contributions{};
+  const void* own = nullptr;  // the owner's values, not encoded; null if they are missing (count_all only)
   Rank owner = 0;
   size_t count = 0;
-  bool mean = false;  // else the sum, which is the mean times N
+  bool mean = false;  // true: estimate the mean of the contributions; false: estimate their sum
   Estimator estimator = Estimator::stratified;
-  OnEmpty on_empty = OnEmpty::own;  // automatic is own. zero_fill and horvitz_thompson need neither own nor zero
-  bool own_exact = false;           // with a codec: own values are added exactly, not as the other ranks would decode them
-  bool fp32_output = false;         // for a 16-bit tensor: the output is not rounded, as later steps use fp32 or another codec
-  double loss = 0;                  // horvitz_thompson: p
-  void* output = nullptr;           // may equal own. With hold and fail, an empty range is not written
-  float* error = nullptr;           // null, or the encoding error of the own values is added to it
+  // Decides what is written for an empty range. `automatic` acts like `own`. For zero_fill and horvitz_thompson, `own` and
+  // `zero` give the same value.
+  OnEmpty on_empty = OnEmpty::own;
+  // Has an effect only with a codec. true: the owner's values are added exactly. false: they are added as the other ranks would
+  // decode them.
+  bool own_exact = false;
+  // For 16-bit tensors. true: the output is fp32 and is not rounded, because an optimizer or a codec computes further with it.
+  bool fp32_output = false;
+  double loss = 0;         // the probability that a contribution is lost; only horvitz_thompson uses it
+  void* output = nullptr;  // may equal `own`; nothing is written if the range is empty and on_empty is hold or fail
+  float* error = nullptr;  // if not null, the encoding error of the owner's values is added to this array
 };
 
-// Reuses its memory from range to range.
+// Estimates one range after another, and reuses its memory.
 class RangeEstimator {
  public:
-  // Never reads a null contribution.
+  // Estimates one range, and skips contributions that are null.
   RangeKind estimate(const RangeTask& task);
-  // Elements beyond the range of a codec or a type, over all ranges so far.
+  // Returns how many elements were too large for a codec or for the output type, in all ranges so far.
   const kernels::BlockCounts& counts() const { return counts_; }
 
  private:
@@ -60,13 +71,17 @@ class RangeEstimator {
 
   Memory<float> single_;
   Memory<double> double_;
-  std::vector<const void*> sources_;  // the summands in order; null: the own values
+  std::vector<const void*> sources_;  // the messages to add, in this order; null stands for the owner's values
   std::vector<std::byte> message_;
   kernels::BlockCounts counts_;
 };
 
-// Effective number of contributors of one operation: 1 / mean over elements of (1/N^2 + ((N-1)/N)^2 / R); N without loss. Empty
-// ranges count only if they are `own`; 0 if there are no others.
+// Computes the effective number of contributors of one operation, N_eff = 1 / m. Here m is the mean over all elements of 1/N^2
+// + ((N-1)/N)^2 / R, where R is the number of other ranks whose contribution to the element arrived. If nothing is lost, N_eff
+// is N.
+//
+// If no other rank's contribution arrived, the element adds 1 to the mean if on_empty is `own` or `automatic`, and is left out
+// of the mean otherwise. If all elements are left out, N_eff is 0.
 class EffectiveContributors {
  public:
   explicit EffectiveContributors(uint32_t world) : world_(world) {}
@@ -79,16 +94,17 @@ class EffectiveContributors {
   double sum_ = 0;
 };
 
-// The formulae of that section, for plans, simulations and reports.
-// E[1/R
-//
-// R >= 1] with R ~ Binomial(draws, 1 - loss). 0 if draws is 0.
+// Returns E[1/R | R >= 1] with R ~ Binomial(draws, 1 - loss), or 0 if draws is 0. The source of this function and of the next
+// two is docs/design/methods/packet_loss.md, "The estimator".
 double inverse_received(uint32_t draws, double loss);
-// Variance of the mean divided by sigma^2 / N, for independent, identically distributed contributions (horvitz_thompson and
-// zero_fill: of mean 0). stratified and count_all: given that something arrived. The others: over all outcomes, with empty
-// ranges as `own`.
+// Returns the variance of the estimated mean, divided by sigma^2 / N. Contributions are independent and identically
+// distributed. For horvitz_thompson and zero_fill their mean must be 0.
+// - stratified: the variance, given that a contribution of another rank arrived
+// - count_all: the variance, given that any contribution arrived
+// - other estimators: the variance over all outcomes, with OnEmpty::own
 double noise_inflation(Estimator estimator, uint32_t world, double loss);
-// Variance of the mean for fixed contributions `values`, under the same conditions.
+// Returns the variance of the estimated mean for given contributions `values`. It assumes the same arrivals as
+// noise_inflation().
 double estimator_variance(Estimator estimator, std::span<const double> values, Rank owner, double loss);
 
 }  // namespace unisono

@@ -1,4 +1,4 @@
-// The estimator over a whole shard, as datagrams arrive: geometry, bitmaps and staged memory together.
+// Tests the estimator together with the geometry, the arrival bitmaps and the staging memory of a whole shard.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "kernels/dispatch.h"
 #include "lossy/estimator.h"
@@ -75,7 +76,8 @@ struct Shard {
     return all;
   }
 
-  // Staged memory starts as NaN.
+  // Stages the datagrams of `arrived` and returns the reduced shard. Staging memory starts as NaN, so NaN in the result shows
+  // that a missing range was read.
   std::vector<std::byte> close(const std::vector<Arrival>& arrived, Estimator estimator = Estimator::stratified) {
     std::vector<std::vector<std::byte>> staged(world, std::vector<std::byte>(geometry.shard_bytes(owner), std::byte{0xFF}));
     std::vector<RangeArrivals> arrivals(world);
@@ -92,7 +94,7 @@ struct Shard {
       const std::byte* contributions[world];
       for (Rank rank = 0; rank < world; ++rank)
         contributions[rank] = arrivals[rank].arrived(range) ? staged[rank].data() + geometry.offset(range) : nullptr;
-      contributions[owner] = staged[owner].data();  // must not be read
+      contributions[owner] = staged[owner].data();  // the estimator must not read the owner's entry
       kinds.push_back(worker.estimate({.codec = geometry.cut().codec,
                                        .dtype = setting.dtype,
                                        .contributions = contributions,
@@ -108,7 +110,7 @@ struct Shard {
     return output;
   }
 
-  // The shard that a reliable two_step computes: Operation::reduce_lane, Operation::fold_lane.
+  // Returns the shard that a reliable two_step computes; see Operation::reduce_lane and Operation::fold_lane.
   std::vector<std::byte> reliable() const {
     std::vector<std::byte> output(geometry.shard(owner).count() * element_bytes(output_type()));
     const uint32_t divisor = setting.mean ? world : 1;
@@ -142,7 +144,7 @@ struct Shard {
 
   Setting setting;
   RangeGeometry geometry;
-  std::vector<std::vector<std::byte>> tensors, messages;  // by rank
+  std::vector<std::vector<std::byte>> tensors, messages;  // by rank: values of the shard, plain and encoded
   std::vector<RangeKind> kinds;
   RangeEstimator worker;
 };
@@ -209,7 +211,7 @@ TEST(EstimatorOfRanges, a6_one_missing_datagram_changes_only_its_elements) {
 
 TEST(EstimatorOfRanges, a6_order_and_repetition_of_arrivals_change_no_bit) {
   constexpr uint64_t seed = 62;
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(concat("seed ", seed));
   for (const auto& setting : settings()) {
     SCOPED_TRACE(text(setting));
     Shard shard(setting, seed);
@@ -228,7 +230,8 @@ TEST(EstimatorOfRanges, a6_order_and_repetition_of_arrivals_change_no_bit) {
   }
 }
 
-// Each contribution is decoded with its own scales, added in fp32 and rounded once; spelled out here with public functions.
+// Contributions are decoded one by one and added in fp32. The sum is rounded once. The factor 1.5 is (N-1)/R with N = 4 and R =
+// 2.
 TEST(EstimatorOfRanges, short_ranges_of_messages_are_rounded_once) {
   for (auto setting : settings()) {
     SCOPED_TRACE(text(setting));
@@ -269,7 +272,7 @@ TEST(EstimatorOfRanges, short_ranges_of_messages_are_rounded_once) {
   }
 }
 
-// Optimizers and codecs of results continue with unrounded values.
+// fp32_output exists because optimizers and codecs of results continue with unrounded values.
 TEST(EstimatorOfRanges, fp32_output_of_16_bit_tensors_rounds_to_the_usual_one) {
   for (auto setting : settings()) {
     if (setting.dtype == DType::f32) continue;
@@ -333,7 +336,7 @@ TEST(EstimatorOfRanges, the_result_may_overwrite_the_own_values) {
                         .output = own.data()});
     EXPECT_EQ(own, received > 0 ? (std::vector<float>{17, 34}) : (std::vector<float>{3, 6}));
   }
-  uint16_t small[] = {0x3F80, 0x4000}, others[] = {0x4100, 0x4180};  // 1, 2; 8, 16
+  uint16_t small[] = {0x3F80, 0x4000}, others[] = {0x4100, 0x4180};  // bf16 values 1, 2 and 8, 16
   const std::byte* const contributions[] = {reinterpret_cast<const std::byte*>(others), nullptr, nullptr};
   estimator.estimate({.codec = bf16,
                       .dtype = DType::bf16,
@@ -343,16 +346,16 @@ TEST(EstimatorOfRanges, the_result_may_overwrite_the_own_values) {
                       .count = 2,
                       .mean = false,
                       .output = small});
-  EXPECT_EQ(small[0], 0x4188);  // 17
-  EXPECT_EQ(small[1], 0x4208);  // 34
+  EXPECT_EQ(small[0], 0x4188);  // 17 = 1 + 8 * 2/1: one of two other ranks arrived
+  EXPECT_EQ(small[1], 0x4208);  // 34 = 2 + 16 * 2/1
 }
 
-// Check A4 of docs/design/methods/packet_loss.md: the frequency of empty ranges. Memory is poisoned, and no poison may reach
-// the output.
-TEST(EstimatorOfRanges, a4_empty_ranges_are_as_frequent_as_all_links_losing_and_read_no_old_memory) {
+// Check A4 of docs/design/methods/packet_loss.md: a range is empty with the probability loss^(N-1). Staging memory starts as
+// NaN, and no NaN may reach the output.
+TEST(EstimatorOfRanges, a4_empty_ranges_are_as_frequent_as_derived_and_read_no_old_memory) {
   constexpr uint64_t seed = 66;
   constexpr double loss = 0.4;
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(concat("seed ", seed));
   Shard shard({}, seed);
   Random random(seed);
   double empty = 0, ranges = 0;
@@ -372,7 +375,7 @@ TEST(EstimatorOfRanges, a4_empty_ranges_are_as_frequent_as_all_links_losing_and_
   EXPECT_NEAR(empty / ranges, expected, 4 * std::sqrt(expected * (1 - expected) / ranges));
 }
 
-TEST(EstimatorOfRanges, one_rank_alone_has_its_own_values) {
+TEST(EstimatorOfRanges, a_single_rank_gets_its_own_values) {
   const WireCodec plain{.block = {}};
   const float own[] = {1, -2};
   float output[2] = {};

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "kernels/dispatch.h"
 
@@ -19,7 +20,7 @@ namespace {
 
 const WireCodec plain_f32{.block = {}}, plain_f64{.dtype = DType::f64, .block = {}};
 
-// One range with one value per rank; the ranks in `mask` arrived. The others point to memory that must not be read.
+// One range with one value per rank. Rank r has contributed if bit r of `mask` is set.
 template <typename T>
 struct OneValue {
   OneValue(const std::vector<T>& from, Rank of) : values(from), owner(of) {}
@@ -51,18 +52,18 @@ struct Moments {
   double mean = 0, variance = 0;
 };
 
-// Moments over all outcomes, in double, computed by the shipped estimator. given_any: without the outcome in which nothing
-// arrives.
+// Computes mean and variance of the estimate over all sets of arrivals, in double. given_any: true leaves out the set in which
+// nothing arrives.
 Moments enumerate(const std::vector<double>& values, Rank owner, double loss, Estimator estimator, OnEmpty on_empty,
                   bool given_any) {
   OneValue<double> one(values, owner);
-  const bool own_may_miss = estimator == Estimator::count_all;
-  const auto links = static_cast<int>(values.size()) - (own_may_miss ? 0 : 1);
-  std::vector<std::pair<double, double>> outcomes;  // probability, result
+  const bool own_can_be_missing = estimator == Estimator::count_all;
+  const auto links = static_cast<int>(values.size()) - (own_can_be_missing ? 0 : 1);
+  std::vector<std::pair<double, double>> outcomes;  // pairs of probability and result
   double weight = 0;
   for (uint32_t mask = 0; mask < 1u << values.size(); ++mask) {
-    if (!own_may_miss && (mask >> owner & 1) == 0) continue;
-    const auto others = std::popcount(mask) - (own_may_miss ? 0 : 1);
+    if (!own_can_be_missing && (mask >> owner & 1) == 0) continue;
+    const auto others = std::popcount(mask) - (own_can_be_missing ? 0 : 1);
     if (given_any && others == 0) continue;
     one.estimate(mask, [&](RangeTask& task) { task.estimator = estimator, task.on_empty = on_empty, task.loss = loss; });
     outcomes.emplace_back(std::pow(1 - loss, others) * std::pow(loss, links - others), one.result);
@@ -81,7 +82,7 @@ struct Row {
   double loss, mean, variance, count_mean, count_variance, zero_mean, zero_variance, all_variance;
 };
 
-// The table of check A1 of docs/design/methods/packet_loss.md.
+// Expected values of check A1 of docs/design/methods/packet_loss.md.
 const std::vector<Row>& table() {
   static const std::vector<Row> rows{
       {{1, 2, 4, 8}, 2, 0.1, 3.75, 0.472128378378, 3.75925, 0.3228519375, 3.475, 0.388125, 0.375225022502},
@@ -101,7 +102,7 @@ const std::vector<Row>& table() {
   return rows;
 }
 
-// The table has twelve decimals.
+// 6e-13 covers the rounding of the table to twelve decimals.
 void expect_close(double found, double wanted) { EXPECT_NEAR(found, wanted, 1e-9 * std::abs(wanted) + 6e-13); }
 
 TEST(Estimator, a1_stratified_is_exactly_unbiased_for_fixed_contributions) {
@@ -122,7 +123,7 @@ TEST(Estimator, a1_count_all_is_exactly_unbiased_given_that_anything_arrived) {
   }
 }
 
-// Negative controls: these would fail the test of unbiasedness by exactly these amounts.
+// Negative control: `count` is biased by exactly the amounts in the table.
 TEST(Estimator, a1_count_is_biased_by_exactly_the_weight_of_the_owner) {
   for (const auto& row : table()) {
     const auto found = enumerate(row.values, row.owner, row.loss, Estimator::count, OnEmpty::own, false);
@@ -133,7 +134,7 @@ TEST(Estimator, a1_count_is_biased_by_exactly_the_weight_of_the_owner) {
   }
 }
 
-TEST(Estimator, a1_zero_fill_shrinks_by_exactly_the_missing_share) {
+TEST(Estimator, a1_zero_fill_shrinks_the_mean_by_exactly_the_missing_share) {
   for (const auto& row : table()) {
     const auto found = enumerate(row.values, row.owner, row.loss, Estimator::zero_fill, OnEmpty::own, false);
     expect_close(found.mean, row.zero_mean);
@@ -151,8 +152,8 @@ TEST(Estimator, horvitz_thompson_is_unbiased_over_everything_that_can_happen) {
   }
 }
 
-// The table is exact in double; training runs the same code in fp32.
-TEST(Estimator, a1_gives_in_fp32_what_it_gives_in_double) {
+// The table is exact in double. Training uses the same formula in fp32, so both results must agree within fp32 rounding.
+TEST(Estimator, a1_fp32_estimates_equal_those_in_double) {
   for (const auto& row : table()) {
     OneValue<double> wide(row.values, row.owner);
     OneValue<float> narrow({row.values.begin(), row.values.end()}, row.owner);
@@ -170,7 +171,7 @@ TEST(Estimator, a1_gives_in_fp32_what_it_gives_in_double) {
   }
 }
 
-// Fitness for parameters: the variance depends on their differences, not on their size.
+// `stratified` suits parameters: its variance depends on the differences between the values, not on their size.
 TEST(Estimator, stratified_does_not_change_its_variance_when_a_constant_is_added) {
   const std::vector<double> values{1, 2, 4, 8}, far{1025, 1026, 1028, 1032};
   const auto near_zero = enumerate(values, 2, 0.2, Estimator::stratified, OnEmpty::own, true);
@@ -200,12 +201,12 @@ TEST(Estimator, a2_noise_grows_as_the_formula_says) {
   }
 }
 
-// 1e5 masks each, with contributions of -1 or 1 (variance 1), by the fp32 estimator.
+// Draws 1e5 arrival masks per case. Contributions are -1 or 1 (variance 1), and the fp32 estimator averages them.
 TEST(Estimator, a2_noise_grows_as_measured) {
   constexpr uint64_t seed = 2;
   constexpr size_t elements = 4, masks = 100'000;
   Random random(seed);
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(concat("seed ", seed));
   for (const auto& row : inflations) {
     for (size_t i = 0; i < 4; ++i) {
       std::vector<std::array<float, elements>> values(row.world);
@@ -240,7 +241,7 @@ TEST(Estimator, a2_noise_grows_as_measured) {
   }
 }
 
-TEST(Estimator, a2_effective_contributors_of_six_out_of_seven) {
+TEST(Estimator, a2_six_of_seven_contributions_give_the_specified_effective_contributors) {
   EffectiveContributors some(8), all(8), none(8), own(8);
   some.add(6, 352, OnEmpty::hold);
   EXPECT_NEAR(some.value(), 6.98182, 1e-5);
@@ -264,12 +265,12 @@ TEST(Estimator, inverse_received_is_the_sum_over_the_binomial) {
   EXPECT_DOUBLE_EQ(inverse_received(7, 1), 1);
   EXPECT_EQ(inverse_received(0, 0.5), 0);
   EXPECT_NEAR(inverse_received(2, 0.5), (2 * 0.25 * 1 + 0.25 / 2) / 0.75, 1e-15);
-  // Slightly above 1/E[R] for many draws; nothing underflows.
+  // For many draws E[1/R] is slightly above 1/E[R] = 1/3000, and no weight underflows.
   EXPECT_NEAR(inverse_received(30'000, 0.9) * 3000, 1, 1e-3);
 }
 
-// Check A3 of docs/design/methods/packet_loss.md: under unequal loss, ranks with good links weigh more. One-hot contributions
-// show by how much.
+// Check A3 of docs/design/methods/packet_loss.md: under unequal loss, ranks with good links weigh more. Only rank `counted`
+// contributes 1, all others 0. So the estimate is the weight of rank `counted`.
 TEST(Estimator, a3_weights_of_contributions_under_unequal_loss) {
   const double loss[] = {0, 0.1, 0.4};
   const double expected[] = {1 / 3.0, 0.4375, 0.229166666666667};
@@ -289,7 +290,7 @@ TEST(Estimator, a3_weights_of_contributions_under_unequal_loss) {
   }
 }
 
-TEST(Estimator, a4_what_stands_for_an_empty_range) {
+TEST(Estimator, a4_an_empty_range_follows_on_empty) {
   expect_close(enumerate({3, 5}, 0, 0.2, Estimator::stratified, OnEmpty::own, false).mean, 3.8);
   expect_close(enumerate({3, 5}, 0, 0.2, Estimator::stratified, OnEmpty::automatic, false).mean, 3.8);
   expect_close(enumerate({3, 5}, 0, 0.2, Estimator::stratified, OnEmpty::zero, false).mean, 3.2);
@@ -354,7 +355,7 @@ TEST_F(EstimatorOnEveryTarget, a5_values_are_those_specified_bit_for_bit) {
   });
 }
 
-// Plain element-by-element arithmetic, as specified in docs/design/methods/packet_loss.md, "The estimator".
+// Computes the estimate element by element, as docs/design/methods/packet_loss.md, "The estimator", specifies.
 float by_hand(const std::vector<std::vector<float>>& values, uint32_t mask, Rank owner, size_t i) {
   const auto world = static_cast<uint32_t>(values.size());
   float sum = 0;
@@ -406,7 +407,7 @@ TEST_F(EstimatorOnEveryTarget, a5_short_ranges_of_any_length_are_equal_to_plain_
   });
 }
 
-TEST_F(EstimatorOnEveryTarget, a_nan_of_any_kind_becomes_the_one_that_all_ranks_agree_on) {
+TEST_F(EstimatorOnEveryTarget, every_nan_becomes_the_canonical_nan) {
   each([] {
     const auto strange = std::bit_cast<float>(0xFFC12345u);
     for (const uint32_t mask : {0b001u, 0b011u, 0b101u, 0b111u}) {

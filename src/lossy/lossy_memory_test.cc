@@ -1,5 +1,5 @@
-// After the first operation, lossy delivery allocates nothing. This file replaces the global operator new of the whole test
-// program, so all tests of this module that count allocations belong here.
+// Lossy delivery allocates nothing after the first operation. This file replaces operator new for the whole test program. So
+// put every test of this module that counts allocations here.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -24,7 +24,7 @@ void* unisono::replaced_new::allocate(size_t bytes, size_t alignment) {
   return from_heap(bytes, alignment);
 }
 
-// Not inlined, because the compiler would warn about a delete that frees.
+// Not inlined, because the compiler would otherwise warn that operator delete calls free.
 [[gnu::noinline]] void unisono::replaced_new::release(void* memory) { std::free(memory); }
 
 namespace unisono {
@@ -32,7 +32,7 @@ namespace {
 
 constexpr size_t count = 320;
 
-// Full, short and empty ranges of one codec and type, by all estimators.
+// Estimates full, reduced and empty ranges of one codec and type with all estimators.
 class Worker {
  public:
   Worker(const WireCodec& codec, DType dtype)

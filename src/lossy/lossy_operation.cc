@@ -1,4 +1,4 @@
-// Start, arrivals, timers, and the ends of phases; lossy_reduce.cc has the arithmetic.
+// Handles the events, timers and phases of a lossy operation. The arithmetic is in lossy_reduce.cc.
 #include "lossy/lossy_operation.h"
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "executor/absence.h"
 #include "lossy/delivery_policy.h"
 
@@ -15,10 +16,11 @@ namespace {
 
 constexpr Nanos repair_interval_min = 2 * millisecond;
 constexpr Nanos idle_interval_min = 5 * millisecond;
-constexpr int unanswered_requests_max =
-    4;  // requests or their answers may be lost; then a rank that had sent data counts as gone
+// If a rank that has sent data does not answer this many repair requests, it counts as gone.
+constexpr int unanswered_requests_max = 4;
 
-// The bitmap's bit 0 is `first`. Clears the ranges that are not needed. False: none is left.
+// Clears the bits of all ranges that are not in `needed`. Bit 0 of the bitmap stands for range `first`. Returns false if no bit
+// is left.
 bool keep_needed(std::span<const uint32_t> needed, uint32_t first, std::span<std::byte> bitmap) {
   std::array<std::byte, repair_bitmap_bytes_max> mask{};
   bool any = false;
@@ -38,6 +40,8 @@ void LossyOperation::start(StreamPort& port, Nanos now) {
   counts_ = {};
   effective_ = 0;
   behind_ = 0;
+  blocks_ = {};
+  estimated_before_ = estimator_.counts();
   const auto& geometry = *setup_.geometry;
   contributors_.assign(geometry.ranges(setup_.self), 0);
   last_seen_.assign(world(), -1);
@@ -54,8 +58,8 @@ void LossyOperation::start(StreamPort& port, Nanos now) {
       stream.duplicate = stream.late = stream.repaired = 0;
       stream.missing = 0;
       stream.needed = static_cast<uint32_t>(needed_of(number, from).size());
-      stream.asked = -1;
-      stream.ask_at = never;
+      stream.last_request = -1;
+      stream.next_request_at = never;
       stream.lost = stream.all_sent = stream.confirmed = stream.early_tail = stream.early_end = false;
       stream.early_first = stream.early_last = never;
     }
@@ -111,7 +115,7 @@ DatagramFault LossyOperation::data(Rank from, const DatagramHeader& header, std:
   }
   if ((header.flags & datagram_repaired) != 0) ++stream.repaired;
   if (stream.needed > 0 && std::ranges::binary_search(needed_of(header.phase, from), range)) --stream.needed;
-  keep(header.phase, from, range, payload);
+  store_range(header.phase, from, range, payload);
   const bool tail = (header.flags & datagram_tail) != 0;
   if (phase.open) {
     stream.clock.arrived(now, tail, stream.arrivals.complete());
@@ -131,8 +135,8 @@ void LossyOperation::end_seen(Rank from, const DatagramHeader& header, Nanos now
   auto& stream = phase.streams[from];
   stream.all_sent = true;
   if (phase.closed || stream.confirmed) {
-    // The sender repeats its `end` because it does not know that the stream is closed.
-    if (phase.open) port_->ask(from, {setup_.op, header.phase}, 0, 0, {});
+    // The sender repeats its `end` datagram because it does not know that this rank needs nothing more: tell it again.
+    if (phase.open) port_->request_repair(from, {setup_.op, header.phase}, 0, 0, {});
     return;
   }
   if (!phase.open) {
@@ -148,71 +152,73 @@ std::span<const uint32_t> LossyOperation::needed_of(uint32_t number, Rank from) 
                                                     : std::span<const uint32_t>();
 }
 
-bool LossyOperation::lacks(uint32_t number, const LossyStream& stream) const {
-  return stream.needed > 0 || lacks_much(number, stream);
+bool LossyOperation::must_repair(uint32_t number, const LossyStream& stream) const {
+  return stream.needed > 0 || exceeds_loss_budget(number, stream);
 }
 
-bool LossyOperation::lacks_much(uint32_t number, const LossyStream& stream) const {
+bool LossyOperation::exceeds_loss_budget(uint32_t number, const LossyStream& stream) const {
   return DeliveryPolicy::needs_repair(stream.arrivals.missing_fraction(), setup_.loss_budget, setup_.phases[number].completes);
 }
 
-// Checks whether one stream ends now, and whether to request repairs.
+// Decides whether one stream ends now, and whether to request repairs.
 void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
   auto& phase = phases_[number];
   auto& stream = phase.streams[from];
   if (stream.confirmed || stream.lost) return;
-  stream.ask_at = never;
+  stream.next_request_at = never;
   if (now >= silent_at(number, from)) stream.clock.close(now);
-  if (stream.clock.update(now, lacks(number, stream)) != StreamEnd::open) {
+  if (stream.clock.update(now, must_repair(number, stream)) != StreamEnd::open) {
     stream.confirmed = true;
-    if (stream.arrivals.ranges() > 0) port_->ask(from, {setup_.op, static_cast<uint8_t>(number)}, 0, 0, {});
+    if (stream.arrivals.ranges() > 0) port_->request_repair(from, {setup_.op, static_cast<uint8_t>(number)}, 0, 0, {});
     return;
   }
   const auto answer = port_->answer_time(from);
   if (stream.clock.needs_repair()) {
-    stream.ask_at = stream.asked < 0 ? now : stream.asked + std::max(repair_interval_min, answer);
+    stream.next_request_at = stream.last_request < 0 ? now : stream.last_request + std::max(repair_interval_min, answer);
   } else if (setup_.phases[number].completes || stream.needed > 0) {
-    const auto heard = stream.clock.heard() ? std::max(stream.clock.last(), phase.start) : phase.start;
-    stream.ask_at = std::max(heard, stream.asked) + std::max(idle_interval_min, answer);
-    // The sender has sent everything, so missing ranges are lost and waiting for them is useless.
+    const auto last_arrival = stream.clock.heard() ? std::max(stream.clock.last(), phase.start) : phase.start;
+    stream.next_request_at = std::max(last_arrival, stream.last_request) + std::max(idle_interval_min, answer);
+    // The sender has sent everything, so the missing ranges are lost. Request them without a further wait.
     if (stream.all_sent)
-      stream.ask_at = std::min(stream.ask_at, stream.asked < 0 ? now : stream.asked + std::max(repair_interval_min, answer));
+      stream.next_request_at = std::min(
+          stream.next_request_at, stream.last_request < 0 ? now : stream.last_request + std::max(repair_interval_min, answer));
   }
-  if (stream.ask_at > now) return;
-  ask_for(number, from, stream, now);
-  stream.ask_at = now + std::max(stream.clock.needs_repair() ? repair_interval_min : idle_interval_min, answer);
+  if (stream.next_request_at > now) return;
+  request_missing(number, from, stream, now);
+  stream.next_request_at = now + std::max(stream.clock.needs_repair() ? repair_interval_min : idle_interval_min, answer);
 }
 
-// Time at which a rank counts as gone if it sends nothing more. Also for a rank that has sent data: it may have died in the
-// middle of the operation.
+// Returns the time when the rank counts as gone if no datagram from it arrives before. A rank that has already sent data gets
+// more time than one that has sent nothing.
 Nanos LossyOperation::silent_at(uint32_t number, Rank from) const {
   const auto silent = setup_.phases[number].silent;
   if (silent == never) return never;
-  const auto start = phases_[number].start, heard = last_seen_[from];
-  return heard < 0 ? start + silent
-                   : std::max(start, heard) +
-                         std::max({silent, lossy_silence_min, unanswered_requests_max * port_->answer_time(from)});
+  const auto start = phases_[number].start, last_seen = last_seen_[from];
+  return last_seen < 0 ? start + silent
+                       : std::max(start, last_seen) +
+                             std::max({silent, lossy_silence_min, unanswered_requests_max * port_->answer_time(from)});
 }
 
-// Requests the missing ranges, slice by slice. If few enough are missing, only the needed ones.
-void LossyOperation::ask_for(uint32_t number, Rank from, LossyStream& stream, Nanos now) {
-  stream.asked = now;
-  const bool only_needed = !lacks_much(number, stream);
+// Requests the missing ranges, with one request for each slice. If the loss is within the budget, requests only the ranges in
+// LossySetup::needed.
+void LossyOperation::request_missing(uint32_t number, Rank from, LossyStream& stream, Nanos now) {
+  stream.last_request = now;
+  const bool only_needed = !exceeds_loss_budget(number, stream);
   const auto owner = owner_of(number, from);
   const auto ranges = setup_.geometry->ranges(owner);
   std::array<std::byte, repair_bitmap_bytes_max> bitmap;
   for (uint32_t at = stream.arrivals.next_missing(0); at < ranges; at = stream.arrivals.next_missing(at)) {
     const auto slice = at / ranges_per_slice;
     const auto end = std::min(ranges, (slice + 1) * ranges_per_slice);
-    // Even the smallest datagram holds the bitmap of a slice.
+    // The bitmap of a slice fits into the smallest datagram.
     const auto bytes = (end - at + 7) / 8;
     stream.arrivals.missing_bitmap(at, end, std::span(bitmap).first(bytes));
     if (only_needed && !keep_needed(needed_of(number, from), at, std::span(bitmap).first(bytes))) {
       at = end;
       continue;
     }
-    port_->ask(from, {setup_.op, static_cast<uint8_t>(number)}, static_cast<uint16_t>(slice), at % ranges_per_slice,
-               std::span(bitmap).first(bytes));
+    port_->request_repair(from, {setup_.op, static_cast<uint8_t>(number)}, static_cast<uint16_t>(slice), at % ranges_per_slice,
+                          std::span(bitmap).first(bytes));
     at = end;
   }
 }
@@ -253,10 +259,10 @@ Nanos LossyOperation::due() const {
       const auto& stream = phase.streams[from];
       if (from == setup_.self || stream.lost || stream.clock.end() != StreamEnd::open) continue;
       open = true;
-      next = std::min({next, stream.clock.due(), stream.ask_at});
+      next = std::min({next, stream.clock.due(), stream.next_request_at});
       next = std::min(next, silent_at(static_cast<uint32_t>(&phase - phases_.data()), from));
     }
-    if (!open) return 0;  // to be closed now
+    if (!open) return 0;  // all streams have ended, so the phase closes at the next wake()
   }
   return next;
 }
@@ -270,14 +276,15 @@ void LossyOperation::close_phase(uint32_t number, Nanos now) {
   }
   if (number == 1) {
     const bool whole = std::all_of(phase.streams.begin(), phase.streams.end(), [&](const auto& s) { return s.missing == 0; });
-    // A sum needs everything. all_gather keeps the old values of missing ranges.
+    // A missing range is an error for all_reduce, because every rank must get the whole result. For all_gather it is an error
+    // only if `reliable` is set; otherwise the output keeps its old values.
     return finish(whole || (setup_.collective != Collective::all_reduce && !setup_.reliable) ? Status() : incomplete(1), now);
   }
   if (setup_.reliable && std::any_of(phase.streams.begin(), phase.streams.end(), [](const auto& s) { return s.missing > 0; }))
     return finish(incomplete(0), now);
   if (!reduce_shard()) {
-    return finish({Code::late, "nothing arrived from others for " + std::to_string(counts_.empty) + " of " +
-                                   std::to_string(contributors_.size()) + " ranges"},
+    return finish({Code::late, concat("no other rank's contribution arrived for ", counts_.empty, " of ", contributors_.size(),
+                                      " ranges, and on_empty is fail")},
                   now);
   }
   if (!phases_[1].runs) return finish({}, now);
@@ -286,7 +293,7 @@ void LossyOperation::close_phase(uint32_t number, Nanos now) {
   step_all(now);
 }
 
-// Names the incomplete streams and their missing bytes.
+// Returns an error that names the incomplete streams and their missing bytes.
 Status LossyOperation::incomplete(uint32_t number) const {
   std::string text;
   for (Rank from = 0; from < world(); ++from) {
@@ -297,9 +304,8 @@ Status LossyOperation::incomplete(uint32_t number) const {
     const auto bytes = std::min<uint64_t>(uint64_t{missing} * setup_.geometry->range_bytes(),
                                           setup_.geometry->shard_bytes(owner_of(number, from)));
     if (!text.empty()) text += "; ";
-    text += "rank " + std::to_string(from) + " (" + port_->place(from) + "): " + std::to_string(missing) + " of " +
-            std::to_string(stream.arrivals.ranges()) + " ranges, " + std::to_string(bytes) + " bytes, missing" +
-            (stream.clock.heard() ? "" : ", no datagram received");
+    text += concat("rank ", from, " (", port_->location(from), "): ", missing, " of ", stream.arrivals.ranges(), " ranges, ",
+                   bytes, " bytes, missing", stream.clock.heard() ? "" : ", no datagram received");
   }
   return {Code::late, std::string(number == 0 ? "contributions" : "results") + " incomplete: " + text};
 }
@@ -309,7 +315,7 @@ void LossyOperation::peer_lost(Rank rank, const Status& why, Nanos now) {
   for (auto& phase : phases_) {
     if (rank < phase.streams.size()) phase.streams[rank].lost = true;
   }
-  // A phase that must be complete fails, because it can no longer be completed.
+  // The operation fails if this rank still needs data from the lost rank in a phase that must be complete.
   for (uint32_t number = 0; number < lossy_phases; ++number) {
     const bool completes = setup_.reliable || (number == 1 && setup_.collective == Collective::all_reduce);
     if (!phases_[number].runs || !completes || phases_[number].streams[rank].arrivals.complete()) continue;
@@ -321,7 +327,7 @@ void LossyOperation::peer_lost(Rank rank, const Status& why, Nanos now) {
 void LossyOperation::fall_behind(uint32_t operations, Nanos now) {
   if (done_) return;
   behind_ = operations;
-  finish({Code::late, "the others are " + std::to_string(operations) + " operations ahead"}, now);
+  finish({Code::late, concat("the others are ", operations, " operations ahead")}, now);
 }
 
 void LossyOperation::fail(const Status& why, Nanos now) {

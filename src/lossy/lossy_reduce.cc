@@ -1,4 +1,4 @@
-// The arithmetic of a lossy operation: it encodes outgoing data, stores arriving data, and sums its own shard.
+// Does the arithmetic of a lossy operation: encodes the data to send, stores the data that arrives, and sums this rank's shard.
 #include <algorithm>
 #include <cstring>
 
@@ -9,12 +9,26 @@
 namespace unisono {
 
 namespace {
-constexpr uint32_t run_max = 1024;  // ranges per run; bounds the memory of the estimator's sums
-}
+// A run (consecutive ranges that are summed in one call) has at most this many ranges. This limits the memory of the
+// estimator's sums.
+constexpr uint32_t run_max = 1024;
+}  // namespace
 
 size_t LossyOperation::element_size() const { return element_bytes(setup_.dtype); }
 
-// Range by range, because each range is a separate message. message null: writes into result_.
+uint32_t LossyOperation::passes() const {
+  if (setup_.geometry->cut().codec.is_plain()) return 0;
+  return static_cast<uint32_t>(phases_[0].runs) + static_cast<uint32_t>(phases_[1].runs);
+}
+
+kernels::BlockCounts LossyOperation::block_counts() const {
+  const auto& estimated = estimator_.counts();
+  return {.saturated = blocks_.saturated + estimated.saturated - estimated_before_.saturated,
+          .nonfinite_groups = blocks_.nonfinite_groups + estimated.nonfinite_groups - estimated_before_.nonfinite_groups};
+}
+
+// Encodes a shard range by range, because each range is a separate message. If `message` is null, writes the messages to
+// result_.
 void LossyOperation::encode_shard(Rank owner, DType dtype, const void* elements, std::byte* message) {
   const auto& geometry = *setup_.geometry;
   const auto bytes = geometry.shard_bytes(owner);
@@ -51,7 +65,7 @@ void LossyOperation::send_contributions() {
   }
   outgoing_at_[world()] = total;
   outgoing_.resize(total);
-  // Each rank begins with a different owner, so that not all send to one rank at a time.
+  // Each rank begins with a different owner. Otherwise all ranks would send to the same rank at once.
   for (uint32_t i = 1; i < world(); ++i) {
     const Rank owner = (setup_.self + i) % world();
     const auto bytes = geometry.shard_bytes(owner);
@@ -87,36 +101,37 @@ std::byte* LossyOperation::own_output() const {
                                                          : output + setup_.geometry->shard(setup_.self).begin * element_size();
 }
 
-void LossyOperation::keep(uint32_t phase, Rank from, uint32_t range, std::span<const std::byte> payload) {
+void LossyOperation::store_range(uint32_t phase, Rank from, uint32_t range, std::span<const std::byte> payload) {
   const auto& geometry = *setup_.geometry;
-  // The next range probably arrives next; prefetch its destination, which is in no cache.
-  const auto put = [&](std::byte* to, size_t left) {
+  // The range that arrives next is probably the one behind this range. Prefetch its place in memory, which is not yet in the
+  // cache.
+  const auto store = [&](std::byte* to, size_t left) {
     std::memcpy(to, payload.data(), payload.size());
     prefetch_to_write({to + payload.size(), std::min(payload.size(), left - payload.size())});
   };
   if (phase == 0) {
     const size_t at = geometry.offset(range), bytes = geometry.shard_bytes(setup_.self);
-    put(staging_.data() + from * bytes + at, bytes - at);
+    store(staging_.data() + from * bytes + at, bytes - at);
     return;
   }
   const auto span = geometry.range(from, range);
   auto* target = static_cast<std::byte*>(setup_.output) + span.begin * element_size();
   const auto& codec = geometry.cut().codec;
   if (codec.is_plain() && codec.dtype == setup_.dtype) {
-    put(target, (geometry.shard(from).end - span.begin) * element_size());
+    store(target, (geometry.shard(from).end - span.begin) * element_size());
     return;
   }
   decode({.codec = codec, .message = payload.data(), .dtype = setup_.dtype, .elements = target, .count = span.count()},
          blocks_);
 }
 
-// Number of ranges from `first` on that arrived from the same ranks, so that one call can sum them. Only for plain ranges, as
-// encoded ranges are separate messages.
+// Returns the length of the run that begins with range `first`. A run consists of consecutive ranges that arrived from the same
+// ranks, so one call can sum it. Encoded ranges are separate messages, so each of them is a run of its own.
 uint32_t LossyOperation::run_of(uint32_t first) const {
   const auto ranges = setup_.geometry->ranges(setup_.self);
   if (!setup_.geometry->cut().codec.is_plain()) return 1;
   uint32_t run = 1;
-  const auto alike = [&](uint32_t range) {
+  const auto same_senders = [&](uint32_t range) {
     for (Rank from = 0; from < world(); ++from) {
       if (from != setup_.self &&
           phases_[0].streams[from].arrivals.arrived(range) != phases_[0].streams[from].arrivals.arrived(first))
@@ -124,7 +139,7 @@ uint32_t LossyOperation::run_of(uint32_t first) const {
     }
     return true;
   };
-  while (first + run < ranges && run < run_max && alike(first + run)) ++run;
+  while (first + run < ranges && run < run_max && same_senders(first + run)) ++run;
   return run;
 }
 
@@ -158,7 +173,7 @@ void LossyOperation::reduce_run(uint32_t first, uint32_t count) {
   std::fill_n(contributors_.begin() + first, count, static_cast<uint16_t>(received + 1));
 }
 
-// Sets this rank's values to those that the other ranks decode.
+// Replaces this rank's results by the values that the other ranks decode, so that all ranks have equal results.
 void LossyOperation::decode_own() {
   const auto& geometry = *setup_.geometry;
   const auto& codec = geometry.cut().codec;
@@ -174,7 +189,7 @@ void LossyOperation::decode_own() {
   }
 }
 
-// all_gather: writes the own shard into the output, as the other ranks decode it.
+// For all_gather: writes this rank's shard into the output, with the values that the other ranks decode.
 void LossyOperation::write_own() {
   const auto elements = setup_.geometry->shard(setup_.self).count();
   if (elements == 0) return;
@@ -182,7 +197,7 @@ void LossyOperation::write_own() {
   if (setup_.input != own_output()) kernels::copy(own_output(), setup_.input, elements * element_size());
 }
 
-// False: some range received nothing, and on_empty is fail.
+// Reduces this rank's shard, and encodes the result for phase 1. Returns false if a range is empty and on_empty is fail.
 bool LossyOperation::reduce_shard() {
   const auto& geometry = *setup_.geometry;
   const auto ranges = geometry.ranges(setup_.self);

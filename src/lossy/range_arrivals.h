@@ -1,6 +1,6 @@
-// The ranges of one stream that have arrived, as a bitmap, so that a repeated datagram is recognised and counts once.
+// A bitmap that records which ranges of one stream have arrived. It also shows whether a datagram is new or a repetition.
 //
-// A stream is the data that one rank sends to this one in one phase of one operation.
+// A stream is the data that one rank sends to this rank in one phase.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace unisono {
 
 class RangeArrivals {
  public:
-  // Clears the bitmap; keeps its memory.
+  // Marks all ranges as missing. Keeps the allocated memory.
   void reset(uint32_t ranges);
   uint32_t ranges() const { return ranges_; }
   uint32_t arrived_count() const { return arrived_; }
@@ -20,12 +20,12 @@ class RangeArrivals {
   double missing_fraction() const { return ranges_ == 0 ? 0 : static_cast<double>(missing_count()) / ranges_; }
   bool complete() const { return arrived_ == ranges_; }
   bool arrived(uint32_t range) const { return (words_[range / 64] >> (range % 64) & 1) != 0; }
-  // False: the range had arrived before. range < ranges().
+  // Marks a range as arrived. Returns false if it had arrived before. Requires range < ranges().
   bool mark(uint32_t range);
-  // The first missing range at or after `from`; ranges() if none.
+  // Returns the first missing range at or after `from`; ranges() if none is missing.
   uint32_t next_missing(uint32_t from) const;
-  // Writes the missing ranges of [first, first + 8 * bitmap.size()), bit 0 of byte 0 first, 1 = missing; zeros at `end` and
-  // beyond. Returns the number of ones.
+  // Writes a bitmap that shows which of the ranges [first, first + 8 * bitmap.size()) are missing. A 1 means that the range is
+  // missing. Bit 0 of byte 0 stands for range `first`. The bits of ranges >= `end` are 0. Returns the number of ones.
   uint32_t missing_bitmap(uint32_t first, uint32_t end, std::span<std::byte> bitmap) const;
 
  private:

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random.h"
 
 namespace unisono {
@@ -30,7 +31,7 @@ TEST(RangeArrivals, a_stream_without_ranges_is_complete) {
   EXPECT_EQ(arrivals.next_missing(0), 0u);
 }
 
-TEST(RangeArrivals, forgets_everything_for_the_next_stream) {
+TEST(RangeArrivals, reset_marks_all_ranges_as_missing) {
   RangeArrivals arrivals;
   arrivals.reset(65);
   for (uint32_t i = 0; i < 65; ++i) arrivals.mark(i);
@@ -57,10 +58,10 @@ TEST(RangeArrivals, writes_missing_ranges_lowest_bit_first) {
   EXPECT_EQ(arrivals.missing_bitmap(0, 20, {}), 0u);
 }
 
-TEST(RangeArrivals, agree_with_a_plain_list_whatever_arrives) {
+TEST(RangeArrivals, random_arrivals_agree_with_a_plain_list) {
   constexpr uint64_t seed = 21;
   Random random(seed);
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(concat("seed ", seed));
   RangeArrivals arrivals;
   for (int i = 0; i < 300; ++i) {
     const auto ranges = static_cast<uint32_t>(1 + random.below(300));

@@ -4,21 +4,23 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/concat.h"
 
 namespace unisono {
 namespace {
 
 constexpr uint32_t datagram_bytes_min = 576, datagram_bytes_max = 65'507;
-constexpr uint32_t world_max = 65'535;  // ranks travel in two bytes
+constexpr uint32_t world_max = 65'535;  // a datagram header has two bytes for the number of a rank
 constexpr uint64_t elements_max = uint64_t{1} << 56;
-constexpr uint64_t ranges_max = uint64_t{65'536} * ranges_per_slice;  // the slice travels in two bytes
-constexpr size_t plain_block_bytes = 64;                              // so that shards and ranges begin on cache lines
+// a datagram header has two bytes for the number of the slice
+constexpr uint64_t ranges_max = uint64_t{65'536} * ranges_per_slice;
+constexpr size_t plain_block_bytes = 64;  // the size of a cache line, so that shards and ranges begin on cache lines
 
-// The largest number of whole blocks whose message fits. Quantised messages have a header and padding, so a division does not
-// give it. Message size grows with every block.
+// Returns how many whole blocks fit into a message of at most `bytes`. Messages may be padded, so the number is found by
+// bisection.
 uint32_t blocks_that_fit(const WireCodec& codec, uint64_t block, size_t bytes) {
   uint32_t low = 0, high = static_cast<uint32_t>(bytes / plain_block_bytes + 1);
-  if (codec.quantizes()) high = static_cast<uint32_t>(bytes);  // a block has more than a byte
+  if (codec.quantizes()) high = static_cast<uint32_t>(bytes);  // a block has more than one byte
   while (high - low > 1) {
     const uint32_t middle = low + (high - low) / 2;
     (codec.message_bytes(middle * block) <= bytes ? low : high) = middle;
@@ -32,23 +34,25 @@ uint32_t RangeGeometry::block_elements(const WireCodec& codec) {
   return static_cast<uint32_t>(codec.quantizes() ? codec.unit() : plain_block_bytes / element_bytes(codec.dtype));
 }
 
-Result<RangeGeometry> RangeGeometry::make(const RangeCut& cut) {
+Result<RangeGeometry> RangeGeometry::make(const RangeCut& wanted) {
+  auto cut = wanted;
+  cut.codec.sends_header = false;
   const auto wrong = [](const std::string& what) { return Status(Code::invalid, "lossy delivery: " + what); };
-  if (cut.world == 0 || cut.world > world_max)
-    return wrong(std::to_string(cut.world) + " ranks; it takes 1 to " + std::to_string(world_max));
-  if (cut.elements > elements_max) return wrong(std::to_string(cut.elements) + " elements, too many");
+  if (cut.world == 0 || cut.world > world_max) return wrong(concat("world size is ", cut.world, ": expected 1 to ", world_max));
+  if (cut.elements > elements_max)
+    return wrong(concat("the tensor has ", cut.elements, " elements: expected at most ", elements_max));
   if (cut.datagram_bytes < datagram_bytes_min || cut.datagram_bytes > datagram_bytes_max) {
-    return wrong("datagrams of " + std::to_string(cut.datagram_bytes) + " bytes; they have " +
-                 std::to_string(datagram_bytes_min) + " to " + std::to_string(datagram_bytes_max));
+    return wrong(
+        concat("datagram size is ", cut.datagram_bytes, " bytes: expected ", datagram_bytes_min, " to ", datagram_bytes_max));
   }
   const uint64_t block = block_elements(cut.codec);
   if (cut.shard_unit % block != 0)
-    return wrong("shards of multiples of " + std::to_string(cut.shard_unit) + " elements; a block of " + to_string(cut.codec) +
-                 " has " + std::to_string(block));
+    return wrong(concat("shard unit is ", cut.shard_unit, " elements: expected a multiple of ", block, ", the block of ",
+                        to_string(cut.codec)));
   const auto blocks = blocks_that_fit(cut.codec, block, cut.datagram_bytes - datagram_header_bytes);
   if (blocks == 0) {
-    return wrong("a block of " + to_string(cut.codec) + " has " + std::to_string(cut.codec.message_bytes(block)) +
-                 " bytes and does not fit into a datagram of " + std::to_string(cut.datagram_bytes));
+    return wrong(concat("a block of ", to_string(cut.codec), " has ", cut.codec.message_bytes(block),
+                        " bytes and does not fit into a datagram of ", cut.datagram_bytes));
   }
   RangeGeometry made;
   made.cut_ = cut;
@@ -58,7 +62,7 @@ Result<RangeGeometry> RangeGeometry::make(const RangeCut& cut) {
   made.range_bytes_ = cut.codec.message_bytes(made.range_elements_);
   const auto ranges = made.shard_elements_ / made.range_elements_ + (made.shard_elements_ % made.range_elements_ != 0);
   if (ranges > ranges_max)
-    return wrong(std::to_string(ranges) + " datagrams for one shard; their number travels in " + std::to_string(ranges_max));
+    return wrong(concat("a shard needs ", ranges, " datagrams: the header can number at most ", ranges_max));
   return made;
 }
 

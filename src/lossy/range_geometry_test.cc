@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random.h"
 
 namespace unisono {
@@ -20,7 +21,7 @@ WireCodec quantized(uint8_t bits, uint16_t group) {
   return {.kind = StepCodec::Kind::quantize, .block = {.bits = bits, .group = group, .metadata = kernels::Metadata::bf16}};
 }
 
-// D1 of docs/design/methods/packet_loss.md, "Checked values".
+// Check D1 of docs/design/methods/packet_loss.md, "Checked values": s = 125,008 and E = 352.
 TEST(RangeGeometry, cuts_a_million_fp32_elements_as_specified) {
   const auto geometry = cut({.elements = 1'000'003, .world = 8, .datagram_bytes = 1472, .codec = {}});
   EXPECT_EQ(geometry.range_elements(), 352u);
@@ -37,7 +38,7 @@ TEST(RangeGeometry, cuts_a_million_fp32_elements_as_specified) {
   EXPECT_EQ(geometry.shard_bytes(7), (1'000'003u - 7 * 125'008u) * 4);
 }
 
-// D1
+// Check D1 of docs/design/methods/packet_loss.md: a slice has 4096 ranges.
 TEST(RangeGeometry, counts_ranges_beyond_4096_in_further_slices) {
   const auto geometry = cut({.elements = 3'000'000, .world = 2, .datagram_bytes = 1472, .codec = {}});
   EXPECT_EQ(geometry.ranges(0), 4262u);
@@ -54,7 +55,7 @@ TEST(RangeGeometry, counts_ranges_beyond_4096_in_further_slices) {
   EXPECT_FALSE(geometry.find(2, 0, 0, range));
 }
 
-// D1
+// Check D1 of docs/design/methods/packet_loss.md: 5 elements are less than one block, so seven shards are empty.
 TEST(RangeGeometry, gives_five_elements_to_the_first_of_eight_ranks) {
   const auto geometry = cut({.elements = 5, .world = 8, .datagram_bytes = 1472, .codec = {}});
   EXPECT_EQ(geometry.shard(0), (ElementSpan{0, 5}));
@@ -70,7 +71,7 @@ TEST(RangeGeometry, gives_five_elements_to_the_first_of_eight_ranks) {
   }
 }
 
-TEST(RangeGeometry, of_no_elements_has_no_ranges) {
+TEST(RangeGeometry, a_tensor_without_elements_has_no_ranges) {
   const auto geometry = cut({.elements = 0, .world = 3, .datagram_bytes = 1200, .codec = {}});
   for (Rank owner = 0; owner < 3; ++owner) EXPECT_EQ(geometry.ranges(owner), 0u);
 }
@@ -85,12 +86,36 @@ TEST(RangeGeometry, blocks_of_plain_elements_have_64_bytes_of_any_type) {
   EXPECT_EQ(elements(DType::f64), 8u);
 }
 
-// A quantised message has a header and padding, so the largest fitting size is found by trial.
-TEST(RangeGeometry, fits_as_many_whole_groups_into_a_datagram_as_go_in) {
+// Worked out from docs/design/methods/flash.md: a group takes bits · group / 8 bytes of codes, 2 metadata values (4 with
+// spikes) and, with spikes, 2 indices. No header travels in a datagram.
+TEST(RangeGeometry, a_quantised_range_has_no_header_and_exactly_the_bytes_of_its_groups) {
+  struct Case {
+    kernels::BlockFormat block;
+    uint32_t payload_bytes, groups, range_bytes;
+  };
+  using kernels::Metadata;
+  for (const auto& [block, payload_bytes, groups, range_bytes] :
+       {Case{{.bits = 3, .group = 32, .metadata = Metadata::f16, .spikes = true}, 1200, 54, 1188},
+        Case{{.bits = 2, .group = 128, .metadata = Metadata::f32, .spikes = true}, 1450, 29, 1450},
+        Case{{.bits = 4, .group = 128, .metadata = Metadata::bf16, .spikes = false}, 1416, 20, 1360},
+        Case{{.bits = 8, .group = 32, .metadata = Metadata::f16, .spikes = false}, 36 * 39, 39, 36 * 39}}) {
+    const WireCodec codec{.kind = StepCodec::Kind::quantize, .block = block};
+    SCOPED_TRACE(to_string(codec));
+    const auto geometry =
+        cut({.elements = 1'000'000, .world = 2, .datagram_bytes = payload_bytes + datagram_header_bytes, .codec = codec});
+    EXPECT_EQ(geometry.range_elements(), groups * block.group);
+    EXPECT_EQ(geometry.range_bytes(), range_bytes);
+    EXPECT_FALSE(geometry.cut().codec.sends_header);
+  }
+}
+
+// A quantised message may be padded, so the test cannot compute the size by a division. It checks that one more group does not
+// fit.
+TEST(RangeGeometry, a_datagram_holds_as_many_whole_groups_as_fit) {
   for (const uint8_t bits : {2, 3, 4, 5, 6, 8}) {
     for (const uint16_t group : {32, 128, 256}) {
-      const auto codec = quantized(bits, group);
-      const auto geometry = cut({.elements = 100'000, .world = 3, .datagram_bytes = 1472, .codec = codec});
+      const auto geometry = cut({.elements = 100'000, .world = 3, .datagram_bytes = 1472, .codec = quantized(bits, group)});
+      const auto& codec = geometry.cut().codec;
       SCOPED_TRACE(to_string(codec));
       EXPECT_EQ(geometry.range_elements() % group, 0u);
       EXPECT_LE(codec.message_bytes(geometry.range_elements()), 1472u - 56);
@@ -99,7 +124,7 @@ TEST(RangeGeometry, fits_as_many_whole_groups_into_a_datagram_as_go_in) {
   }
 }
 
-TEST(RangeGeometry, refuses_what_no_datagram_can_carry) {
+TEST(RangeGeometry, refuses_sizes_that_no_datagram_can_carry) {
   const auto code = [](const RangeCut& wrong) { return RangeGeometry::make(wrong).status().code(); };
   EXPECT_EQ(code({.elements = 1, .world = 0, .datagram_bytes = 1472, .codec = {}}), Code::invalid);
   EXPECT_EQ(code({.elements = 1, .world = 65'536, .datagram_bytes = 1472, .codec = {}}), Code::invalid);
@@ -107,7 +132,7 @@ TEST(RangeGeometry, refuses_what_no_datagram_can_carry) {
   EXPECT_EQ(code({.elements = 1, .world = 2, .datagram_bytes = 65'508, .codec = {}}), Code::invalid);
   EXPECT_EQ(code({.elements = UINT64_MAX, .world = 2, .datagram_bytes = 1472, .codec = {}}), Code::invalid);
   EXPECT_EQ(code({.elements = uint64_t{1} << 50, .world = 2, .datagram_bytes = 1472, .codec = {}}), Code::invalid);
-  // The largest group fits into the smallest datagram.
+  // The largest group of a codec fits into the smallest datagram.
   EXPECT_EQ(code({.elements = 1, .world = 2, .datagram_bytes = 576, .codec = quantized(8, 256)}), Code::ok);
 }
 
@@ -141,10 +166,10 @@ void expect_partition(const RangeGeometry& geometry) {
   ASSERT_EQ(at, geometry.cut().elements);
 }
 
-TEST(RangeGeometry, shards_and_ranges_hold_every_element_once_whatever_the_numbers) {
+TEST(RangeGeometry, shards_and_ranges_hold_every_element_exactly_once) {
   constexpr uint64_t seed = 20;
   Random random(seed);
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(concat("seed ", seed));
   constexpr DType types[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
   constexpr uint16_t groups[] = {32, 64, 128, 256};
   for (int i = 0; i < 2000; ++i) {
@@ -153,8 +178,8 @@ TEST(RangeGeometry, shards_and_ranges_hold_every_element_once_whatever_the_numbe
                   .datagram_bytes = static_cast<uint32_t>(576 + random.below(random.chance(0.1) ? 64'932 : 1000)),
                   .codec = {.dtype = types[random.below(4)], .block = {}}};
     if (random.chance(0.5)) made.codec = quantized(static_cast<uint8_t>(2 + random.below(7)), groups[random.below(4)]);
-    SCOPED_TRACE(std::to_string(made.elements) + " elements, " + std::to_string(made.world) + " ranks, " +
-                 std::to_string(made.datagram_bytes) + " bytes, " + to_string(made.codec));
+    SCOPED_TRACE(
+        concat(made.elements, " elements, ", made.world, " ranks, ", made.datagram_bytes, " bytes, ", to_string(made.codec)));
     const auto geometry = RangeGeometry::make(made);
     ASSERT_TRUE(geometry.ok()) << geometry.status().to_string();
     expect_partition(*geometry);

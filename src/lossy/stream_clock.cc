@@ -18,9 +18,9 @@ void StreamClock::begin(Nanos start, const StreamLimits& limits, bool ranges) {
 
 void StreamClock::arrived(Nanos now, bool tail, bool complete) {
   if (end_ != StreamEnd::open) return;
-  // first_ may still hold the time of an `end`.
-  if (!data_came_) first_ = now;
-  data_came_ = true;
+  // As long as no data has arrived, first_ may hold the time of an `end` datagram.
+  if (!has_data_) first_ = now;
+  has_data_ = true;
   last_ = now;
   if (tail && tail_seen_ == never) tail_seen_ = now;
   if (complete) finish(StreamEnd::complete, now);
@@ -29,7 +29,7 @@ void StreamClock::arrived(Nanos now, bool tail, bool complete) {
 void StreamClock::end_seen(Nanos now) {
   if (end_ != StreamEnd::open || tail_seen_ != never) return;
   tail_seen_ = now;
-  if (!data_came_) first_ = last_ = now;
+  if (!has_data_) first_ = last_ = now;
 }
 
 Nanos StreamClock::tail_at() const {
@@ -43,12 +43,12 @@ StreamEnd StreamClock::update(Nanos now, bool lacking) {
   const auto tail = tail_at(), soft = soft_at();
   const auto earlier = std::min(tail, soft);
   if (!repairing_ && earlier <= now && earlier < hard_at()) {
-    would_be_ = tail <= soft ? StreamEnd::tail : StreamEnd::soft;
+    end_without_repair_ = tail <= soft ? StreamEnd::tail : StreamEnd::soft;
     repairing_ = lacking;
     was_repaired_ = lacking;
-    if (!lacking) finish(would_be_, now);
+    if (!lacking) finish(end_without_repair_, now);
   } else if (repairing_ && !lacking) {
-    finish(would_be_, now);
+    finish(end_without_repair_, now);
   }
   if (end_ == StreamEnd::open && hard_at() <= now) close(now);
   return end_;

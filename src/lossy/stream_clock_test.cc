@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random.h"
 
 namespace unisono {
@@ -35,7 +36,7 @@ Nanos ended(StreamClock& clock, bool lacking = false) {
   return clock.ended_at();
 }
 
-// D6 of docs/design/methods/packet_loss.md, "Checked values": four ranks, so three streams.
+// Check D6 of docs/design/methods/packet_loss.md, "Checked values": with four ranks, a rank receives three streams.
 TEST(StreamClock, d6_streams_end_when_complete_after_their_tail_or_late_after_their_first) {
   auto a = begun(), b = begun(), c = begun();
   a.arrived(1 * ms, false, false);
@@ -82,7 +83,7 @@ TEST(StreamClock, at_equal_times_hard_comes_before_soft_and_arrivals_before_both
   EXPECT_EQ(tail.update(40 * ms, false), StreamEnd::hard);
 }
 
-TEST(StreamClock, asked_late_it_ends_for_the_reason_that_came_first) {
+TEST(StreamClock, a_late_update_reports_the_earliest_reason_to_end) {
   auto clock = begun();
   clock.arrived(2 * ms, true, false);
   EXPECT_EQ(clock.update(100 * ms, false), StreamEnd::tail);
@@ -111,7 +112,7 @@ TEST(StreamClock, a_repeated_end_re_arms_nothing) {
   EXPECT_EQ(ended(other), 2250 * us);
 }
 
-TEST(StreamClock, an_end_long_after_the_last_datagram_ends_it_now) {
+TEST(StreamClock, an_end_long_after_the_last_datagram_ends_the_stream_at_once) {
   auto clock = begun();
   clock.arrived(1 * ms, false, false);
   clock.end_seen(5 * ms);
@@ -119,7 +120,7 @@ TEST(StreamClock, an_end_long_after_the_last_datagram_ends_it_now) {
   EXPECT_EQ(ended(clock), 5 * ms);
 }
 
-TEST(StreamClock, an_end_counts_as_first_and_last_only_while_no_data_came) {
+TEST(StreamClock, an_end_counts_as_first_and_last_only_until_data_arrives) {
   auto clock = begun();
   clock.end_seen(2 * ms);
   EXPECT_TRUE(clock.heard());
@@ -130,7 +131,7 @@ TEST(StreamClock, an_end_counts_as_first_and_last_only_while_no_data_came) {
   EXPECT_EQ(clock.last() - clock.first(), 0);
 }
 
-TEST(StreamClock, what_was_staged_before_the_phase_counts_as_if_it_came_at_its_start) {
+TEST(StreamClock, arrivals_before_the_phase_count_as_arrivals_at_its_start) {
   auto soft = begun(100 * ms), tail = begun(100 * ms), whole = begun(100 * ms), ended_before = begun(100 * ms);
   soft.arrived(30 * ms, false, false);
   soft.arrived(33 * ms, false, false);
@@ -153,7 +154,7 @@ TEST(StreamClock, a_stream_without_ranges_is_complete_at_once) {
   EXPECT_EQ(clock.cut_by(), 0);
 }
 
-TEST(StreamClock, a_stream_that_lacks_too_much_goes_on_until_it_is_repaired) {
+TEST(StreamClock, a_stream_that_lacks_too_much_stays_open_until_repaired) {
   auto clock = begun();
   clock.arrived(2 * ms, false, false);
   clock.update(11'999 * us, true);
@@ -181,7 +182,7 @@ TEST(StreamClock, repair_ends_at_the_hard_deadline) {
   EXPECT_EQ(late.update(50 * ms, true), StreamEnd::hard);
 }
 
-TEST(StreamClock, only_what_a_deadline_cut_is_censored) {
+TEST(StreamClock, only_streams_cut_by_a_deadline_are_censored) {
   auto soft = begun(), repaired = begun(), tail = begun();
   soft.arrived(2 * ms, false, false);
   soft.update(12 * ms, false);
@@ -217,7 +218,8 @@ struct Event {
   bool data = false, tail = false, complete = false;
 };
 
-// The rules of docs/design/methods/packet_loss.md, "Streams and deadlines", evaluated at every tick.
+// Why and when a stream ends, evaluated tick by tick. Source of the rules: docs/design/methods/packet_loss.md, "Streams and
+// deadlines".
 struct Expected {
   StreamEnd end = StreamEnd::open;
   Nanos at = 0;
@@ -245,9 +247,9 @@ Expected tick_by_tick(const std::vector<Event>& events, const StreamLimits& with
   }
 }
 
-TEST(StreamClock, ends_as_the_rules_say_whatever_arrives) {
+TEST(StreamClock, random_arrivals_end_streams_by_the_rules) {
   constexpr uint64_t seed = 60;
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(concat("seed ", seed));
   Random random(seed);
   size_t ends[6] = {};
   for (int round = 0; round < 5000; ++round) {

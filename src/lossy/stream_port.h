@@ -1,7 +1,7 @@
-// The services that a lossy operation needs from its surroundings. The engine implements them over real or simulated datagram
+// Through this interface, a lossy operation sends and requests data. The engine implements it on real or simulated datagram
 // transports.
 //
-// No function here calls back into the operation. Events arrive later, through its event functions.
+// No function here calls back into the operation. The engine reports events to the operation later.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,15 @@ class StreamPort {
   virtual ~StreamPort() = default;
   virtual void send_stream(const OutStream& stream) = 0;
   virtual void drop_stream(Rank to, StreamName stream) = 0;
-  // Requests ranges again; the bitmap as in wire/datagram.h. Empty: everything has arrived.
-  virtual void ask(Rank from, StreamName stream, uint16_t slice, uint32_t first, std::span<const std::byte> bitmap) = 0;
-  // srtt + 4 rttvar of the link; 50 ms before the first measurement.
+  // Asks the sender to send the ranges in the bitmap again (format: wire/datagram.h). An empty bitmap tells the sender that
+  // this rank needs nothing more.
+  virtual void request_repair(Rank from, StreamName stream, uint16_t slice, uint32_t first,
+                              std::span<const std::byte> bitmap) = 0;
+  // Returns the time in which an answer can be expected, srtt + 4 * rttvar of the link. Before the first measurement, returns
+  // 50 ms.
   virtual Nanos answer_time(Rank rank) const = 0;
-  // "host b, pid 42": location of a rank, for error messages.
-  virtual std::string place(Rank rank) const = 0;
+  // Returns the host and the process of a rank for error messages, such as "host b, pid 42".
+  virtual std::string location(Rank rank) const = 0;
 };
 
 }  // namespace unisono

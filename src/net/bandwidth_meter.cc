@@ -28,15 +28,15 @@ void BandwidthMeter::update(Nanos now, uint64_t sent, uint64_t received, bool wa
 }
 
 void BandwidthMeter::end_window(Nanos now, uint64_t sent, uint64_t received) {
-  // A window that lasted too long says nothing: the process slept.
+  // Ignore a window that lasted too long: the process was asleep.
   if (now - begun_ >= 2 * window || !waited_) return;
   const auto seconds = static_cast<double>(now - begun_) / 1e9;
   keep(sending_, static_cast<double>(sent - sent_) / seconds);
   if ((received - received_) * one_way >= sent - sent_) keep(receiving_, static_cast<double>(received - received_) / seconds);
-  judge();
+  update_rate();
 }
 
-void BandwidthMeter::judge() {
+void BandwidthMeter::update_rate() {
   if (sending_.size() < windows_needed) return;
   std::vector<double> sorted(sending_.begin(), sending_.end());
   std::ranges::sort(sorted);
@@ -50,7 +50,7 @@ void BandwidthMeter::judge() {
   changed_ = true;
 }
 
-std::optional<double> BandwidthMeter::take_news() {
+std::optional<double> BandwidthMeter::take_change() {
   if (!std::exchange(changed_, false)) return std::nullopt;
   return reported_;
 }

@@ -1,4 +1,4 @@
-// The meter reports a line's rate from windows in which data waited to be sent, and noise does not change the report.
+// Tests that the meter reports a line's rate from windows in which data waited to be sent. Noise must not change the report.
 #include "net/bandwidth_meter.h"
 
 #include <gtest/gtest.h>
@@ -26,24 +26,24 @@ struct Line {
 TEST(BandwidthMeter, a_full_line_is_reported_as_a_power_of_two) {
   Line line;
   line.run(second, 120e6, 125e6, true);
-  EXPECT_EQ(line.meter.take_news(), 1 << 27);
-  EXPECT_EQ(line.meter.take_news(), std::nullopt);
+  EXPECT_EQ(line.meter.take_change(), 1 << 27);
+  EXPECT_EQ(line.meter.take_change(), std::nullopt);
   EXPECT_NEAR(line.meter.sending(), 120e6, 1e6) << "what joiners are given is no power of two";
 }
 
-TEST(BandwidthMeter, a_line_on_which_nothing_waits_says_nothing) {
+TEST(BandwidthMeter, a_line_without_waiting_data_reports_no_rate) {
   Line line;
   line.run(10 * second, 1e6, 1e6, false);
-  EXPECT_EQ(line.meter.take_news(), std::nullopt);
+  EXPECT_EQ(line.meter.take_change(), std::nullopt);
 }
 
 TEST(BandwidthMeter, the_lower_direction_counts) {
   Line line;
   line.run(second, 500e6, 16e6, true);
-  EXPECT_EQ(line.meter.take_news(), 1 << 24);
+  EXPECT_EQ(line.meter.take_change(), 1 << 24);
 }
 
-TEST(BandwidthMeter, what_can_be_sent_is_what_the_line_took_when_nothing_else_was_waited_for) {
+TEST(BandwidthMeter, sending_is_the_rate_of_the_fullest_recent_windows) {
   Line line;
   for (int i = 0; i < 8; ++i) {
     line.run(150 * millisecond, 60e6, 60e6, true);
@@ -54,33 +54,33 @@ TEST(BandwidthMeter, what_can_be_sent_is_what_the_line_took_when_nothing_else_wa
   EXPECT_NEAR(line.meter.sending(), 60e6, 2e6) << "what was long ago is forgotten";
 }
 
-TEST(BandwidthMeter, what_goes_one_way_says_nothing_of_the_other) {
+TEST(BandwidthMeter, one_way_traffic_does_not_change_the_rate) {
   Line line;
   line.run(second, 120e6, 100e6, true);
-  EXPECT_EQ(line.meter.take_news(), 1 << 27);
+  EXPECT_EQ(line.meter.take_change(), 1 << 27);
   line.run(10 * second, 120e6, 1e6, true);
-  EXPECT_EQ(line.meter.take_news(), std::nullopt);
+  EXPECT_EQ(line.meter.take_change(), std::nullopt);
   Line one_way;
   one_way.run(second, 120e6, 1e5, true);
-  EXPECT_EQ(one_way.meter.take_news(), 1 << 27);
+  EXPECT_EQ(one_way.meter.take_change(), 1 << 27);
 }
 
-TEST(BandwidthMeter, what_the_kernel_takes_at_once_is_not_the_lines_speed) {
+TEST(BandwidthMeter, a_burst_into_the_kernels_buffers_is_not_the_lines_rate) {
   Line line;
   line.run(50 * millisecond, 2e9, 16e6, true);
   line.run(second, 16e6, 500e6, true);
-  EXPECT_EQ(line.meter.take_news(), 1 << 24);
+  EXPECT_EQ(line.meter.take_change(), 1 << 24);
 }
 
-TEST(BandwidthMeter, noise_changes_nothing_and_a_slower_line_does) {
+TEST(BandwidthMeter, noise_does_not_change_the_rate_and_a_slower_line_does) {
   Line line;
   line.run(second, 16e6, 16e6, true);
-  EXPECT_TRUE(line.meter.take_news().has_value());
+  EXPECT_TRUE(line.meter.take_change().has_value());
   line.run(second, 13e6, 16e6, true);
   line.run(second, 20e6, 21e6, true);
-  EXPECT_EQ(line.meter.take_news(), std::nullopt);
+  EXPECT_EQ(line.meter.take_change(), std::nullopt);
   line.run(3 * second, 4e6, 4e6, true);
-  EXPECT_EQ(line.meter.take_news(), 1 << 22);
+  EXPECT_EQ(line.meter.take_change(), 1 << 22);
 }
 
 }  // namespace unisono

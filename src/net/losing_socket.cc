@@ -4,8 +4,8 @@
 
 namespace unisono {
 
-struct LosingSocket::Sieve final : DatagramInbox {
-  Sieve(LosingSocket& socket, DatagramInbox& behind) : owner(socket), inbox(behind) {}
+struct LosingSocket::Filter final : DatagramInbox {
+  Filter(LosingSocket& socket, DatagramInbox& behind) : owner(socket), inbox(behind) {}
   void arrived(std::span<const InDatagram> batch) override {
     std::array<InDatagram, datagrams_per_batch> kept;
     size_t count = 0;
@@ -21,8 +21,8 @@ struct LosingSocket::Sieve final : DatagramInbox {
 };
 
 ReceiveOutcome LosingSocket::receive(DatagramInbox& inbox, size_t datagrams_max) {
-  Sieve sieve(*this, inbox);
-  return inner_->receive(sieve, datagrams_max);
+  Filter filter(*this, inbox);
+  return inner_->receive(filter, datagrams_max);
 }
 
 }  // namespace unisono

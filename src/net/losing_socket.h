@@ -1,8 +1,8 @@
-// A socket that drops a share of the arriving datagrams at random, on purpose: it shows the effect of losses without a bad
-// network and without root.
+// A socket that drops a random share of the arriving datagrams on purpose. With it, losses can be studied on a good network and
+// without root rights.
 //
-// A dropped datagram is in no counter of the socket, as if the network had lost it. The seed determines which datagrams are
-// dropped.
+// The dropped datagrams appear in none of the socket's counters, as if the network had lost them. The seed determines which
+// datagrams are dropped.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace unisono {
 
-struct PurposeLoss {
-  uint32_t per_mille = 0;  // below 1000
+struct InjectedLoss {
+  uint32_t per_mille = 0;  // This many of 1000 datagrams are dropped; must be below 1000.
   uint64_t seed = 0;
 };
 
 class LosingSocket final : public DatagramSocket {
  public:
-  LosingSocket(std::unique_ptr<DatagramSocket> inner, const PurposeLoss& loss)
+  LosingSocket(std::unique_ptr<DatagramSocket> inner, const InjectedLoss& loss)
       : inner_(std::move(inner)), per_mille_(loss.per_mille), random_(loss.seed) {}
 
   SendOutcome send(std::span<const OutDatagram> batch) override { return inner_->send(batch); }
@@ -32,7 +32,7 @@ class LosingSocket final : public DatagramSocket {
   uint64_t lost() const { return lost_; }
 
  private:
-  struct Sieve;
+  struct Filter;
   std::unique_ptr<DatagramSocket> inner_;
   uint32_t per_mille_;
   Random random_;

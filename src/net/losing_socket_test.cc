@@ -23,8 +23,8 @@ struct Inbox final : DatagramInbox {
   int refusals = 0;
 };
 
-// The numbers of those among `count` datagrams that came through.
-std::vector<uint32_t> pass(const PurposeLoss& loss, uint32_t count) {
+// Sends `count` numbered datagrams through a losing socket. Returns the numbers of those that arrived.
+std::vector<uint32_t> pass(const InjectedLoss& loss, uint32_t count) {
   VirtualNetwork network(1);
   auto sender = network.socket("10.0.0.1:1");
   LosingSocket receiver(network.socket("10.0.0.2:2"), loss);
@@ -51,12 +51,12 @@ TEST(LosingSocket, loses_the_configured_share) {
   }
 }
 
-TEST(LosingSocket, loses_the_same_ones_again_with_the_same_seed_alone) {
+TEST(LosingSocket, the_seed_determines_which_datagrams_are_lost) {
   EXPECT_EQ(pass({.per_mille = 300, .seed = 3}, 1000), pass({.per_mille = 300, .seed = 3}, 1000));
   EXPECT_NE(pass({.per_mille = 300, .seed = 3}, 1000), pass({.per_mille = 300, .seed = 4}, 1000));
 }
 
-TEST(LosingSocket, tells_of_refusals) {
+TEST(LosingSocket, refusals_are_passed_on) {
   VirtualNetwork network(1);
   LosingSocket socket(network.socket("10.0.0.1:1"), {.per_mille = 999, .seed = 1});
   const auto nobody = *parse_tcp_endpoint("tcp://10.0.0.9:9");

@@ -5,7 +5,9 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <tuple>
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -13,12 +15,13 @@
 #include <netdb.h>
 #include <netinet/in.h>
 
+#include "base/concat.h"
 #include "net/tcp_socket.h"
 
 namespace unisono {
 namespace {
 
-// A host with many bridges must not make a dialler try hundreds of addresses.
+// Limits how many addresses are tried for one endpoint. A host with many bridges has many link-local addresses.
 constexpr size_t link_local_interfaces_max = 4;
 
 const sockaddr_in& v4(const TcpAddress& address) { return reinterpret_cast<const sockaddr_in&>(address.storage); }
@@ -88,7 +91,7 @@ std::string TcpAddress::to_string() const {
   std::array<char, INET6_ADDRSTRLEN> text{};
   if (plain.family() == AF_INET) {
     ::inet_ntop(AF_INET, &v4(plain).sin_addr, text.data(), text.size());
-    return std::string(text.data()) + ":" + std::to_string(plain.port());
+    return concat(text.data(), ":", plain.port());
   }
   ::inet_ntop(AF_INET6, &v6(plain).sin6_addr, text.data(), text.size());
   std::string result = "[" + std::string(text.data());
@@ -98,7 +101,7 @@ std::string TcpAddress::to_string() const {
     result += ::if_indextoname(plain.scope(), interface.data()) != nullptr ? std::string(interface.data())
                                                                            : std::to_string(plain.scope());
   }
-  return result + "]:" + std::to_string(plain.port());
+  return concat(result, "]:", plain.port());
 }
 
 bool TcpAddress::same_host(const TcpAddress& other) const {
@@ -122,7 +125,7 @@ Result<TcpAddress> parse_tcp_address(std::string_view text) {
     address.storage.ss_family = AF_INET6;
     address.bytes = sizeof(sockaddr_in6);
     reinterpret_cast<sockaddr_in6&>(address.storage).sin6_addr = wide;
-    // The scope of an unknown interface name stays 0: dial_addresses replaces it anyway.
+    // If the interface name is unknown, the scope is 0; dial_addresses() then replaces the scope.
     if (percent != std::string::npos) address.set_scope(::if_nametoindex(copy.c_str() + percent + 1));
     return address;
   }
@@ -180,8 +183,8 @@ Result<std::vector<InterfaceAddress>> list_interfaces() {
 }
 
 bool is_virtual_interface(std::string_view name) {
-  constexpr std::string_view prefixes[] = {"docker", "virbr",   "veth", "br-",    "lxc",  "lxdbr",
-                                           "cni",    "flannel", "cali", "podman", "vnet", "tap"};
+  constexpr std::string_view prefixes[] = {"docker", "virbr",  "veth", "br-", "lxc",    "lxdbr", "incusbr", "cni",   "flannel",
+                                           "cali",   "podman", "vnet", "tap", "cilium", "kube",  "weave",   "vxlan", "nerdctl"};
   return std::any_of(std::begin(prefixes), std::end(prefixes), [&](auto prefix) { return name.starts_with(prefix); });
 }
 
@@ -198,6 +201,30 @@ void sort_by_preference(std::vector<InterfaceAddress>& addresses) {
                    [](const auto& a, const auto& b) { return preference(a) < preference(b); });
 }
 
+std::vector<InterfaceAddress> best_addresses(std::vector<InterfaceAddress> addresses, size_t count_max) {
+  sort_by_preference(addresses);
+  if (addresses.size() <= count_max) return addresses;
+  struct Candidate {
+    int kind = 0;         // 0: global and loopback addresses; 1: link-local ones; 2: those of virtual interfaces
+    size_t number = 0;    // how many addresses of the same kind, family and interface come before this one
+    size_t position = 0;  // position in `addresses`
+    auto operator<=>(const Candidate&) const = default;
+  };
+  std::vector<Candidate> candidates;
+  std::map<std::tuple<std::string, int, int>, size_t> seen;
+  for (const auto& entry : addresses) {
+    const int kind = entry.is_virtual ? 2 : entry.address.is_link_local() ? 1 : 0;
+    const auto number = seen[{entry.interface, entry.address.family(), kind}]++;
+    candidates.push_back({.kind = kind, .number = number, .position = candidates.size()});
+  }
+  std::ranges::sort(candidates);
+  candidates.resize(count_max);
+  std::ranges::sort(candidates, {}, &Candidate::position);
+  std::vector<InterfaceAddress> best;
+  for (const auto& candidate : candidates) best.push_back(addresses[candidate.position]);
+  return best;
+}
+
 Result<std::vector<InterfaceAddress>> select_interface(std::vector<InterfaceAddress> all, std::string_view interface) {
   if (interface.empty()) return all;
   const auto wanted = parse_tcp_address(interface);
@@ -207,7 +234,7 @@ Result<std::vector<InterfaceAddress>> select_interface(std::vector<InterfaceAddr
         wanted.ok() && entry.address.same_host(*wanted) && (wanted->scope() == 0 || wanted->scope() == entry.address.scope());
     if (same_address || entry.interface == interface) chosen.push_back(entry);
   }
-  // The kernel answers on all of 127/8 although it lists 127.0.0.1 only.
+  // Accept every address in 127/8. The kernel answers on all of them, although the list of interfaces contains 127.0.0.1 only.
   if (chosen.empty() && wanted.ok() && wanted->family() == AF_INET && wanted->is_loopback())
     chosen.push_back({"lo", *wanted, false});
   if (!chosen.empty()) return chosen;
@@ -224,7 +251,7 @@ std::vector<TcpAddress> dial_addresses(const TcpAddress& endpoint, const std::ve
     if (result.size() == link_local_interfaces_max) break;
     auto address = endpoint;
     address.set_scope(entry.address.scope());
-    // An interface of the same name on both hosts is the best guess.
+    // Try first the local interface with the same name as the peer's: it is the best guess.
     if (entry.address.scope() == endpoint.scope()) result.insert(result.begin(), address);
     else result.push_back(address);
   }

@@ -4,6 +4,8 @@
 
 #include <net/if.h>
 
+#include "base/concat.h"
+
 namespace unisono {
 namespace {
 
@@ -29,7 +31,7 @@ TEST(TcpEndpoint, keeps_the_scope_of_a_link_local_address) {
   EXPECT_TRUE(address->is_link_local());
 }
 
-TEST(TcpEndpoint, refuses_everything_else) {
+TEST(TcpEndpoint, malformed_endpoints_are_refused) {
   for (const char* text :
        {"", "tcp://", "10.0.0.1:5", "tcp://10.0.0.1", "tcp://10.0.0.1:", "tcp://10.0.0.1:0", "tcp://10.0.0.1:65536",
         "tcp://10.0.0.1:5x", "tcp://10.0.0.1:-5", "tcp://10.0.0.256:5", "tcp://host:5", "tcp://::1:5", "tcp://[10.0.0.1]:5",
@@ -58,6 +60,51 @@ TEST(TcpEndpoint, prefers_addresses_that_others_can_reach) {
                                              "127.0.0.1:0", "[::1]:0"}));
 }
 
+std::vector<std::string> names_of(const std::vector<InterfaceAddress>& addresses) {
+  std::vector<std::string> names;
+  for (const auto& each : addresses) {
+    const auto text = each.address.to_string();
+    names.push_back(text.substr(0, text.find_first_of("%")).substr(0, text.rfind(':')));
+  }
+  return names;
+}
+
+// A host that runs `containers` containers. Each of them adds an interface with a link-local address.
+std::vector<InterfaceAddress> container_host(uint32_t containers) {
+  std::vector<InterfaceAddress> all = {entry("lo", "127.0.0.1"), entry("docker0", "172.17.0.1")};
+  for (uint32_t i = 0; i < containers; ++i)
+    all.push_back(entry(concat("veth", i).c_str(), concat("fe80::1:", i + 1).c_str(), 10 + i));
+  all.push_back(entry("eth0", "fe80::5", 2));
+  all.push_back(entry("eth0", "10.0.0.5"));
+  return all;
+}
+
+TEST(BestAddresses, a_list_that_fits_keeps_all_addresses_in_the_order_of_dialling) {
+  auto all = container_host(11);
+  ASSERT_EQ(all.size(), offered_addresses_max);
+  const auto best = best_addresses(all, offered_addresses_max);
+  sort_by_preference(all);
+  EXPECT_EQ(names_of(best), names_of(all));
+}
+
+TEST(BestAddresses, virtual_addresses_are_left_out_first_and_link_local_ones_next) {
+  EXPECT_EQ(names_of(best_addresses(container_host(300), 3)), (std::vector<std::string>{"10.0.0.5", "[fe80::5", "127.0.0.1"}));
+  EXPECT_EQ(names_of(best_addresses(container_host(300), 2)), (std::vector<std::string>{"10.0.0.5", "127.0.0.1"}));
+  EXPECT_EQ(names_of(best_addresses(container_host(300), 4)),
+            (std::vector<std::string>{"10.0.0.5", "[fe80::5", "172.17.0.1", "127.0.0.1"}));
+  EXPECT_EQ(best_addresses(container_host(300), offered_addresses_max).size(), offered_addresses_max);
+}
+
+TEST(BestAddresses, every_interface_keeps_an_address_before_any_keeps_two) {
+  std::vector<InterfaceAddress> all;
+  for (int i = 1; i <= 100; ++i) all.push_back(entry("eth0", concat("10.0.0.", i).c_str()));
+  all.push_back(entry("eth1", "10.0.1.1"));
+  all.push_back(entry("eth1", "2001:db8::1"));
+  all.push_back(entry("lo", "127.0.0.1"));
+  EXPECT_EQ(names_of(best_addresses(all, 5)),
+            (std::vector<std::string>{"10.0.0.1", "10.0.0.2", "10.0.1.1", "[2001:db8::1]", "127.0.0.1"}));
+}
+
 TEST(TcpEndpoint, selects_by_name_and_by_address) {
   const std::vector<InterfaceAddress> all = {entry("lo", "127.0.0.1"), entry("eth0", "10.0.0.5"), entry("eth0", "2001:db8::1")};
   EXPECT_EQ(select_interface(all, "")->size(), 3u);
@@ -66,7 +113,7 @@ TEST(TcpEndpoint, selects_by_name_and_by_address) {
   EXPECT_EQ(select_interface(all, "127.0.0.9")->size(), 1u) << "all of 127/8 is this host";
 }
 
-TEST(TcpEndpoint, names_what_there_is_when_nothing_matches) {
+TEST(TcpEndpoint, an_unmatched_interface_error_lists_the_interfaces) {
   const std::vector<InterfaceAddress> all = {entry("lo", "127.0.0.1"), entry("eth0", "10.0.0.5")};
   for (const char* wanted : {"eth7", "10.0.0.6", "2001:db8::9"}) {
     const auto result = select_interface(all, wanted);

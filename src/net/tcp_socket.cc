@@ -1,6 +1,5 @@
 #include "net/tcp_socket.h"
 
-#include <cctype>
 #include <cerrno>
 #include <cstring>
 
@@ -13,29 +12,23 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "net/socket_address.h"
 
 namespace unisono {
 namespace {
 
 void set_option(int socket, int level, int name, int value) {
-  // Each of these is an improvement, and none is needed: an old kernel that refuses one still works.
+  // Errors are ignored: every option is an improvement, but none is required, so that old kernels work, too.
   (void)::setsockopt(socket, level, name, &value, sizeof value);
 }
 
 }  // namespace
 
 void Descriptor::reset() {
-  if (number_ >= 0) ::close(number_);
-  number_ = -1;
-}
-
-std::string error_text(int error) {
-  const char* text = ::strerrordesc_np(error);
-  if (text == nullptr) return "error " + std::to_string(error);
-  std::string result(text);
-  if (!result.empty()) result[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(result[0])));
-  return result;
+  if (number_ < 0) return;
+  disown_descriptor(number_);
+  ::close(std::exchange(number_, -1));
 }
 
 void set_stream_options(int socket) {
@@ -54,9 +47,9 @@ void begin_without_pacing(int socket) {
 void set_congestion_control(int socket) {
   const auto peer = remote_address(socket);
   if (peer.bytes > 0 && local_address(socket).same_host(peer)) return begin_without_pacing(socket);
-  // A fresh socket shows the default of this machine.
+  // A new socket has this machine's default congestion control. So make one and read its algorithm.
   const Descriptor fresh(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  char name[16] = {};  // the kernel's TCP_CA_NAME_MAX
+  char name[16] = {};  // the kernel's TCP_CA_NAME_MAX is 16
   socklen_t bytes = sizeof name;
   if (!fresh.open() || ::getsockopt(fresh.get(), IPPROTO_TCP, TCP_CONGESTION, name, &bytes) != 0) return;
   (void)::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name, static_cast<socklen_t>(::strnlen(name, bytes)));

@@ -1,4 +1,4 @@
-// Helpers around sockets: an owned descriptor, error texts, and the options of every stream.
+// Helpers for sockets: a class that owns a descriptor, and the options of TCP sockets.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,16 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/error_text.h"
+#include "forks/fork.h"
 
 namespace unisono {
 
-// Owns one file descriptor.
+// Owns one file descriptor. A child made by fork() does not keep it (forks/fork.h).
 class Descriptor {
  public:
   Descriptor() = default;
-  explicit Descriptor(int number) : number_(number) {}
+  explicit Descriptor(int number) : number_(own_descriptor(number)) {}
   Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
     if (this != &other) {
@@ -33,33 +35,36 @@ class Descriptor {
   int number_ = -1;
 };
 
-// For example "connection refused". The text does not depend on a locale.
-std::string error_text(int error);
-
-// Sets TCP_NODELAY for small frames, and keep-alive probes that find a dead host behind an idle link. Buffer sizes: see
-// tcp_path.h.
+// Sets TCP_NODELAY, so that small frames are sent at once, and keep-alive probes, which detect a dead host on an idle link.
+// Buffer sizes are set in tcp_path.h.
 void set_stream_options(int socket);
 
-// Inside one host nothing is congested, and a congestion control that paces (BBR) halves the throughput of a connection. So
-// connections inside a host use Reno, which every kernel has and any user may select. Connections between hosts keep the
-// machine's default. The kernel's timers pace a connection that ever had BBR, even after a change. So a socket begins with Reno
-// before connect or listen (accepted sockets inherit it). Once it is connected to another host, it gets the machine's default.
+// Choose the congestion control of a socket. A connection within a host uses Reno: it is never congested, and a paced algorithm
+// (BBR) would halve its throughput. Every kernel has Reno, and every user may select it. A connection between hosts uses the
+// machine's default.
+//
+// A socket that has used BBR once stays paced, even if its algorithm is changed later. Therefore call begin_without_pacing()
+// before connect or listen. It sets Reno, which accepted sockets inherit. Call set_congestion_control() on a connected socket:
+// if the peer is on another host, it sets the machine's default.
 void begin_without_pacing(int socket);
 void set_congestion_control(int socket);
 
-// True if sent data is outstanding and the other host has not answered in any way for `silence`, although it was asked at least
-// twice. The kernel of a stopped or slow peer still answers. TCP_USER_TIMEOUT would end the link of such a peer, too, because
-// it counts a closed window as silence.
+// Returns true if the other host has not answered for `silence`, despite at least two retransmissions or probes. If only the
+// peer's process is stopped or slow, its kernel still answers, so the link is not closed. The option TCP_USER_TIMEOUT would
+// close the link, because it treats a closed window as silence.
 bool host_is_silent(int socket, Nanos silence);
-// True if the other side acknowledged everything that was written.
+// Returns whether the other side has acknowledged all bytes that were written to the socket.
 bool all_acknowledged(int socket);
 
-// Non-blocking. 0: would block, or nothing was written. Negative: -errno.
+// Writes without blocking. Returns the number of bytes written. The result is 0 if the write would block, and -errno after an
+// error.
 ptrdiff_t send_some(int socket, std::span<const std::byte> bytes);
-// Non-blocking. Sets `ended` at an orderly end. 0 without `ended`: nothing is there. Negative: -errno.
+// Reads without blocking. Returns the number of bytes read, or -errno after an error. The result is 0 in two cases: nothing is
+// available (then `ended` is false), or the stream has ended normally (then `ended` is true).
 ptrdiff_t receive_some(int socket, std::span<std::byte> bytes, bool& ended);
 
-// Add, change or remove interest. Adding fails when the kernel's limit of watches or its memory is used up.
+// Add, change or remove a descriptor of an epoll set. watch() returns false if the kernel lacks memory, or if the kernel's
+// limit of watches is reached.
 [[nodiscard]] bool watch(int epoll, int descriptor, uint32_t events, uint64_t tag);
 void rewatch(int epoll, int descriptor, uint32_t events, uint64_t tag);
 void unwatch(int epoll, int descriptor);

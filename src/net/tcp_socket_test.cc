@@ -38,10 +38,10 @@ struct Connection {
   Descriptor dialled, accepted;
 };
 
-TEST(TcpSocket, inside_one_host_nothing_paces) {
+TEST(TcpSocket, connections_within_a_host_are_not_paced) {
   for (const int family : {AF_INET, AF_INET6}) {
     const Connection connection(family);
-    // This must hold from the start: pacing that was on once stays on.
+    // Reno must be set from the start: a socket that was once paced stays paced.
     for (const auto* end : {&connection.dialled, &connection.accepted}) {
       EXPECT_EQ(congestion_control(*end), "reno");
       set_congestion_control(end->get());
@@ -50,7 +50,7 @@ TEST(TcpSocket, inside_one_host_nothing_paces) {
   }
 }
 
-TEST(TcpSocket, elsewhere_the_machines_choice_stands) {
+TEST(TcpSocket, other_connections_use_the_machines_congestion_control) {
   const Descriptor alone(::socket(AF_INET, SOCK_STREAM, 0));
   const auto before = congestion_control(alone);
   begin_without_pacing(alone.get());

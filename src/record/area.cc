@@ -9,12 +9,16 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/concat.h"
+#include "base/error_text.h"
 #include "record/layout.h"
 
 namespace unisono::record {
 namespace {
 
-Status failed(const std::string& what, int error) { return {Code::unavailable, std::strerror(error) + (" (" + what + ")")}; }
+Status failed(const std::string& what, int error) {
+  return {Code::unavailable, std::strerror(error) + descriptor_limit_text(error) + " (" + what + ")"};
+}
 
 }  // namespace
 
@@ -30,17 +34,18 @@ Area::~Area() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-// Blocks are reserved now: a full disk or memory limit is an error here, where later it would be a SIGBUS.
+// Reserves all blocks now. Otherwise, if the disk or the memory is full, a later write would raise the signal SIGBUS instead of
+// returning an error here.
 Status Area::map(size_t bytes) {
-  rlimit limit{};  // growing a file beyond it would raise SIGXFSZ
+  rlimit limit{};  // a file that grows beyond RLIMIT_FSIZE would raise the signal SIGXFSZ
   if (fd_ >= 0 && ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
-    return {Code::unavailable, "the limit on file sizes (ulimit -f) is below " + std::to_string(bytes) + " bytes"};
+    return {Code::unavailable, concat("the limit on file sizes (ulimit -f) is below ", bytes, " bytes")};
   }
   if (const int error = fd_ >= 0 ? ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes)) : 0; error != 0) {
-    return failed("reserving " + std::to_string(bytes) + " bytes", error);
+    return failed(concat("reserving ", bytes, " bytes"), error);
   }
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, fd_ >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd_, 0);
-  if (data == MAP_FAILED) return failed("mmap of " + std::to_string(bytes) + " bytes", errno);
+  if (data == MAP_FAILED) return failed(concat("mmap of ", bytes, " bytes"), errno);
   data_ = static_cast<std::byte*>(data);
   bytes_ = bytes;
   return {};
@@ -51,7 +56,8 @@ Result<Area> Area::in_memory(size_t bytes) {
   area.fd_ = ::memfd_create(area_name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (area.fd_ < 0) return failed("memfd_create", errno);
   if (auto status = area.map(bytes); !status.ok()) return status;
-  // A process that opens the memory through /proc must not be able to truncate it under the writer.
+  // Forbids changes of the size. Otherwise another process could open the memory through /proc and truncate it while this
+  // process writes.
   if (::fcntl(area.fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return failed("sealing the memory", errno);
   return area;
@@ -66,10 +72,11 @@ Result<Area> Area::in_file(const std::string& folder, const std::string& name, s
   auto status = area.map(bytes);
   if (status.ok()) return area;
   ::unlink(path.c_str());
-  return Status(status.code(), status.message() + " (" + path + ")");  // the reason first: a note in a record is short
+  // the reason comes before the path, because the note in the record's header has a limited length
+  return Status(status.code(), status.message() + " (" + path + ")");
 }
 
-Result<Area> Area::unseen(size_t bytes) {
+Result<Area> Area::private_memory(size_t bytes) {
   Area area;
   if (auto status = area.map(bytes); !status.ok()) return status;
   return area;

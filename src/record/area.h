@@ -1,5 +1,5 @@
-// The memory that a record lives in: a memfd that other processes find in /proc, or a file that outlives this process, mapped
-// and wholly reserved, so that writing to it never fails later.
+// The memory in which a process keeps its record. It is either a memfd, which other processes find in /proc, or a file, which
+// remains after the process has ended. All of the memory is mapped and reserved at the start, so later writes to it never fail.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@ namespace unisono::record {
 
 class Area {
  public:
-  // In memory that is shared through /proc/PID/fd.
+  // Makes memory that other processes can open through /proc/PID/fd.
   static Result<Area> in_memory(size_t bytes);
-  // A new file of this name; the folder is made if it does not exist.
+  // Makes a new file with this name. Also makes the folder if it does not exist.
   static Result<Area> in_file(const std::string& folder, const std::string& name, size_t bytes);
-  // Seen by this process only: the last resort.
-  static Result<Area> unseen(size_t bytes);
+  // Makes memory that only this process can read. This is used if the other two fail.
+  static Result<Area> private_memory(size_t bytes);
 
   Area(Area&& other) noexcept { *this = std::move(other); }
   Area& operator=(Area&& other) noexcept;

@@ -7,11 +7,14 @@
 #include <string>
 #include <string_view>
 
+#include "base/concat.h"
+
 namespace unisono::record {
 
-// "42 (any ) name) S 1 …": the state is the third field, the start time the 22nd. The name may hold anything.
+// Parses a text such as "42 (any ) name) S 1 …". The third field is the state and the 22nd field is the start time. The name of
+// the process may contain any character.
 std::optional<ProcessState> process_state(pid_t pid) {
-  const auto path = "/proc/" + std::to_string(pid) + "/stat";
+  const auto path = concat("/proc/", pid, "/stat");
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return std::nullopt;
   char buffer[1024];

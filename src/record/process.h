@@ -1,4 +1,4 @@
-// Reads /proc to find out whether a process is the one that wrote a record, and whether it runs.
+// Reads /proc to find out whether a process wrote a record, and whether it still runs.
 #pragma once
 
 #include <sys/types.h>
@@ -9,13 +9,13 @@
 namespace unisono::record {
 
 struct ProcessState {
-  char state = '?';      // as ps shows it: R S D T t Z …
-  uint64_t started = 0;  // ticks since the system started
+  char state = '?';      // the state letter that ps shows: R S D T t Z …
+  uint64_t started = 0;  // start time in clock ticks since the system booted
   bool is_stopped() const { return state == 'T' || state == 't'; }
   bool has_ended() const { return state == 'Z' || state == 'X'; }
 };
 
-// Nothing if there is no such process, or /proc does not say.
+// Returns nothing if no such process exists, or if its entry in /proc cannot be read.
 std::optional<ProcessState> process_state(pid_t pid);
 
 }  // namespace unisono::record

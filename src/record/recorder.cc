@@ -17,7 +17,7 @@ void put_text(char (&field)[size], const std::string& text) {
 
 uint64_t capacity_for(uint64_t operations) { return std::bit_ceil(std::clamp<uint64_t>(operations, ring_min, ring_max)); }
 
-// Unique on this host, and on others that share the folder.
+// Returns a name for the record's file. No other record has this name, even if several hosts share the folder.
 std::string file_name(const Identity& identity) {
   auto host = identity.host;
   for (auto& c : host) c = c == '/' || c == '\0' ? '_' : c;
@@ -27,7 +27,8 @@ std::string file_name(const Identity& identity) {
   return "unisono-" + host.substr(0, 128) + numbers + file_suffix;
 }
 
-// Where it was asked to be, else where it can be; `why` says what was in the way.
+// Tries to place the record in the requested folder, then in shared memory, then in private memory. Sets `why` to the reasons
+// for which earlier tries failed.
 Result<Area> make_area(const Identity& identity, const Placement& placement, size_t bytes, Status& why) {
   if (!placement.folder.empty()) {
     auto file = Area::in_file(placement.folder, file_name(identity), bytes);
@@ -37,7 +38,7 @@ Result<Area> make_area(const Identity& identity, const Placement& placement, siz
   auto memory = Area::in_memory(bytes);
   if (memory) return memory;
   why = Status(memory.status().code(), (why.ok() ? "" : why.message() + "; ") + memory.status().message());
-  return Area::unseen(bytes);
+  return Area::private_memory(bytes);
 }
 
 }  // namespace
@@ -47,6 +48,7 @@ Recorder::Recorder(Area area, Status status, uint32_t world, uint64_t capacity)
       status_(std::move(status)),
       totals_(reinterpret_cast<Totals*>(area_.data() + totals_at)),
       live_(reinterpret_cast<Live*>(area_.data() + live_at)),
+      events_(reinterpret_cast<Events*>(area_.data() + events_at)),
       collectives_(reinterpret_cast<Collective*>(area_.data() + collectives_at)),
       links_(reinterpret_cast<Link*>(area_.data() + links_at)),
       ring_(reinterpret_cast<Entry*>(area_.data() + ring_at(world))),
@@ -86,7 +88,7 @@ Result<std::unique_ptr<Recorder>> Recorder::make(const Identity& identity, const
     put_text(recorder->link(rank).transport, identity.links[rank].transport);
     put_text(recorder->link(rank).place, identity.links[rank].place);
   }
-  // Every page is touched here, so that no operation pays for it.
+  // Writes to every page once, so that no operation causes a page fault later.
   for (size_t at = ring_at(world); at < recorder->area_.bytes(); at += sizeof(Entry)) recorder->area_.data()[at] = std::byte{0};
   std::atomic_ref(header.magic).store(magic, std::memory_order_release);
   return recorder;
@@ -111,9 +113,9 @@ uint32_t Recorder::find(uint64_t number, uint8_t numbering, const Kind& kind) co
   return at;
 }
 
-void Recorder::show(const Shown& shown) {
+void Recorder::show(const RunningEntry& shown) {
   const auto at = find(shown.number, shown.numbering, shown.kind);
-  if (at == shown_max) return;
+  if (at == running_max) return;
   change([&] {
     live_->shown[at] = shown;
     live_->count = std::max(live_->count, at + 1);
@@ -135,7 +137,8 @@ void Recorder::count(const Entry& entry, Nanos waited) {
   links_[entry.pending].waited += 1;
 }
 
-// Counts the fast-path operations that ended with ok since the last count. All other operations are counted when they end.
+// Adds to the counters the fast-path operations that have ended since the last call. All other operations are added when they
+// end.
 void Recorder::count_uncounted() {
   uint64_t bytes = 0;
   for (auto i = counted_; i < ended_; ++i) {
@@ -175,6 +178,17 @@ void Recorder::ended(const Entry& entry, Nanos waited, std::span<const Moved> mo
     }
     publish();
     totals_->counted = counted_ = ended_;
+  });
+}
+
+void Recorder::event(EventKind kind, int32_t rank, const std::string& text, Nanos now) {
+  change([&] {
+    auto& entry = events_->kept[events_->count % events_max];
+    entry.at = now;
+    entry.rank = rank;
+    entry.kind = static_cast<uint32_t>(kind);
+    put_text(entry.text, text);
+    ++events_->count;
   });
 }
 

@@ -1,9 +1,10 @@
-// Writes the record of one group. It is cheap enough to be always on: a fast-path operation costs a handful of stores, most of
-// them made while it waits for the others anyway; any other operation costs a few dozen. After it was made it takes no locks,
-// makes no system calls and allocates nothing.
+// Writes the record of one group. Recording is cheap enough to be always on. A fast-path operation costs a handful of stores to
+// memory, and most of these stores happen while the operation waits for other ranks. Any other operation costs a few dozen
+// stores. After make(), a recorder takes no locks, makes no system calls and allocates nothing.
 //
-// One thread at a time writes (the runtime's mutex sees to that). Readers are other processes that look at any moment: Live has
-// a sequence number, a ring entry counts once Totals::ended says so, and every counter is one word.
+// Only one thread writes at a time; it holds the runtime's mutex. Other processes may read at any moment. They look at
+// Totals::sequence to see whether Live and the counters changed while they read. Every counter is one word. An entry of the
+// ring is valid once Totals::ended has counted it.
 #pragma once
 
 #include <atomic>
@@ -18,6 +19,7 @@
 #include "base/clock.h"
 #include "record/area.h"
 #include "record/layout.h"
+#include "unisono/event.h"
 #include "unisono/status.h"
 #include "wire/frame.h"
 #include "wire/peer_id.h"
@@ -26,7 +28,7 @@ namespace unisono::record {
 
 struct LinkName {
   std::string transport;  // "shm", "tcp", "self"
-  std::string place;      // "host b, pid 42"
+  std::string place;      // for example "host b, pid 42"
 };
 
 struct Identity {
@@ -39,28 +41,28 @@ struct Identity {
   uint64_t process_started = 0;
   Nanos wall_start = 0;
   Nanos monotonic_start = 0;
-  std::vector<LinkName> links = {};  // by rank
+  std::vector<LinkName> links = {};  // one per rank, in rank order
 };
 
 struct Placement {
-  uint64_t operations = 256;  // kept in the ring; rounded up to a power of two
-  std::string folder = {};    // empty: memory
+  uint64_t operations = 256;  // The ring keeps this many operations. The number is rounded up to a power of two.
+  std::string folder = {};    // The record is a file in this folder. If the name is empty, the record is in memory.
 };
 
-// The traffic of one operation to and from one rank.
+// The bytes that one operation has sent to one rank and received from this rank.
 struct Moved {
   Rank rank = 0;
-  uint64_t sent_bytes = 0, sent_messages = 0, received_bytes = 0, received_messages = 0;  // headers included
+  uint64_t sent_bytes = 0, sent_messages = 0, received_bytes = 0, received_messages = 0;  // the bytes include headers
 };
 
 class Recorder {
  public:
-  // Always gives one: if there is neither file nor memory to be seen by others, status() says why, and so does the header's
-  // note. Only if there is no memory at all: unavailable.
+  // Succeeds even if other processes cannot read the record; then status() and Header::note give the reason. Fails with
+  // Code::unavailable only if there is no memory at all.
   static Result<std::unique_ptr<Recorder>> make(const Identity& identity, const Placement& placement);
   Recorder(const Recorder&) = delete;
 
-  // Begins a fast-path operation. No operation may be in flight, and the next call must be fast_path_ended or show.
+  // Begins a fast-path operation. No other operation may be running. The next call must be fast_path_ended() or show().
   void fast_path_begun(uint64_t number, uint64_t bytes, Kind kind, Nanos started) {
     if (ended_ - counted_ >= uncounted_max) count_all();
     auto& entry = *next_;
@@ -70,7 +72,7 @@ class Recorder {
     entry.kind = kind;
     store(totals_->begun, ended_ + 1);
   }
-  // It is done; `last` came last.
+  // Ends the fast-path operation. `last` is the rank whose message arrived last.
   void fast_path_ended(Rank last, Nanos ended) {
     auto& entry = *next_;
     entry.last_receive = entry.ended = ended;
@@ -79,27 +81,31 @@ class Recorder {
     publish();
   }
 
-  // These calls serve all other operations. They also serve a fast-path operation that takes longer after all; it skips
-  // begun(). show() replaces the operation's earlier state; beyond shown_max operations in flight it does nothing.
+  // begun(), show() and ended() record all operations that are not fast-path operations. show() replaces what the record shows
+  // about this operation. If the record already shows running_max other operations, show() has no effect. A fast-path operation
+  // that takes too long continues with show() and ended(); begun() is not called for it.
   void begun() { store(totals_->begun, totals_->begun + 1); }
-  void show(const Shown& shown);
-  // `waited`: from its start to the first message of the rank that it awaited; counted if there is one.
+  void show(const RunningEntry& shown);
+  // `waited` is the time from the start of the operation to the first message of the rank entry.pending. If entry.pending is
+  // -1, `waited` is ignored.
   void ended(const Entry& entry, Nanos waited, std::span<const Moved> moved);
   void stalled(Rank rank) { add(link(rank).stalls, 1); }
   void lost(Rank rank, Nanos now) { store(link(rank).lost_at, now); }
   void left(Code why, Nanos now);
+  void event(EventKind kind, int32_t rank, const std::string& text, Nanos now);
 
   const Status& status() const { return status_; }
   ByteView bytes() const { return {area_.data(), area_.bytes()}; }
 
  private:
-  static constexpr uint32_t fast_path_outcome = 0;  // code ok, numbered by order
+  // the bytes of Entry::code, Entry::numbering and Entry::reserved: Code::ok and Numbering::by_order are both 0
+  static constexpr uint32_t fast_path_outcome = 0;
   Recorder(Area area, Status status, uint32_t world, uint64_t capacity);
 
-  // Readers see earlier stores before later ones.
+  // A reader that sees a store made after this call also sees all stores made before the call.
   static void order_stores() {
 #if defined(__SANITIZE_THREAD__)
-    std::atomic_signal_fence(std::memory_order_release);  // the thread sanitizer knows no fences between processors
+    std::atomic_signal_fence(std::memory_order_release);  // the thread sanitizer does not support thread fences
 #else
     std::atomic_thread_fence(std::memory_order_release);
 #endif
@@ -112,11 +118,11 @@ class Recorder {
   Link& link(Rank rank) { return links_[rank]; }
   void publish() {
     std::atomic_ref(totals_->ended).store(++ended_, std::memory_order_release);
-    order_stores();  // before the next entry overwrites the oldest
+    order_stores();  // readers must see the new value of `ended` before the next entry overwrites the oldest entry
     next_ = ring_ + (ended_ & ring_mask_);
     __builtin_prefetch(next_, 1);
   }
-  // Between two values of the sequence.
+  // Runs `change`. The sequence number is odd while it runs.
   template <typename F>
   void change(F&& change);
   void count_all();
@@ -128,13 +134,14 @@ class Recorder {
   Status status_;
   Totals* totals_;
   Live* live_;
+  Events* events_;
   Collective* collectives_;
   Link* links_;
   Entry* ring_;
   uint64_t ring_mask_;
   uint32_t world_;
-  Entry* next_;                       // of the ring
-  uint64_t ended_ = 0, counted_ = 0;  // as in totals_
+  Entry* next_;                       // the entry of the ring that is written next
+  uint64_t ended_ = 0, counted_ = 0;  // copies of totals_->ended and totals_->counted
 };
 
 }  // namespace unisono::record

@@ -1,4 +1,5 @@
-// Readers read exactly what the recorder wrote. Where memory or disk is missing, the group works without a record.
+// Tests that readers read exactly what the recorder wrote. Also tests that a group works without a record if memory or disk
+// space is missing.
 #include "record/recorder.h"
 
 #include <fcntl.h>
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/concat.h"
 #include "record/process.h"
 #include "record/test_support.h"
 #include "testing/temporary_folder.h"
@@ -17,7 +19,7 @@
 namespace unisono::record {
 namespace {
 
-TEST(Recorder, tells_who_wrote_it) {
+TEST(Recorder, identifies_its_writer) {
   const auto record = snapshot_of(*recorder_of_three());
   EXPECT_EQ(record.run, 0x1234u);
   EXPECT_EQ(record.rank, 1u);
@@ -59,7 +61,7 @@ TEST(Recorder, keeps_an_operation_with_its_outcome_and_counts_it) {
   EXPECT_EQ(record.links[2].waited, 1u);
 }
 
-TEST(Recorder, counts_fast_path_operations_whenever_it_is_read) {
+TEST(Recorder, fast_path_operations_are_counted_whenever_a_record_is_read) {
   const auto recorder = recorder_of_three();
   for (uint64_t i = 1; i <= 3 * uncounted_max + 5; ++i) {
     const auto at = start + static_cast<Nanos>(i) * 1000;
@@ -100,7 +102,7 @@ TEST(Recorder, counts_fast_path_operations_by_their_collective) {
   }
 }
 
-TEST(Recorder, counts_of_an_fast_path_all_gather_what_crosses_each_link) {
+TEST(Recorder, a_fast_path_all_gather_counts_the_bytes_of_each_link) {
   const auto recorder = recorder_of_three();
   const Kind kind{.collective = static_cast<uint8_t>(unisono::Collective::all_gather),
                   .dtype = 0,
@@ -119,7 +121,7 @@ TEST(Recorder, counts_of_an_fast_path_all_gather_what_crosses_each_link) {
   }
 }
 
-TEST(Recorder, an_fast_path_operation_that_was_taken_over_is_counted_once) {
+TEST(Recorder, a_fast_path_operation_continued_by_the_executor_is_counted_once) {
   const auto recorder = recorder_of_three();
   recorder->fast_path_begun(1, 1024, all_reduce_kind(), start);
   recorder->ended(entry_of(1, start), 500, {});
@@ -140,19 +142,19 @@ TEST(Recorder, keeps_the_last_operations_in_order) {
   EXPECT_EQ(record.collectives[0].ended, 200u);
 }
 
-Shown shown_of(uint64_t number) {
-  Shown shown{};
+RunningEntry running_entry_of(uint64_t number) {
+  RunningEntry shown{};
   shown.number = number;
   shown.started = shown.progress = start;
   shown.kind = all_reduce_kind();
   return shown;
 }
 
-TEST(Recorder, shows_what_is_in_flight_until_it_ends) {
+TEST(Recorder, operations_in_flight_are_shown_until_they_end) {
   const auto recorder = recorder_of_three();
-  auto shown = shown_of(5);
+  auto shown = running_entry_of(5);
   recorder->show(shown);
-  recorder->show(shown_of(6));
+  recorder->show(running_entry_of(6));
   shown.phase = static_cast<uint8_t>(Phase::results);
   shown.round = 1;
   shown.pending_count = 2;
@@ -170,18 +172,18 @@ TEST(Recorder, shows_what_is_in_flight_until_it_ends) {
   EXPECT_EQ(record.running[0].name.number, 6u);
 }
 
-TEST(Recorder, shows_no_more_operations_than_there_is_room_for_and_others_when_some_ended) {
+TEST(Recorder, a_limited_number_of_operations_is_shown_and_others_follow_when_some_end) {
   const auto recorder = recorder_of_three();
-  for (uint64_t i = 0; i < shown_max + 3; ++i) recorder->show(shown_of(i));
-  EXPECT_EQ(snapshot_of(*recorder).running.size(), shown_max);
+  for (uint64_t i = 0; i < running_max + 3; ++i) recorder->show(running_entry_of(i));
+  EXPECT_EQ(snapshot_of(*recorder).running.size(), running_max);
   recorder->ended(entry_of(0, start), 0, {});
-  recorder->show(shown_of(shown_max));
+  recorder->show(running_entry_of(running_max));
   const auto record = snapshot_of(*recorder);
-  ASSERT_EQ(record.running.size(), shown_max);
-  EXPECT_EQ(record.running.back().name.number, uint64_t{shown_max});
+  ASSERT_EQ(record.running.size(), running_max);
+  EXPECT_EQ(record.running.back().name.number, uint64_t{running_max});
 }
 
-TEST(Recorder, says_why_and_when_the_group_was_left_first) {
+TEST(Recorder, records_why_and_when_the_group_was_first_left) {
   const auto recorder = recorder_of_three();
   recorder->lost(2, start);
   recorder->left(Code::peer_lost, start + 1);
@@ -190,6 +192,31 @@ TEST(Recorder, says_why_and_when_the_group_was_left_first) {
   EXPECT_EQ(record.left_at, start + 1);
   EXPECT_EQ(record.left_code, Code::peer_lost);
   EXPECT_EQ(record.links[2].lost_at, start);
+}
+
+TEST(Recorder, keeps_the_last_events_in_order_and_counts_all) {
+  const auto recorder = recorder_of_three();
+  for (uint32_t i = 0; i < events_max + 5; ++i)
+    recorder->event(EventKind::link_lost, i % 2 == 0 ? 2 : -1, concat("event ", i), start + i);
+  const auto snapshot = snapshot_of(*recorder);
+  EXPECT_EQ(snapshot.event_count, events_max + 5u);
+  ASSERT_EQ(snapshot.events.size(), events_max);
+  for (uint32_t i = 0; i < events_max; ++i) {
+    EXPECT_EQ(snapshot.events[i].text, concat("event ", i + 5));
+    EXPECT_EQ(snapshot.events[i].at, start + i + 5);
+    EXPECT_EQ(snapshot.events[i].rank, (i + 5) % 2 == 0 ? 2 : -1);
+    EXPECT_EQ(snapshot.events[i].kind, EventKind::link_lost);
+  }
+}
+
+TEST(Recorder, a_long_text_of_an_event_is_cut) {
+  const auto recorder = recorder_of_three();
+  recorder->event(EventKind::joined, -1, std::string(1000, 'x'), start);
+  recorder->event(EventKind::joined, -1, "short", start);
+  const auto snapshot = snapshot_of(*recorder);
+  ASSERT_EQ(snapshot.events.size(), 2u);
+  EXPECT_EQ(snapshot.events[0].text, std::string(sizeof(EventEntry::text) - 1, 'x'));
+  EXPECT_EQ(snapshot.events[1].text, "short");
 }
 
 TEST(Recorder, durations_fall_into_buckets_by_powers_of_two) {
@@ -201,7 +228,7 @@ TEST(Recorder, durations_fall_into_buckets_by_powers_of_two) {
   EXPECT_EQ(bucket_of(3600 * second), bucket_count - 1);
 }
 
-TEST(Recorder, in_a_file_outlives_its_writer) {
+TEST(Recorder, a_record_in_a_file_outlives_its_writer) {
   const test::TemporaryFolder folder;
   recorder_of_three({.folder = folder.path() + "/made"})->begun();
   size_t count = 0;
@@ -217,7 +244,7 @@ TEST(Recorder, in_a_file_outlives_its_writer) {
   EXPECT_EQ(count, 1u);
 }
 
-TEST(Recorder, whose_folder_cannot_be_had_is_in_memory_and_says_why) {
+TEST(Recorder, a_record_whose_folder_is_unusable_is_in_memory_and_says_why) {
   const auto recorder = recorder_of_three({.folder = "/proc/no/such"});
   EXPECT_FALSE(recorder->status().ok());
   EXPECT_NE(snapshot_of(*recorder).note.find("/proc/no/such"), std::string::npos) << snapshot_of(*recorder).note;
@@ -225,7 +252,7 @@ TEST(Recorder, whose_folder_cannot_be_had_is_in_memory_and_says_why) {
   EXPECT_EQ(snapshot_of(*recorder).begun, 1u);
 }
 
-TEST(Recorder, without_shared_memory_works_unseen_and_says_why) {
+TEST(Recorder, without_shared_memory_a_record_is_in_private_memory_and_says_why) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   const rlimit tiny{.rlim_cur = 100, .rlim_max = before.rlim_max};
@@ -240,7 +267,7 @@ TEST(Recorder, without_shared_memory_works_unseen_and_says_why) {
   EXPECT_EQ(snapshot_of(*recorder).ended, 1u);
 }
 
-TEST(Recorder, memory_cannot_be_cut_under_it) {
+TEST(Recorder, other_processes_cannot_shrink_the_memory) {
   const auto recorder = recorder_of_three();
   size_t found = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -255,7 +282,7 @@ TEST(Recorder, memory_cannot_be_cut_under_it) {
   EXPECT_EQ(found, 1u);
 }
 
-TEST(Process, tells_whether_it_runs_and_since_when) {
+TEST(Process, process_state_says_whether_and_since_when_a_process_runs) {
   const auto self = process_state(::getpid());
   ASSERT_TRUE(self.has_value());
   EXPECT_EQ(self->state, 'R');

@@ -8,12 +8,13 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/concat.h"
 #include "wire/frame.h"
 
 namespace unisono::record {
 namespace {
 
-constexpr int tries_max = 64;  // to find the counters between two changes
+constexpr int tries_max = 64;  // If the counters change while they are read, they are read again, at most this many times.
 constexpr Nanos time_max = Nanos{1} << 61;
 
 Status corrupt(const std::string& what) { return {Code::corrupt, "not a record of this version: " + what}; }
@@ -25,7 +26,8 @@ T at(ByteView bytes, size_t offset) {
   return value;
 }
 
-// Nothing that a terminal could take for a command.
+// Copies the text. Replaces all characters except printable ASCII characters by '?', because a terminal could take them for a
+// command.
 template <size_t size>
 std::string text(const char (&field)[size]) {
   std::string out(field, ::strnlen(field, size));
@@ -73,7 +75,7 @@ bool read_entry(const Entry& raw, uint32_t world, EndedOperation& out) {
   return true;
 }
 
-bool read_shown(const Shown& raw, uint32_t world, RunningOperation& out) {
+bool read_running(const RunningEntry& raw, uint32_t world, RunningOperation& out) {
   if (!name_of(raw, world, out.name) || raw.phase > static_cast<uint8_t>(Phase::working) || raw.pending_count > world)
     return false;
   if (!is_time(raw.started) || !is_time(raw.progress) || raw.progress < raw.started) return false;
@@ -91,19 +93,18 @@ bool read_shown(const Shown& raw, uint32_t world, RunningOperation& out) {
 }
 
 Status read_header(ByteView bytes, Snapshot& out, uint64_t& capacity) {
-  if (bytes.size() < sizeof(Header)) return corrupt(std::to_string(bytes.size()) + " bytes");
+  if (bytes.size() < sizeof(Header)) return corrupt(concat(bytes.size(), " bytes"));
   const auto header = at<Header>(bytes, 0);
-  if (header.magic != magic) return corrupt("another magic number");
+  if (header.magic != magic) return corrupt("wrong magic number");
   if (header.version != layout_version)
-    return corrupt("layout version " + std::to_string(header.version) + ", this program reads " +
-                   std::to_string(layout_version));
+    return corrupt(concat("layout version ", header.version, ", this program reads ", layout_version));
   if (header.header_bytes != sizeof(Header) || header.world == 0 || header.world > world_max || header.rank >= header.world)
-    return corrupt("a world of " + std::to_string(header.world));
+    return corrupt(concat("rank ", header.rank, " of ", header.world, ", header of ", header.header_bytes, " bytes"));
   if (!std::has_single_bit(header.ring_capacity) || header.ring_capacity < ring_min || header.ring_capacity > ring_max)
-    return corrupt("a ring of " + std::to_string(header.ring_capacity));
+    return corrupt(concat("the ring has ", header.ring_capacity, " entries"));
   if (bytes.size() != area_bytes(header.world, header.ring_capacity) || header.total_bytes != bytes.size())
-    return corrupt(std::to_string(bytes.size()) + " bytes");
-  if (!is_time(header.wall_start) || !is_time(header.monotonic_start)) return corrupt("a start at no time");
+    return corrupt(concat(bytes.size(), " bytes"));
+  if (!is_time(header.wall_start) || !is_time(header.monotonic_start)) return corrupt("the start time is out of range");
   capacity = header.ring_capacity;
   out.run = header.run;
   out.group = header.group;
@@ -121,10 +122,25 @@ Status read_header(ByteView bytes, Snapshot& out, uint64_t& capacity) {
 
 void read_live(ByteView bytes, Snapshot& out) {
   const auto live = at<Live>(bytes, live_at);
-  for (uint32_t i = 0; i < std::min(live.count, shown_max); ++i) {
+  for (uint32_t i = 0; i < std::min(live.count, running_max); ++i) {
     RunningOperation running;
-    if (read_shown(live.shown[i], out.world, running)) out.running.push_back(std::move(running));
+    if (read_running(live.shown[i], out.world, running)) out.running.push_back(std::move(running));
     else ++out.damaged;
+  }
+}
+
+void read_events(ByteView bytes, Snapshot& out) {
+  const auto raw = at<Events>(bytes, events_at);
+  out.event_count = raw.count;
+  for (auto i = raw.count > events_max ? raw.count - events_max : 0; i < raw.count; ++i) {
+    const auto& entry = raw.kept[i % events_max];
+    if (!is_time(entry.at) || entry.kind >= event_kind_count || entry.rank < -1 ||
+        entry.rank >= static_cast<int32_t>(out.world)) {
+      ++out.damaged;
+      continue;
+    }
+    out.events.push_back(
+        {.at = entry.at, .kind = static_cast<EventKind>(entry.kind), .rank = entry.rank, .text = text(entry.text)});
   }
 }
 
@@ -161,7 +177,8 @@ void read_links(ByteView bytes, const Totals& totals, Snapshot& out) {
   }
 }
 
-// Adds a fast-path operation that the writer has not counted yet. All other operations are counted when they end.
+// Adds to the counters of the snapshot a fast-path operation that the writer has not counted yet. The writer counts all other
+// operations when they end.
 void count_late(const EndedOperation& operation, Snapshot& out) {
   const auto took = static_cast<uint64_t>(operation.ended - operation.started);
   auto at = std::find_if(out.collectives.begin(), out.collectives.end(),
@@ -210,8 +227,8 @@ bool read_at(int fd, size_t offset, std::byte* to, size_t bytes) {
   return true;
 }
 
-// All before the ring as it is between two changes. A writer that died in the middle of one leaves it half changed for good:
-// then as it is.
+// Reads everything between the header and the ring. If something changed during the reading, reads again, up to tries_max times
+// in all. If the writer died during a change, the result of the last reading is used.
 bool read_counters(int fd, Bytes& bytes, size_t ring) {
   const auto sequence = [&](uint64_t& value) {
     return read_at(fd, totals_at + offsetof(Totals, sequence), reinterpret_cast<std::byte*>(&value), sizeof(value));
@@ -237,6 +254,7 @@ Result<Snapshot> parse(ByteView bytes, uint64_t overwritten) {
   out.left_code =
       totals.left_code <= static_cast<uint64_t>(Code::internal) ? static_cast<Code>(totals.left_code) : Code::internal;
   read_live(bytes, out);
+  read_events(bytes, out);
   read_collectives(bytes, out);
   read_links(bytes, totals, out);
   read_ring(bytes, capacity, overwritten, totals.counted, out);
@@ -248,28 +266,28 @@ Result<Snapshot> read(int fd) {
   if (::fstat(fd, &info) != 0) return Status(Code::unavailable, std::strerror(errno));
   if (!S_ISREG(info.st_mode)) return corrupt("not a file");
   const auto size = static_cast<size_t>(info.st_size);
-  if (size < area_bytes(1, ring_min) || size > area_bytes(world_max, ring_max)) return corrupt(std::to_string(size) + " bytes");
+  if (size < area_bytes(1, ring_min) || size > area_bytes(world_max, ring_max)) return corrupt(concat(size, " bytes"));
   Bytes bytes(size);
   uint64_t capacity = 0, ended = 0;
   Snapshot header;
-  const Status shorter(Code::unavailable, "it became shorter while it was read");
+  const Status shorter(Code::unavailable, "the file became shorter while it was read");
   if (!read_at(fd, 0, bytes.data(), sizeof(Header))) return shorter;
   if (auto status = read_header(bytes, header, capacity); !status.ok()) return status;
-  // The ring is read after the number of its entries, and the number once more after it: what was overwritten meanwhile is
-  // known.
+  // Read the counters, then the ring, then Totals::ended once more. The second value of `ended` shows which entries of the ring
+  // may have been overwritten during the reading.
   const auto ring = ring_at(header.world);
   const bool whole = read_counters(fd, bytes, ring) && read_at(fd, ring, bytes.data() + ring, size - ring) &&
                      read_at(fd, totals_at + offsetof(Totals, ended), reinterpret_cast<std::byte*>(&ended), sizeof(ended));
   if (!whole) return shorter;
-  // The entry after the last one may be half written, in the place of the oldest.
+  // The writer may already be writing the next entry, and this entry overwrites the oldest one.
   return parse(bytes, ended + 1 > capacity ? ended + 1 - capacity : 0);
 }
 
 std::string CallName::to_string() const {
   std::string text = unisono::name(kind.collective);
-  text += (numbering == Numbering::by_caller ? " id " : " ") + std::to_string(number);
-  if (kind.collective == unisono::Collective::send) text += " to rank " + std::to_string(kind.root);
-  if (kind.collective == unisono::Collective::recv) text += " from rank " + std::to_string(kind.root);
+  text += concat(numbering == Numbering::by_caller ? " id " : " ", number);
+  if (kind.collective == unisono::Collective::send) text += concat(" to rank ", kind.root);
+  if (kind.collective == unisono::Collective::recv) text += concat(" from rank ", kind.root);
   return text;
 }
 
@@ -279,8 +297,8 @@ std::string CallName::call() const {
   if (c == barrier) return "barrier";
   std::string text = std::string(unisono::name(c)) + "(" + unisono::name(kind.dtype);
   if (c == all_reduce || c == reduce || c == reduce_scatter) text += std::string(" ") + unisono::name(kind.reduce_op);
-  if (c != gather && c != scatter && c != all_to_all) text += ", " + std::to_string(bytes) + " bytes";
-  if (c == broadcast || c == reduce || c == gather || c == scatter) text += ", root " + std::to_string(kind.root);
+  if (c != gather && c != scatter && c != all_to_all) text += concat(", ", bytes, " bytes");
+  if (c == broadcast || c == reduce || c == gather || c == scatter) text += concat(", root ", kind.root);
   return text + ")";
 }
 

@@ -1,4 +1,4 @@
-// Each way in which the bytes of a record can be wrong is refused or left out, and none is believed.
+// Tests that every kind of malformed record is refused or left out.
 #include "record/snapshot.h"
 
 #include <fcntl.h>
@@ -6,10 +6,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <thread>
 
+#include "base/concat.h"
 #include "record/test_support.h"
 
 namespace unisono::record {
@@ -19,7 +21,7 @@ Bytes sound() {
   const auto recorder = recorder_of_three();
   recorder->begun();
   recorder->ended(entry_of(1, start), 500, {});
-  Shown shown{};
+  RunningEntry shown{};
   shown.number = 2;
   shown.started = shown.progress = start;
   shown.kind = all_reduce_kind();
@@ -27,6 +29,7 @@ Bytes sound() {
   shown.pending[0] = 2;
   recorder->begun();
   recorder->show(shown);
+  recorder->event(EventKind::link_lost, 2, "rank 2 is gone", start);
   const auto bytes = recorder->bytes();
   return {bytes.begin(), bytes.end()};
 }
@@ -44,7 +47,7 @@ void expect_refused(const Bytes& bytes) {
   EXPECT_EQ(parsed.status().code(), Code::corrupt);
 }
 
-// One entry or operation is left out, nothing else.
+// Expects that exactly one entry or operation is left out.
 void expect_damaged(const Bytes& bytes) {
   const auto parsed = parse(bytes);
   ASSERT_TRUE(parsed.ok()) << parsed.status().to_string();
@@ -52,10 +55,18 @@ void expect_damaged(const Bytes& bytes) {
   EXPECT_EQ(parsed->operations.size() + parsed->running.size(), 1u);
 }
 
-constexpr size_t entry_at = ring_at(3);
-constexpr size_t shown_at = live_at + offsetof(Live, shown);
+void expect_damaged_event(const Bytes& bytes) {
+  const auto parsed = parse(bytes);
+  ASSERT_TRUE(parsed.ok()) << parsed.status().to_string();
+  EXPECT_EQ(parsed->damaged, 1u);
+  EXPECT_TRUE(parsed->events.empty());
+}
 
-TEST(Snapshot, sound_bytes_are_taken) {
+constexpr size_t event_at = events_at + offsetof(Events, kept);
+constexpr size_t entry_at = ring_at(3);
+constexpr size_t running_at = live_at + offsetof(Live, shown);
+
+TEST(Snapshot, intact_bytes_are_accepted) {
   const auto parsed = parse(sound());
   ASSERT_TRUE(parsed.ok()) << parsed.status().to_string();
   EXPECT_EQ(parsed->damaged, 0u);
@@ -63,8 +74,8 @@ TEST(Snapshot, sound_bytes_are_taken) {
   EXPECT_EQ(parsed->running.size(), 1u);
 }
 
-TEST(Snapshot, nothing_is_refused) { expect_refused({}); }
-TEST(Snapshot, every_cut_is_refused) {
+TEST(Snapshot, an_empty_record_is_refused) { expect_refused({}); }
+TEST(Snapshot, every_truncation_is_refused) {
   const auto bytes = sound();
   for (size_t size = 0; size < bytes.size(); size += size < 4096 ? 1 : 997)
     EXPECT_FALSE(parse(ByteView(bytes).first(size)).ok()) << size;
@@ -74,21 +85,21 @@ TEST(Snapshot, a_byte_too_many_is_refused) {
   bytes.push_back({});
   expect_refused(bytes);
 }
-TEST(Snapshot, another_magic_is_refused) { expect_refused(with(offsetof(Header, magic), magic + 1)); }
+TEST(Snapshot, a_wrong_magic_number_is_refused) { expect_refused(with(offsetof(Header, magic), magic + 1)); }
 TEST(Snapshot, another_version_is_refused) { expect_refused(with(offsetof(Header, version), layout_version + 1)); }
-TEST(Snapshot, another_header_is_refused) { expect_refused(with(offsetof(Header, header_bytes), uint32_t{128})); }
-TEST(Snapshot, another_size_is_refused) { expect_refused(with(offsetof(Header, total_bytes), uint64_t{1} << 60)); }
+TEST(Snapshot, a_wrong_header_size_is_refused) { expect_refused(with(offsetof(Header, header_bytes), uint32_t{128})); }
+TEST(Snapshot, a_wrong_total_size_is_refused) { expect_refused(with(offsetof(Header, total_bytes), uint64_t{1} << 60)); }
 TEST(Snapshot, an_empty_world_is_refused) { expect_refused(with(offsetof(Header, world), uint32_t{0})); }
 TEST(Snapshot, a_huge_world_is_refused) { expect_refused(with(offsetof(Header, world), uint32_t{UINT32_MAX})); }
-TEST(Snapshot, a_rank_outside_is_refused) { expect_refused(with(offsetof(Header, rank), uint32_t{3})); }
+TEST(Snapshot, a_rank_outside_the_world_is_refused) { expect_refused(with(offsetof(Header, rank), uint32_t{3})); }
 TEST(Snapshot, a_ring_that_is_no_power_of_two_is_refused) {
   expect_refused(with(offsetof(Header, ring_capacity), uint64_t{255}));
 }
 TEST(Snapshot, a_huge_ring_is_refused) { expect_refused(with(offsetof(Header, ring_capacity), uint64_t{1} << 62)); }
-TEST(Snapshot, a_start_before_time_is_refused) { expect_refused(with(offsetof(Header, wall_start), INT64_MIN)); }
-TEST(Snapshot, a_start_after_time_is_refused) { expect_refused(with(offsetof(Header, monotonic_start), INT64_MAX)); }
+TEST(Snapshot, a_negative_start_time_is_refused) { expect_refused(with(offsetof(Header, wall_start), INT64_MIN)); }
+TEST(Snapshot, a_huge_start_time_is_refused) { expect_refused(with(offsetof(Header, monotonic_start), INT64_MAX)); }
 
-TEST(Snapshot, text_cannot_speak_to_a_terminal) {
+TEST(Snapshot, control_characters_in_text_are_replaced) {
   auto bytes = sound();
   std::memcpy(bytes.data() + offsetof(Header, host), "\033[31m\n", 7);
   EXPECT_EQ(parse(bytes)->host, "?[31m?");
@@ -102,29 +113,61 @@ TEST(Snapshot, an_unknown_collective_is_left_out) {
 TEST(Snapshot, an_unknown_type_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, kind) + 1, uint8_t{99})); }
 TEST(Snapshot, an_unknown_reduction_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, kind) + 2, uint8_t{99})); }
 TEST(Snapshot, an_unknown_schedule_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, kind) + 3, uint8_t{99})); }
-TEST(Snapshot, a_root_outside_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, kind) + 4, uint32_t{3})); }
+TEST(Snapshot, a_root_outside_the_world_is_left_out) {
+  expect_damaged(with(entry_at + offsetof(Entry, kind) + 4, uint32_t{3}));
+}
 TEST(Snapshot, an_unknown_code_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, code), uint8_t{8})); }
 TEST(Snapshot, an_unknown_numbering_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, numbering), uint8_t{3})); }
-TEST(Snapshot, an_pending_rank_outside_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, pending), int32_t{3})); }
+TEST(Snapshot, a_pending_rank_outside_the_world_is_left_out) {
+  expect_damaged(with(entry_at + offsetof(Entry, pending), int32_t{3}));
+}
 TEST(Snapshot, an_end_before_the_start_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, ended), start - 1)); }
-TEST(Snapshot, an_end_after_time_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, ended), INT64_MAX)); }
-TEST(Snapshot, a_start_before_time_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, started), INT64_MIN)); }
-TEST(Snapshot, a_message_outside_its_operation_is_left_out) {
+TEST(Snapshot, a_huge_end_time_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, ended), INT64_MAX)); }
+TEST(Snapshot, a_negative_start_time_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, started), INT64_MIN)); }
+TEST(Snapshot, a_message_outside_the_time_of_its_operation_is_left_out) {
   expect_damaged(with(entry_at + offsetof(Entry, last_receive), start + second));
 }
-TEST(Snapshot, an_unknown_phase_is_left_out) { expect_damaged(with(shown_at + offsetof(Shown, phase), uint8_t{5})); }
-TEST(Snapshot, more_pending_ranks_than_there_are_is_left_out) {
-  expect_damaged(with(shown_at + offsetof(Shown, pending_count), uint32_t{4}));
+TEST(Snapshot, an_unknown_phase_is_left_out) { expect_damaged(with(running_at + offsetof(RunningEntry, phase), uint8_t{5})); }
+TEST(Snapshot, a_pending_count_beyond_the_world_is_left_out) {
+  expect_damaged(with(running_at + offsetof(RunningEntry, pending_count), uint32_t{4}));
 }
-TEST(Snapshot, an_operation_that_waits_for_a_rank_outside_is_left_out) {
-  expect_damaged(with(shown_at + offsetof(Shown, pending), uint32_t{3}));
+TEST(Snapshot, a_running_operation_with_a_pending_rank_outside_the_world_is_left_out) {
+  expect_damaged(with(running_at + offsetof(RunningEntry, pending), uint32_t{3}));
 }
-TEST(Snapshot, progress_before_the_start_is_left_out) { expect_damaged(with(shown_at + offsetof(Shown, progress), start - 1)); }
+TEST(Snapshot, progress_before_the_start_is_left_out) {
+  expect_damaged(with(running_at + offsetof(RunningEntry, progress), start - 1));
+}
+
+TEST(Snapshot, an_unknown_kind_of_event_is_left_out) {
+  expect_damaged_event(with(event_at + offsetof(EventEntry, kind), static_cast<uint32_t>(event_kind_count)));
+}
+TEST(Snapshot, an_event_about_a_rank_outside_the_world_is_left_out) {
+  expect_damaged_event(with(event_at + offsetof(EventEntry, rank), int32_t{3}));
+}
+TEST(Snapshot, an_event_about_a_negative_rank_is_left_out) {
+  expect_damaged_event(with(event_at + offsetof(EventEntry, rank), int32_t{-2}));
+}
+TEST(Snapshot, an_event_at_a_negative_time_is_left_out) {
+  expect_damaged_event(with(event_at + offsetof(EventEntry, at), int64_t{-1}));
+}
+TEST(Snapshot, a_text_of_an_event_without_an_end_is_read_up_to_the_end_of_its_field) {
+  std::array<char, sizeof(EventEntry::text)> full;
+  full.fill('x');
+  const auto parsed = parse(with(event_at + offsetof(EventEntry, text), full));
+  ASSERT_TRUE(parsed.ok()) << parsed.status().to_string();
+  ASSERT_EQ(parsed->events.size(), 1u);
+  EXPECT_EQ(parsed->events[0].text, std::string(full.size(), 'x'));
+}
+TEST(Snapshot, a_huge_count_of_events_reads_the_kept_ones_once) {
+  const auto parsed = parse(with(events_at + offsetof(Events, count), uint64_t{UINT64_MAX}));
+  ASSERT_TRUE(parsed.ok()) << parsed.status().to_string();
+  EXPECT_EQ(parsed->events.size() + parsed->damaged, events_max);
+}
 
 TEST(Snapshot, a_count_of_operations_in_flight_that_is_too_large_reads_no_further) {
   const auto parsed = parse(with(live_at + offsetof(Live, count), uint32_t{UINT32_MAX}));
   ASSERT_TRUE(parsed.ok());
-  EXPECT_LE(parsed->running.size(), size_t{shown_max});
+  EXPECT_LE(parsed->running.size(), size_t{running_max});
 }
 
 TEST(Snapshot, a_count_of_ended_operations_that_is_too_large_reads_the_ring_once) {
@@ -135,11 +178,11 @@ TEST(Snapshot, a_count_of_ended_operations_that_is_too_large_reads_the_ring_once
   }
 }
 
-TEST(Snapshot, a_code_of_leaving_that_is_unknown_is_internal) {
+TEST(Snapshot, an_unknown_code_of_leaving_is_read_as_internal) {
   EXPECT_EQ(parse(with(totals_at + offsetof(Totals, left_code), uint64_t{99}))->left_code, Code::internal);
 }
 
-TEST(Snapshot, what_is_no_file_or_no_record_is_refused) {
+TEST(Snapshot, descriptors_without_a_record_are_refused) {
   const int folder = ::open("/", O_RDONLY), empty = ::open("/dev/null", O_RDONLY), other = ::open("/proc/self/exe", O_RDONLY);
   for (const int fd : {folder, empty, other}) {
     const auto record = read(fd);
@@ -149,7 +192,7 @@ TEST(Snapshot, what_is_no_file_or_no_record_is_refused) {
   }
 }
 
-TEST(Snapshot, a_writer_that_died_in_the_middle_of_a_change_can_still_be_read) {
+TEST(Snapshot, the_record_of_a_writer_that_died_during_a_change_is_readable) {
   const int fd = ::memfd_create("test", MFD_CLOEXEC);
   const auto bytes = with(totals_at + offsetof(Totals, sequence), uint64_t{1});
   ASSERT_EQ(::write(fd, bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
@@ -159,13 +202,13 @@ TEST(Snapshot, a_writer_that_died_in_the_middle_of_a_change_can_still_be_read) {
   EXPECT_EQ(record->operations.size(), 1u);
 }
 
-// Another thread stands for another process: it reads through the descriptor, as others do.
-TEST(Snapshot, read_while_it_is_written_is_true_in_itself) {
+// A second thread acts as another process: it reads the record through the descriptor.
+TEST(Snapshot, a_snapshot_read_during_writes_is_consistent) {
   const auto recorder = recorder_of_three();
   int fd = -1;
   for (int candidate = 0; candidate < 1024 && fd < 0; ++candidate) {
     char target[64] = {};
-    const auto link = "/proc/self/fd/" + std::to_string(candidate);
+    const auto link = concat("/proc/self/fd/", candidate);
     if (::readlink(link.c_str(), target, sizeof(target) - 1) > 0 && std::string(target).starts_with("/memfd:unisono-record"))
       fd = ::open(link.c_str(), O_RDONLY | O_CLOEXEC);
   }

@@ -1,4 +1,4 @@
-// A record as a group of three would write it, for tests.
+// Makes records for tests, as a group of three ranks would write them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace unisono::record {
 
-inline constexpr Nanos start = 20 * second;  // of operations
+inline constexpr Nanos start = 20 * second;  // when the first operation starts
 
 inline Identity identity_of_three() {
   return {.run = 0x1234,
@@ -35,7 +35,7 @@ inline Kind all_reduce_kind() {
   return {.collective = 0, .dtype = 0, .reduce_op = 0, .schedule = static_cast<uint8_t>(ScheduleKind::one_shot), .root = 0};
 }
 
-// Took from `started` to a microsecond later.
+// An operation that took one microsecond.
 inline Entry entry_of(uint64_t number, Nanos started, Code code = Code::ok) {
   return {.number = number,
           .bytes = 4000,

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/concat.h"
 #include "base/random.h"
 #include "unisono/transports.h"
 
@@ -15,17 +16,17 @@ namespace unisono {
 
 namespace {
 
-constexpr uint32_t world_size_limit = 4096;  // the rendezvous' limit
-constexpr size_t job_bytes_limit = 255;      // the rendezvous' limit
+constexpr uint32_t world_size_limit = 4096;  // The rendezvous accepts no larger world.
+constexpr size_t job_bytes_limit = 255;      // The rendezvous accepts no longer job name.
 constexpr uint32_t streams_limit = 64;
 constexpr uint32_t compute_threads_limit = 64;
-constexpr uint32_t loss_limit = 999;  // in 1000; with all datagrams lost no link would come up
+constexpr uint32_t loss_limit = 999;  // per mille; it is less than 1000, because a link that loses all datagrams cannot come up
 constexpr uint32_t rate_limit_mbps_limit = 1'000'000;
-constexpr uint32_t record_limit = 1u << 20;  // operations
+constexpr uint32_t record_limit = 1u << 20;  // A record can keep at most this many operations.
 
 std::optional<std::string_view> lookup(const Environment& environment, std::string_view name) {
   const auto it = environment.find(name);
-  if (it == environment.end() || it->second.empty()) return std::nullopt;  // an empty value counts as not set
+  if (it == environment.end() || it->second.empty()) return std::nullopt;  // An empty value counts as not set.
   return it->second;
 }
 
@@ -40,20 +41,20 @@ Result<Number> parse_number(std::string_view name, std::string_view text, Number
   Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
-    return invalid(std::string(name) + " is '" + std::string(text) + "'; needed: a number from " + std::to_string(least) +
-                   " to " + std::to_string(most));
+    return invalid(concat(name, " is '", text, "'; needed: a number from ", least, " to ", most));
   }
   return value;
 }
 
-// One launcher's variables.
+// The environment variables that a launcher sets.
 struct Launcher {
   const char* rank;
   const char* world_size;
-  const char* says;  // for messages
+  const char* description;  // description for messages
 };
-// In order of preference. A launcher started by another one (torchrun by srun, mpirun in a batch job) sets its own variables
-// later, while the outer launcher's are still there.
+// The launchers in the order in which they are tried. A launcher may start another one, as in `srun torchrun`, or as `mpirun`
+// in a batch job. The variables of both launchers are set then, and those of the inner launcher must be used. So inner
+// launchers come first.
 constexpr Launcher launchers[] = {
     {"UNISONO_RANK", "UNISONO_WORLD_SIZE", "UNISONO_RANK and UNISONO_WORLD_SIZE"},
     {"RANK", "WORLD_SIZE", "RANK and WORLD_SIZE"},
@@ -70,20 +71,21 @@ size_t find_launcher(const Environment& environment) {
   return launcher_count;
 }
 
-Status resolve_place(const Options& options, const Environment& environment, size_t launcher, ResolvedOptions& resolved) {
+Status resolve_rank(const Options& options, const Environment& environment, size_t launcher, ResolvedOptions& resolved) {
   const auto from = [&](const char* name, int32_t given, const char* field, uint32_t least, uint32_t most) -> Result<uint32_t> {
     if (given >= 0) return parse_number<uint32_t>(std::string("Options::") + field, std::to_string(given), least, most);
     const auto text = name == nullptr ? std::nullopt : lookup(environment, name);
     if (text) return parse_number<uint32_t>(name, *text, least, most);
     std::string hint = std::string(field) + " is not known: Options::" + field + " is not set";
     if (name != nullptr)
-      return invalid(hint + ", and neither is " + name + ", though " + launchers[launcher].says + " belong together");
+      return invalid(hint + ", and neither is " + name + ", although " + launchers[launcher].description +
+                     " must be set together");
     return invalid(hint +
                    ", and no launcher set it (RANK and WORLD_SIZE, OMPI_COMM_WORLD_*, PMI_*, SLURM_*): start with `unisono "
                    "launch`, torchrun, mpirun or srun");
   };
   const Launcher* found = launcher < launcher_count ? &launchers[launcher] : nullptr;
-  if (options.world_size == 1 && options.rank < 0) {  // a world of one has only rank 0
+  if (options.world_size == 1 && options.rank < 0) {  // A world of one process has only rank 0.
     resolved.rank = 0;
     resolved.world_size = 1;
     resolved.source = "world size 1 from Options";
@@ -95,12 +97,11 @@ Status resolve_place(const Options& options, const Environment& environment, siz
   if (!rank.ok()) return rank.status();
   resolved.rank = *rank;
   resolved.world_size = *world;
-  const bool explicit_place = options.rank >= 0 && options.world_size >= 0;
+  const bool explicit_rank = options.rank >= 0 && options.world_size >= 0;
   resolved.source =
-      explicit_place ? "rank and world size from Options" : std::string("rank and world size from ") + found->says;
+      explicit_rank ? "rank and world size from Options" : std::string("rank and world size from ") + found->description;
   if (*rank >= *world)
-    return invalid("rank " + std::to_string(*rank) + " of a world of " + std::to_string(*world) + " (" + resolved.source +
-                   "): ranks start at 0");
+    return invalid(concat("rank ", *rank, " of a world of ", *world, " (", resolved.source, "): ranks start at 0"));
   return {};
 }
 
@@ -109,7 +110,7 @@ Result<RendezvousAddress> address_of_master(const Environment& environment) {
   if (!port_text) return invalid("MASTER_ADDR is set, but MASTER_PORT is not");
   auto port = parse_number<uint32_t>("MASTER_PORT", *port_text, 1, 65535);
   if (!port.ok()) return port.status();
-  // torchrun's agent keeps its own store at MASTER_PORT while the workers live, so Unisono takes the next port.
+  // As long as its workers live, torchrun's agent has a store of its own at MASTER_PORT. Therefore Unisono uses the next port.
   const bool agent_store = text_of(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
   if (agent_store && *port == 65535)
     return invalid(
@@ -120,8 +121,8 @@ Result<RendezvousAddress> address_of_master(const Environment& environment) {
   return address;
 }
 
-// The first host of the step, and a port that all tasks compute from the job. The port is below the kernel's ephemeral range,
-// so that no outgoing connection occupies it by chance.
+// Returns the first host of the job step, with a port that is computed from the job id. Therefore all tasks get the same port.
+// It is below the ports that the kernel gives to outgoing connections, so none of these can occupy it by chance.
 Result<RendezvousAddress> address_of_slurm(const Environment& environment) {
   auto list = lookup(environment, "SLURM_STEP_NODELIST");
   if (!list) list = lookup(environment, "SLURM_JOB_NODELIST");
@@ -138,7 +139,7 @@ Result<RendezvousAddress> address_of_slurm(const Environment& environment) {
       .kind = RendezvousAddress::Kind::tcp, .host = host, .port = static_cast<uint16_t>(20000 + hash % 12000), .path = {}};
 }
 
-// mpirun on one host needs no address: the ranks meet in a directory named after the job.
+// If all ranks run on one host, mpirun needs no address: the ranks meet in a directory that is named after the job.
 Result<RendezvousAddress> address_of_open_mpi(const Environment& environment) {
   const auto local = lookup(environment, "OMPI_COMM_WORLD_LOCAL_SIZE");
   const auto job = lookup(environment, "PMIX_NAMESPACE");
@@ -215,7 +216,7 @@ std::string resolve_job(const Options& options, const Environment& environment, 
   return job.empty() ? "default" : job;
 }
 
-// A time whose option has its default value may come from the environment; values of 0 and less are refused.
+// Chooses a timeout. The environment variable is used only if the option has its default value. Times below 1 ms are errors.
 Status resolve_time(const Environment& environment, const char* name, const char* field, Milliseconds given,
                     Milliseconds fallback, Milliseconds& out) {
   constexpr int64_t most = timeout_max / millisecond;
@@ -226,8 +227,7 @@ Status resolve_time(const Environment& environment, const char* name, const char
     out = Milliseconds(*value);
   }
   if (out.count() < 1 || out.count() > most)
-    return invalid(std::string("Options::") + field + " is " + std::to_string(out.count()) + " ms; needed: 1 to " +
-                   std::to_string(most));
+    return invalid(concat("Options::", field, " is ", out.count(), " ms; needed: 1 to ", most));
   return {};
 }
 
@@ -247,7 +247,7 @@ Status resolve_switch(const Environment& environment, const char* name, bool giv
   return {};
 }
 
-// 0 in Options: the environment decides; otherwise it stays 0, which means automatic.
+// Chooses a number. If the option is 0, the environment variable is used. If that is not set, the number stays 0 (automatic).
 Status resolve_number(const Environment& environment, const char* name, const char* field, uint32_t given, uint32_t most,
                       uint32_t& out) {
   out = given;
@@ -256,12 +256,11 @@ Status resolve_number(const Environment& environment, const char* name, const ch
     if (!value.ok()) return value.status();
     out = *value;
   }
-  if (out > most)
-    return invalid(std::string("Options::") + field + " is " + std::to_string(out) + "; at most " + std::to_string(most));
+  if (out > most) return invalid(concat("Options::", field, " is ", out, "; at most ", most));
   return {};
 }
 
-// A min_world above the world size is a mistake, because such a group could not even be formed. So it is reported at once.
+// Fails if `min_world` is larger than the world size, because the group could then never form.
 Status resolve_min_world(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
   resolved.min_world = options.min_world;
   if (const auto text = lookup(environment, "UNISONO_MIN_WORLD"); text && options.min_world == Options{}.min_world) {
@@ -270,9 +269,8 @@ Status resolve_min_world(const Options& options, const Environment& environment,
     resolved.min_world = *value;
   }
   if (resolved.min_world < 1 || (!resolved.join_running && resolved.min_world > resolved.world_size)) {
-    return invalid("UNISONO_MIN_WORLD or Options::min_world is " + std::to_string(resolved.min_world) +
-                   "; needed: 1 to the world size" +
-                   (resolved.join_running ? std::string() : ", " + std::to_string(resolved.world_size)));
+    return invalid(concat("UNISONO_MIN_WORLD or Options::min_world is ", resolved.min_world, "; needed: 1 to the world size",
+                          resolved.join_running ? std::string() : concat(", ", resolved.world_size)));
   }
   return {};
 }
@@ -295,8 +293,8 @@ Status resolve_transport(const Options& options, const Environment& environment,
   auto value = parse_number<uint32_t>("UNISONO_LOSE_PER_MILLE", *text, 0, loss_limit);
   if (!value.ok()) return value.status();
   if (*value > 0 && resolved.transport != "udp") {
-    return invalid("UNISONO_LOSE_PER_MILLE is " + std::to_string(*value) +
-                   ", and only the transport udp can lose: this process has '" + resolved.transport + "'");
+    return invalid(concat("UNISONO_LOSE_PER_MILLE is ", *value,
+                          ", but only the transport udp can drop datagrams; this process uses '", resolved.transport, "'"));
   }
   resolved.lose_per_mille = *value;
   return {};
@@ -345,6 +343,10 @@ Status resolve_details(const Options& options, const Environment& environment, R
     resolved.record_operations = *value;
   }
   resolved.record_folder = text_of(environment, "UNISONO_RECORD_DIR");
+  resolved.on_event = options.on_event;
+  auto log = parse_log_target(text_of(environment, "UNISONO_LOG"));
+  if (!log.ok()) return log.status();
+  resolved.log = *std::move(log);
   if (const auto text = lookup(environment, "UNISONO_LISTEN_FD")) {
     auto value = parse_number<int32_t>("UNISONO_LISTEN_FD", *text, 0, 1 << 20);
     if (!value.ok()) return value.status();
@@ -372,12 +374,12 @@ std::string RendezvousAddress::to_string() const {
     case Kind::tcp: break;
   }
   const bool bare_v6 = host.find_first_of(":,") != std::string::npos;
-  return "tcp://" + (bare_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  return concat("tcp://", bare_v6 ? "[" + host + "]" : host, ":", port);
 }
 
 Result<RendezvousAddress> parse_rendezvous(std::string_view text, bool wildcard) {
   const auto bad = [&](const std::string& why) { return invalid("rendezvous address '" + std::string(text) + "': " + why); };
-  if (text.find('\0') != std::string_view::npos) return bad("holds a zero byte");
+  if (text.find('\0') != std::string_view::npos) return bad("contains a zero byte");
   RendezvousAddress address;
   if (text.starts_with("file://")) {
     address.kind = RendezvousAddress::Kind::file;
@@ -436,8 +438,8 @@ Result<ResolvedOptions> resolve_options(const Options& options, const Environmen
     return s;
   const size_t launcher = find_launcher(environment);
   if (resolved.join_running) {
-    resolved.source = "joining a running group";  // the group decides its rank and world size
-  } else if (auto s = resolve_place(options, environment, launcher, resolved); !s.ok()) {
+    resolved.source = "joining a running group";  // The group decides which rank this process gets, and how large the world is.
+  } else if (auto s = resolve_rank(options, environment, launcher, resolved); !s.ok()) {
     return s;
   }
   auto address = resolve_rendezvous(options, environment, launcher, resolved);
@@ -445,8 +447,7 @@ Result<ResolvedOptions> resolve_options(const Options& options, const Environmen
   resolved.rendezvous = std::move(*address);
   resolved.job = resolve_job(options, environment, launcher);
   if (resolved.job.size() > job_bytes_limit)
-    return invalid("the job's name has " + std::to_string(resolved.job.size()) + " bytes; at most " +
-                   std::to_string(job_bytes_limit));
+    return invalid(concat("the job's name has ", resolved.job.size(), " bytes; at most ", job_bytes_limit));
   if (auto s = resolve_details(options, environment, resolved); !s.ok()) return s;
   return resolved;
 }

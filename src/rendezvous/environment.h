@@ -1,7 +1,9 @@
-// Resolves Options and the environment into one validated value, and records where each part of it came from.
+// Combines Options and the environment into one value that has been checked, ResolvedOptions. Its member `source` says where
+// the rank and the address come from.
 //
-// resolve_options is a pure function of its arguments, so tests cover every launcher's variables without touching the process.
-// Explicit options win, then UNISONO_*, then the launcher that gave the rank: torchrun, Open MPI, MPICH, Slurm.
+// Options that are set explicitly are used first, and the UNISONO_* variables second. The variables of the launcher that gave
+// the rank come last: torchrun, Open MPI, MPICH or Slurm. resolve_options() uses only its arguments, so tests can try the
+// variables of every launcher.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "events/event_log.h"
 #include "schedules/tuning.h"
 #include "unisono/options.h"
 #include "unisono/status.h"
@@ -18,36 +21,37 @@ namespace unisono {
 
 using Environment = std::map<std::string, std::string, std::less<>>;
 
-// The variables of this process.
+// Returns the environment variables of this process.
 Environment process_environment();
 
-// The address at which processes meet.
+// The address where processes meet.
 struct RendezvousAddress {
   enum class Kind : uint8_t { none, tcp, file };
-  Kind kind = Kind::none;  // none: a group of one that nobody can join
-  // tcp: name or address, or several with commas between; no brackets; empty: every interface (listening only)
+  Kind kind = Kind::none;  // none: the group has only one process, and no other process can join it
+  // Used by kind tcp: one or more host names or addresses, without brackets, separated by commas. An empty host stands for all
+  // interfaces. It can be used only for listening.
   std::string host;
-  uint16_t port = 0;  // tcp
-  std::string path;   // file: absolute
+  uint16_t port = 0;  // used by kind tcp
+  std::string path;   // used by kind file: an absolute path
   friend bool operator==(const RendezvousAddress&, const RendezvousAddress&) = default;
-  // "tcp://[::1]:29500", "file:///tmp/job", "none"
+  // Returns a text like "tcp://[::1]:29500", "file:///tmp/job" or "none".
   std::string to_string() const;
 };
 
-// "tcp://host:port", "tcp://[::1]:port", "tcp://[10.0.0.1,::1]:port", "file:///path". With `wildcard`, port 0 and an empty host
-// are also allowed, for listening.
+// Accepts "tcp://host:port", "tcp://[::1]:port", "tcp://[10.0.0.1,::1]:port" and "file:///path". If `wildcard` is true, the
+// address is used for listening; its host may be empty, and its port may be 0.
 Result<RendezvousAddress> parse_rendezvous(std::string_view text, bool wildcard = false);
 
 struct ResolvedOptions {
-  uint32_t rank = 0;        // undefined if join_running
-  uint32_t world_size = 1;  // undefined if join_running
+  uint32_t rank = 0;        // has no meaning if join_running is set
+  uint32_t world_size = 1;  // has no meaning if join_running is set
   RendezvousAddress rendezvous;
   std::string job;
   std::string interface;
-  std::string transport = "auto";                  // a name of transport_table
-  uint32_t lose_per_mille = 0;                     // share of arriving datagrams to lose on purpose; udp only
-  uint32_t rate_limit_mbps = 0;                    // udp only
-  DatagramAuth datagram_auth = DatagramAuth::mac;  // what this process accepts; udp only
+  std::string transport = "auto";  // one of the names in transport_table
+  uint32_t lose_per_mille = 0;     // This process drops so many of 1000 arriving datagrams on purpose. Used only by udp.
+  uint32_t rate_limit_mbps = 0;    // 0: no limit. Used only by udp.
+  DatagramAuth datagram_auth = DatagramAuth::mac;  // the weakest authentication that this process accepts; used only by udp
   bool join_running = false;
   Milliseconds join_timeout{60'000};
   Milliseconds timeout{300'000};
@@ -56,22 +60,28 @@ struct ResolvedOptions {
   bool require_majority = false;
   uint32_t streams_per_link = 0;
   std::string tuning_file;
-  Tuning tuning{};  // from tuning_file, for this transport; read when the process joins
+  Tuning tuning{};  // what tuning_file says about this transport; it is read when the process joins
   Codec codec{};
   uint32_t compute_threads = 0;
   bool payload_checksum = false;
-  // How many operations the record of a group keeps (0: no record), and the folder for it; empty: memory only.
+  // The record of a group keeps the last `record_operations` operations. 0: there is no record. If `record_folder` is empty,
+  // the record is only in memory.
   uint32_t record_operations = 256;
   std::string record_folder;
-  // A listening socket inherited from the launcher, on which rank 0 serves the rendezvous; -1: rank 0 opens one.
+  EventHandler on_event{};
+  LogTarget log{};
+  // A listening socket that the launcher of rank 0 has opened. Rank 0 serves the rendezvous there. -1: rank 0 opens a socket
+  // itself.
   int32_t listen_fd = -1;
-  // Where rank and rendezvous come from, for messages: "rank from RANK, rendezvous from MASTER_ADDR and MASTER_PORT".
+  // Says where the rank and the rendezvous come from. It is used in messages: "rank from RANK, rendezvous from MASTER_ADDR and
+  // MASTER_PORT".
   std::string source;
 };
 
 Result<ResolvedOptions> resolve_options(const Options& options, const Environment& environment);
 
-// The first host of Slurm's compressed list: "node[07-09,12],gpu1" -> "node07". Empty if the list is malformed.
+// Returns the first host of a list in Slurm's compressed form: "node[07-09,12],gpu1" gives "node07". Returns an empty text if
+// the list is malformed.
 std::string first_slurm_host(std::string_view list);
 
 }  // namespace unisono

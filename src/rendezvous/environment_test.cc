@@ -36,7 +36,7 @@ ResolvedOptions resolve(const Options& options, const Environment& environment) 
   return resolved.ok() ? *resolved : ResolvedOptions{};
 }
 
-TEST(Environment, of_torchrun_is_understood) {
+TEST(Environment, torchrun_variables_are_understood) {
   const auto resolved = resolve({}, torchrun);
   EXPECT_EQ(resolved.rank, 3u);
   EXPECT_EQ(resolved.world_size, 8u);
@@ -46,7 +46,7 @@ TEST(Environment, of_torchrun_is_understood) {
   EXPECT_NE(resolved.source.find("RANK and WORLD_SIZE, rendezvous from MASTER_ADDR"), std::string::npos) << resolved.source;
 }
 
-TEST(Environment, of_torchrun_with_its_own_store_leads_to_the_next_port) {
+TEST(Environment, torchrun_with_its_own_store_selects_the_next_port) {
   EXPECT_EQ(
       resolve({}, with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RUN_ID", "run7"}})).rendezvous.port,
       29501);
@@ -93,7 +93,7 @@ TEST(Environment, explicit_options_override_everything) {
   EXPECT_EQ(resolved.join_timeout, Milliseconds(5000));
 }
 
-TEST(Environment, of_slurm_gives_the_first_host_and_a_port_that_all_tasks_compute_alike) {
+TEST(Environment, slurm_variables_give_the_first_host_and_the_same_port_for_all_tasks) {
   const auto resolved = resolve({}, slurm_step);
   EXPECT_EQ(resolved.rank, 5u);
   EXPECT_EQ(resolved.world_size, 16u);
@@ -105,7 +105,7 @@ TEST(Environment, of_slurm_gives_the_first_host_and_a_port_that_all_tasks_comput
   EXPECT_NE(resolve({}, with(slurm_step, {{"SLURM_STEP_ID", "1"}})).rendezvous.port, resolved.rendezvous.port);
 }
 
-TEST(Environment, of_slurm_without_a_node_list_is_refused_with_what_helps) {
+TEST(Environment, slurm_without_a_node_list_is_refused_with_a_remedy) {
   Environment environment = slurm_step;
   environment.erase("SLURM_STEP_NODELIST");
   expect_refused({}, environment, {"SLURM_STEP_NODELIST", "MASTER_ADDR"});
@@ -116,7 +116,7 @@ TEST(Environment, master_address_overrides_slurms_first_host) {
             "tcp://10.1.2.3:1111");
 }
 
-TEST(Environment, of_open_mpi_on_one_host_needs_no_address) {
+TEST(Environment, open_mpi_on_one_host_needs_no_address) {
   const auto resolved = resolve({}, mpirun);
   EXPECT_EQ(resolved.rank, 1u);
   EXPECT_EQ(resolved.world_size, 4u);
@@ -126,46 +126,48 @@ TEST(Environment, of_open_mpi_on_one_host_needs_no_address) {
   EXPECT_EQ(resolve({}, with(mpirun, {{"PMIX_NAMESPACE", "../x y"}})).rendezvous.path, "/tmp/unisono-.._x y");
 }
 
-TEST(Environment, of_open_mpi_on_several_hosts_needs_an_address) {
+TEST(Environment, open_mpi_on_several_hosts_needs_an_address) {
   expect_refused({}, with(mpirun, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}), {"several hosts", "MASTER_ADDR"});
 }
 
-TEST(Environment, of_mpich_is_understood_but_needs_an_address) {
+TEST(Environment, mpich_variables_are_understood_but_need_an_address) {
   const Environment mpiexec = {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}};
   expect_refused({}, mpiexec, {"no rendezvous address", "UNISONO_RENDEZVOUS"});
   EXPECT_EQ(resolve({}, with(mpiexec, {{"UNISONO_RENDEZVOUS", "file:///tmp/x"}})).rank, 1u);
 }
 
-TEST(Environment, launchers_inside_others_are_believed) {
+TEST(Environment, the_innermost_launcher_is_used) {
   EXPECT_EQ(resolve({}, with(slurm_step, torchrun)).rank, 3u);
   EXPECT_EQ(resolve({}, with(slurm_step, mpirun)).world_size, 4u);
   EXPECT_EQ(resolve({}, with(mpirun, torchrun)).world_size, 8u);
 }
 
-TEST(Environment, empty_says_what_to_do) { expect_refused({}, {}, {"world_size is not known", "unisono launch", "torchrun"}); }
+TEST(Environment, empty_environment_is_refused_with_a_remedy) {
+  expect_refused({}, {}, {"world_size is not known", "unisono launch", "torchrun"});
+}
 
-TEST(Environment, with_half_of_a_pair_names_the_missing_half) {
-  expect_refused({}, {{"RANK", "1"}}, {"WORLD_SIZE", "RANK and WORLD_SIZE belong together"});
+TEST(Environment, half_of_a_pair_is_refused_with_the_missing_half) {
+  expect_refused({}, {{"RANK", "1"}}, {"WORLD_SIZE", "RANK and WORLD_SIZE must be set together"});
   expect_refused({}, {{"WORLD_SIZE", "2"}}, {"neither is RANK"});
   expect_refused({}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "x"}}, {"MASTER_PORT is not"});
   expect_refused({}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}}, {"MASTER_ADDR is not"});
   expect_refused({}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}}, {"no rendezvous address"});
 }
 
-TEST(Environment, explicit_half_and_environment_half_go_together) {
+TEST(Environment, an_option_and_a_variable_complete_each_other) {
   Options options;
   options.rank = 1;
   EXPECT_EQ(resolve(options, torchrun).rank, 1u);
   EXPECT_EQ(resolve(options, torchrun).world_size, 8u);
 }
 
-TEST(Environment, variables_set_to_nothing_are_not_set) {
+TEST(Environment, empty_variables_count_as_not_set) {
   EXPECT_EQ(
       resolve({}, with(torchrun, {{"UNISONO_RENDEZVOUS", ""}, {"UNISONO_JOB", ""}, {"UNISONO_RANK", ""}})).rendezvous.host,
       "node0");
 }
 
-TEST(Environment, numbers_that_are_none_are_named) {
+TEST(Environment, malformed_numbers_are_named) {
   for (const char* bad : {"x", "-1", "3 ", " 3", "3.0", "99999999999999999999", "0x3"}) {
     expect_refused({}, with(torchrun, {{"RANK", bad}}), {"RANK is '", bad});
   }
@@ -179,7 +181,7 @@ TEST(Environment, a_rank_outside_the_world_is_refused) {
   expect_refused({}, with(torchrun, {{"RANK", "8"}}), {"rank 8 of a world of 8", "ranks start at 0"});
 }
 
-TEST(Environment, a_world_of_one_needs_nobody) {
+TEST(Environment, a_world_of_one_needs_no_rendezvous) {
   Options options;
   options.world_size = 1;
   EXPECT_EQ(resolve(options, {}).rendezvous.kind, RendezvousAddress::Kind::none);
@@ -230,7 +232,7 @@ TEST(Environment, times_and_switches_are_checked) {
   expect_refused(options, torchrun, {"Options::join_timeout is -1 ms"});
 }
 
-TEST(Environment, says_with_how_few_a_group_goes_on) {
+TEST(Environment, min_world_and_require_majority_are_read_and_checked) {
   EXPECT_EQ(resolve({}, torchrun).min_world, 1u);
   EXPECT_FALSE(resolve({}, torchrun).require_majority);
   const auto limits = with(torchrun, {{"UNISONO_MIN_WORLD", "2"}, {"UNISONO_REQUIRE_MAJORITY", "1"}});
@@ -249,7 +251,7 @@ TEST(Environment, says_with_how_few_a_group_goes_on) {
   expect_refused(options, torchrun, {"min_world", "is 4097", "world size"});
 }
 
-TEST(Environment, says_how_much_is_recorded_and_where) {
+TEST(Environment, record_size_and_folder_are_read_and_checked) {
   EXPECT_EQ(resolve({}, torchrun).record_operations, 256u);
   EXPECT_EQ(resolve({}, torchrun).record_folder, "");
   EXPECT_EQ(resolve({}, with(torchrun, {{"UNISONO_RECORD", "0"}})).record_operations, 0u);
@@ -267,7 +269,7 @@ TEST(RendezvousAddress, is_parsed_and_printed) {
   EXPECT_EQ(parse_rendezvous("file:///tmp/dir/")->path, "/tmp/dir");
 }
 
-TEST(RendezvousAddress, that_cannot_be_meant_is_refused_with_the_reason) {
+TEST(RendezvousAddress, malformed_address_is_refused_with_the_reason) {
   for (const char* text :
        {"", "host:1", "tcp://host", "tcp://host:", "tcp://:1", "tcp://host:0", "tcp://host:65536", "tcp://::1:80",
         "tcp://[::1]", "tcp://[::1:80", "tcp://[]:80", "file://tmp/x", "file://", "file:///", "http://host:80"}) {
@@ -276,7 +278,7 @@ TEST(RendezvousAddress, that_cannot_be_meant_is_refused_with_the_reason) {
   EXPECT_FALSE(parse_rendezvous(std::string_view("tcp://a\0b:1", 11)).ok());
 }
 
-TEST(RendezvousAddress, for_listening_may_leave_host_and_port_open) {
+TEST(RendezvousAddress, address_for_listening_may_omit_host_and_port) {
   EXPECT_EQ(parse_rendezvous("tcp://:0", true)->to_string(), "tcp://:0");
   EXPECT_EQ(parse_rendezvous("tcp://[::]:29500", true)->host, "::");
 }
@@ -293,7 +295,7 @@ TEST(SlurmNodeList, first_host_is_found_in_every_form) {
   EXPECT_EQ(first_slurm_host(""), "");
 }
 
-TEST(Environment, datagrams_are_limited_and_checked_as_asked) {
+TEST(Environment, datagram_rate_limit_and_checksum_are_read) {
   EXPECT_EQ(resolve({}, torchrun).rate_limit_mbps, 0u);
   EXPECT_EQ(resolve({}, torchrun).datagram_auth, DatagramAuth::mac);
   const auto asked = resolve({}, with(torchrun, {{"UNISONO_RATE_LIMIT_MBPS", "50"}, {"UNISONO_DATAGRAM_CHECKSUM", "1"}}));
@@ -311,7 +313,7 @@ TEST(Environment, datagrams_are_limited_and_checked_as_asked) {
                  {"UNISONO_DATAGRAM_CHECKSUM is 'crc'", "needed: 1 or 0"});
 }
 
-TEST(Environment, losses_on_purpose_are_for_udp_and_below_all) {
+TEST(Environment, induced_loss_requires_udp_and_a_share_below_1) {
   const auto losing = [](const char* transport, const char* share) {
     return with(torchrun, {{"UNISONO_TRANSPORT", transport}, {"UNISONO_LOSE_PER_MILLE", share}});
   };

@@ -30,7 +30,7 @@ TEST(RendezvousClient, dials_again_when_the_connection_ends_before_the_table) {
   Client client = registered(1, 2);
   EXPECT_EQ(client.phase(), Phase::waiting);
   EXPECT_TRUE(client.disconnected());
-  EXPECT_EQ(client.phase(), Phase::apart);
+  EXPECT_EQ(client.phase(), Phase::unconnected);
 }
 
 TEST(RendezvousClient, reports_a_connection_that_ended_without_a_byte) {
@@ -39,7 +39,7 @@ TEST(RendezvousClient, reports_a_connection_that_ended_without_a_byte) {
   EXPECT_FALSE(client.disconnected());
 }
 
-TEST(RendezvousClient, names_a_program_that_is_no_rendezvous_server) {
+TEST(RendezvousClient, names_a_program_that_is_not_a_rendezvous_server) {
   Client client(make_hello(0, 2), 100 * second);
   (void)client.connected(0);
   receive_text(client, "HTTP/1.1 400 Bad Request");
@@ -47,7 +47,7 @@ TEST(RendezvousClient, names_a_program_that_is_no_rendezvous_server) {
   EXPECT_EQ(client.error().message(), "an HTTP server");
 }
 
-TEST(RendezvousClient, takes_its_own_hello_coming_back_for_a_unauthenticated) {
+TEST(RendezvousClient, treats_its_own_hello_as_another_program) {
   Client client(make_hello(0, 2), 100 * second);
   const Bytes hello = client.connected(0);
   client.received(hello, 0);
@@ -66,7 +66,7 @@ TEST(RendezvousClient, refuses_a_table_without_itself_at_its_rank) {
   }
 }
 
-TEST(RendezvousClient, refuses_a_broken_stream) {
+TEST(RendezvousClient, refuses_malformed_data) {
   Client client = registered(1, 2);
   Bytes table = encode_table(test::make_roster(2));
   table.back() ^= std::byte{1};
@@ -75,7 +75,7 @@ TEST(RendezvousClient, refuses_a_broken_stream) {
   EXPECT_EQ(client.error().code(), Code::corrupt);
 }
 
-TEST(RendezvousClient, ignores_what_comes_after_the_end) {
+TEST(RendezvousClient, ignores_messages_after_the_end) {
   Client client = registered(1, 2);
   client.received(encode_refused({Code::late, "rank 0 is missing"}), 41 * second);
   client.received(encode_table(test::make_roster(2)), 42 * second);
@@ -86,7 +86,7 @@ TEST(RendezvousClient, ignores_what_comes_after_the_end) {
 TEST(RendezvousClient, names_both_versions_to_a_server_of_another_protocol) {
   Client client(make_hello(0, 2), 100 * second);
   (void)client.connected(0);
-  Bytes bytes = encode_refused({Code::unsupported, "I am newer"});  // readable in every version
+  Bytes bytes = encode_refused({Code::unsupported, "I am newer"});  // every protocol version can read `refused`
   client.received(bytes, 0);
   EXPECT_EQ(client.error().message(), "I am newer");
 }

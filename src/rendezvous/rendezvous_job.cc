@@ -2,28 +2,19 @@
 
 #include <algorithm>
 
+#include "base/concat.h"
+
 namespace unisono::rendezvous {
 
 namespace {
 
 constexpr size_t notes_max = 8;
-constexpr size_t listed_max = 16;  // names in one message; all names of a world of 4096 would make it unreadable
+// A message lists at most this many names. With all 4096 names of the largest world, nobody could read it.
+constexpr size_t listed_max = 16;
 
 std::string quoted(const std::string& text) { return "'" + text + "'"; }
 
-// The host part of "shm://<host>/<name>", which identifies the shared memory; empty if there is no such endpoint.
-std::string_view shm_host(const MemberRecord& member) {
-  constexpr std::string_view scheme = "shm://";
-  for (const auto& endpoint : member.endpoints) {
-    std::string_view text = endpoint;
-    if (!text.starts_with(scheme)) continue;
-    text.remove_prefix(scheme.size());
-    return text.substr(0, text.find('/'));
-  }
-  return {};
-}
-
-// Explains why no link can satisfy both processes' transports; empty if they are compatible.
+// Returns why no link can satisfy the transport options of both processes. Returns an empty text if the options are compatible.
 std::string transport_conflict(const Hello& a, const Hello& b) {
   const auto says = [](const Hello& hello) { return label(hello.member) + " asks for transport " + hello.transport; };
   if (a.transport == "shm" && b.transport == "tcp") return says(a) + ", " + says(b);
@@ -38,35 +29,25 @@ std::string transport_conflict(const Hello& a, const Hello& b) {
 
 }  // namespace
 
-std::string version_text(const Hello& hello) {
-  return "unisono " + hello.version + ", protocol " + std::to_string(hello.protocol);
-}
+std::string version_text(const Hello& hello) { return concat("unisono ", hello.version, ", protocol ", hello.protocol); }
 
 std::string seconds_text(Nanos time) {
   const auto tenths = std::max<Nanos>(0, time) / (second / 10);
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+  return concat(tenths / 10, ".", tenths % 10, " s");
 }
 
-bool same_host(const MemberRecord& a, const MemberRecord& b) {
-  const auto left = shm_host(a);
-  const auto right = shm_host(b);
-  if (!left.empty() && !right.empty()) return left == right;
-  return a.host == b.host;
-}
-
-Verdict Job::judge(const Hello& hello) const {
+Decision Job::decide(const Hello& hello) const {
   if (members_.empty()) return {};
   const auto& first = members_.begin()->second.hello;
   const std::string job = "job " + quoted(name_) + ": ";
   if (hello.world_size != world_size_) {
-    return {Verdict::Kind::fail_all,
-            {Code::invalid, job + "the processes disagree on the world size: " + label(first.member) + " says " +
-                                std::to_string(world_size_) + ", " + label(hello.member) + " says " +
-                                std::to_string(hello.world_size)},
+    return {Decision::Kind::fail_all,
+            {Code::invalid, concat(job, "the processes disagree on the world size: ", label(first.member), " says ",
+                                   world_size_, ", ", label(hello.member), " says ", hello.world_size)},
             0};
   }
   if (hello.version != first.version) {
-    return {Verdict::Kind::fail_all,
+    return {Decision::Kind::fail_all,
             {Code::unsupported, job + "the processes run different versions: " + label(first.member) + " runs " +
                                     version_text(first) + ", " + label(hello.member) + " runs " + version_text(hello)},
             0};
@@ -74,21 +55,21 @@ Verdict Job::judge(const Hello& hello) const {
   const auto taken = members_.find(hello.member.rank);
   if (taken != members_.end()) {
     const auto& holder = taken->second.hello.member;
-    if (holder.id == hello.member.id) return {Verdict::Kind::replace, {}, taken->second.connection};
-    return {Verdict::Kind::refuse,
-            {Code::invalid, job + "rank " + std::to_string(hello.member.rank) + " of " + std::to_string(world_size_) +
-                                " is claimed twice: by " + place_of(holder) + " (registered first), and by " +
-                                place_of(hello.member) + "; if they belong to two jobs, name them (UNISONO_JOB)"},
+    if (holder.id == hello.member.id) return {Decision::Kind::replace, {}, taken->second.connection};
+    return {Decision::Kind::refuse,
+            {Code::invalid, concat(job, "rank ", hello.member.rank, " of ", world_size_, " is claimed twice: by ",
+                                   host_label(holder), " (registered first), and by ", host_label(hello.member),
+                                   "; if they belong to two jobs, name them (UNISONO_JOB)")},
             0};
   }
   for (const auto& [rank, other] : members_) {
     if (other.hello.member.id == hello.member.id) {
-      return {Verdict::Kind::refuse,
-              {Code::invalid, job + "one process registers as rank " + std::to_string(rank) + " and as " + label(hello.member)},
+      return {Decision::Kind::refuse,
+              {Code::invalid, concat(job, "one process registers as rank ", rank, " and as ", label(hello.member))},
               0};
     }
     if (auto conflict = transport_conflict(other.hello, hello); !conflict.empty()) {
-      return {Verdict::Kind::fail_all, {Code::invalid, job + conflict}, 0};
+      return {Decision::Kind::fail_all, {Code::invalid, job + conflict}, 0};
     }
   }
   return {};
@@ -131,20 +112,20 @@ Status Job::missing(Nanos now) const {
   for (Rank rank = 0; rank < world_size_; ++rank) {
     const auto member = members_.find(rank);
     if (member != members_.end()) continue;
-    if (absent_count++ < listed_max) absent += (absent.empty() ? "" : ", ") + std::to_string(rank);
+    if (absent_count++ < listed_max) absent += concat(absent.empty() ? "" : ", ", rank);
   }
-  if (absent_count > listed_max) absent += " and " + std::to_string(absent_count - listed_max) + " more";
+  if (absent_count > listed_max) absent += concat(" and ", absent_count - listed_max, " more");
   size_t listed = 0;
   for (const auto& [rank, registration] : members_) {
     if (listed++ < listed_max) here += (here.empty() ? "" : ", ") + label(registration.hello.member);
   }
-  if (listed > listed_max) here += " and " + std::to_string(listed - listed_max) + " more";
-  std::string text = "job " + quoted(name_) + ": rank" + (absent_count == 1 ? " " : "s ") + absent + " of " +
-                     std::to_string(world_size_) + " missing after " + seconds_text(now - since) + "; here: " + here;
+  if (listed > listed_max) here += concat(" and ", listed - listed_max, " more");
+  std::string text = concat("job ", quoted(name_), ": rank", absent_count == 1 ? " " : "s ", absent, " of ", world_size_,
+                            " missing after ", seconds_text(now - since), "; registered: ", here);
   if (!notes_.empty()) {
-    text += "; turned away:";
+    text += "; refused:";
     for (const auto& note : notes_) text += " [" + note + "]";
-    if (notes_left_out_ > 0) text += " and " + std::to_string(notes_left_out_) + " more";
+    if (notes_left_out_ > 0) text += concat(" and ", notes_left_out_, " more");
   }
   return {Code::late, std::move(text)};
 }

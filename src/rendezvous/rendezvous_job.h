@@ -1,7 +1,8 @@
-// One job at the rendezvous: the registered processes, whether their requests agree, and the error if they do not.
+// A job at the rendezvous. It knows which processes have registered, and checks that their requests agree.
 //
-// A job is forming until all ranks of its world have registered. Then the server makes the roster, and the job is running while
-// an attending rank stays connected. Only bookkeeping: no bytes and no sockets. The server decides when to call.
+// A job is forming until all ranks of its world have registered. Then the server makes the roster (the list of members). After
+// that, the job is running as long as an attending rank is connected. This class only keeps the books: it has no bytes and no
+// sockets.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +28,15 @@ struct Joiner {
   Connection connection = 0;
   Hello hello;
   Nanos deadline = never;
-  bool announced = false;  // the attending rank knows it
+  bool announced = false;  // true: the attending rank has been told about this joiner
 };
 
-// The effect of a hello on a forming job.
-struct Verdict {
+// Says what to do with a hello to a job that is forming.
+struct Decision {
   enum class Kind : uint8_t { accept, replace, refuse, fail_all };
   Kind kind = Kind::accept;
-  Status why;               // refuse, fail_all
-  Connection replaced = 0;  // replace: the same process's older connection
+  Status why;               // used by refuse and fail_all
+  Connection replaced = 0;  // used by replace: the older connection of the same process
 };
 
 class Job {
@@ -44,34 +45,36 @@ class Job {
 
   explicit Job(std::string name) : name_(std::move(name)) {}
 
-  // Whether this hello (of role member) may take its rank. Has no side effect.
-  Verdict judge(const Hello& hello) const;
-  // Takes the rank that judge() allowed.
+  // Decides whether the member that sent this hello may have its rank. Changes nothing.
+  Decision decide(const Hello& hello) const;
+  // Registers a process with the rank that decide() has allowed.
   void add(Connection connection, const Hello& hello, Nanos now);
-  // Frees the rank of a closed connection. True if it had one.
+  // Frees the rank of a connection that was closed. Returns true if the connection had a rank.
   bool remove(Connection connection);
   bool complete() const { return !members_.empty() && members_.size() == world_size_; }
-  // The first roster of a complete job.
+  // Makes the first roster. The job must be complete.
   Roster form(const RosterKey& key) const;
-  // The error for missing ranks, like "job 'x': ranks 3, 5 of 8 are missing after 60.0 s; here: rank 0 (host a, pid 1), …;
-  // turned away: …"
+  // Returns an error that lists the missing ranks. Example:
+  // "job 'x': ranks 3, 5 of 8 are missing after 60.0 s; registered: rank 0 (host a, pid 1), …; refused: …".
   Status missing(Nanos now) const;
-  // While forming: the earliest deadline of a member. It ends the job, because without that member the world cannot become
-  // complete in time.
+  // Returns the earliest deadline of the registered members. When it has passed, that member gives up. The world cannot become
+  // complete then, so a forming job fails.
   Nanos deadline() const;
-  // Notes a process that was refused; the error for missing ranks names it. The number of notes is bounded.
+  // Remembers a process that was refused, so that missing() can name it. Only the first few are remembered; the others are
+  // counted.
   void note(std::string what);
 
   const std::string& name() const { return name_; }
   Phase phase = Phase::idle;
-  Nanos since = 0;                  // time of the first registration, or of the forming
-  Status verdict;                   // failed: the reason
-  uint32_t told = 0;                // failed: how many processes know the reason
-  Connection attending_member = 0;  // running: connection that gets announcements of joiners; 0: none
-  Hello attending;                  // running: the hello of the attending rank
+  Nanos since = 0;              // when the first process registered, or when the group formed
+  Status failure;               // used in phase failed: the reason
+  uint32_t notified_count = 0;  // used in phase failed: how many processes have been told the reason
+  // used in phase running: the connection that receives the announcements of joiners; 0: there is none
+  Connection attending_member = 0;
+  Hello attending;  // used in phase running: the hello of the attending rank
   std::map<PeerId, Joiner> joiners;
   const std::map<Rank, Registration>& members() const { return members_; }
-  void forget_members() { members_.clear(); }
+  void clear_members() { members_.clear(); }
 
  private:
   std::string name_;
@@ -81,11 +84,9 @@ class Job {
   uint32_t notes_left_out_ = 0;
 };
 
-// "unisono 0.1.0, protocol 2"
+// Returns a text like "unisono 0.1.0, protocol 2".
 std::string version_text(const Hello& hello);
-// Whether two processes can reach each other through shared memory, judged by their records.
-bool same_host(const MemberRecord& a, const MemberRecord& b);
-// "1.5 s"
+// Returns a text like "1.5 s".
 std::string seconds_text(Nanos time);
 
 }  // namespace unisono::rendezvous

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/concat.h"
 #include "wire/checksum.h"
 
 namespace unisono::rendezvous {
@@ -13,10 +14,12 @@ struct Envelope {
   uint16_t protocol = protocol_version;
   uint16_t kind = 0;
   uint32_t payload_bytes = 0;
-  uint32_t checksum = 0;  // over the twelve bytes before it and the payload
+  uint32_t checksum = 0;  // CRC-32C of the payload and of the other twelve bytes of the envelope
 };
 static_assert(sizeof(Envelope) == envelope_bytes);
 constexpr size_t checked_bytes = offsetof(Envelope, checksum);
+// A server reads at most hello_bytes_max from a member, so the text of a failure is cut to this length.
+constexpr size_t failure_bytes_max = 8 << 10;
 
 Bytes seal(Kind kind, ByteView payload) {
   Envelope envelope;
@@ -72,23 +75,23 @@ Result<Hello> decode_hello(ByteView payload, uint16_t protocol) {
   hello.host = reader.read_string(host_bytes_max);
   hello.pid = reader.read<int32_t>();
   hello.job = reader.read_string(job_bytes_max);
-  if (!reader.ok()) return corrupt("hello: cut or over a limit in version, host, pid or job");
+  if (!reader.ok()) return corrupt("hello: truncated or above a limit in version, host, pid or job");
   if (protocol != protocol_version) return hello;
   const auto role = reader.read<uint8_t>();
-  if (role > static_cast<uint8_t>(Role::attending_member)) return corrupt("hello: role " + std::to_string(role));
+  if (role > static_cast<uint8_t>(Role::attending_member)) return corrupt(concat("hello: role ", role));
   hello.role = static_cast<Role>(role);
   hello.world_size = reader.read<uint32_t>();
   hello.remaining_ms = reader.read<uint32_t>();
   hello.transport = reader.read_string(transport_bytes_max);
   hello.epoch = reader.read<uint32_t>();
   hello.key = reader.read<RosterKey>();
-  if (!read_member(reader, hello.member)) return corrupt("hello: cut or over a limit");
-  if (!reader.done()) return corrupt("hello: " + std::to_string(reader.left()) + " bytes too many");
+  if (!read_member(reader, hello.member)) return corrupt("hello: truncated or above a limit");
+  if (!reader.done()) return corrupt(concat("hello: ", reader.left(), " bytes too many"));
   if (hello.role == Role::member) {
     if (hello.world_size == 0 || hello.world_size > world_size_max)
-      return corrupt("hello: world size " + std::to_string(hello.world_size));
+      return corrupt(concat("hello: world size ", hello.world_size));
     if (hello.member.rank >= hello.world_size)
-      return corrupt("hello: rank " + std::to_string(hello.member.rank) + " of " + std::to_string(hello.world_size));
+      return corrupt(concat("hello: rank ", hello.member.rank, " of ", hello.world_size));
   }
   return hello;
 }
@@ -121,6 +124,14 @@ Status decode_refused(ByteView payload) {
   if (!read_status(reader, status) || !reader.done()) return corrupt("refused");
   if (status.ok()) return corrupt("refused without a reason");
   return status;
+}
+
+Bytes encode_joined() { return seal(Kind::joined, {}); }
+
+Bytes encode_failed(const Status& status) {
+  ByteWriter writer;
+  write_status(writer, {status.code(), status.message().substr(0, failure_bytes_max)});
+  return seal(Kind::failed, writer.view());
 }
 
 Bytes encode_table(const Roster& roster) { return seal(Kind::table, unisono::encode(roster)); }
@@ -195,7 +206,8 @@ void MessageStream::append(ByteView bytes) {
 std::optional<Message> MessageStream::next(size_t limit) {
   if (fault_ != StreamFault::none) return std::nullopt;
   const ByteView rest = ByteView(buffer_).subspan(at_);
-  // Compares as much of the magic as has come: the first byte already shows another protocol.
+  // Compare the bytes of the magic number that have already arrived. Even the first byte can show that this is another
+  // protocol.
   const size_t known = std::min(rest.size(), sizeof(message_magic));
   if (known > 0 && std::memcmp(rest.data(), &message_magic, known) != 0) {
     fault_ = StreamFault::magic;
@@ -214,7 +226,7 @@ std::optional<Message> MessageStream::next(size_t limit) {
     fault_ = StreamFault::checksum;
     return std::nullopt;
   }
-  if (envelope.kind < static_cast<uint16_t>(Kind::hello) || envelope.kind > static_cast<uint16_t>(Kind::answer)) {
+  if (envelope.kind < static_cast<uint16_t>(Kind::hello) || envelope.kind > static_cast<uint16_t>(Kind::failed)) {
     fault_ = StreamFault::kind;
     return std::nullopt;
   }
@@ -230,7 +242,7 @@ std::string guess_program(ByteView first_bytes) {
   if (text.starts_with("SSH-")) return "an SSH server";
   if (text.starts_with("220 ") || text.starts_with("220-")) return "a mail or FTP server";
   if (text.size() >= 2 && (text[0] == 0x15 || text[0] == 0x16) && text[1] == 0x03) return "a TLS program";
-  if (text.empty()) return "a program that said nothing";
+  if (text.empty()) return "a program that sent nothing";
   std::string shown;
   for (const char c : text.substr(0, 16)) {
     constexpr const char* digits = "0123456789abcdef";

@@ -42,7 +42,7 @@ TEST(RendezvousMessages, hello_survives_encoding) {
   EXPECT_EQ(hello->version, library_version);
 }
 
-TEST(RendezvousMessages, the_longest_hello_fits_what_a_unauthenticated_may_send) {
+TEST(RendezvousMessages, the_longest_hello_is_within_the_limit_for_unauthenticated_peers) {
   Hello hello = sample_hello();
   hello.version = std::string(version_bytes_max, 'v');
   hello.host = hello.member.host = std::string(host_bytes_max, 'h');
@@ -52,10 +52,10 @@ TEST(RendezvousMessages, the_longest_hello_fits_what_a_unauthenticated_may_send)
   EXPECT_TRUE(read_one(stream, encode(hello), hello_bytes_max));
 }
 
-TEST(RendezvousMessages, of_another_protocol_version_still_say_who_sent_them) {
+TEST(RendezvousMessages, hello_of_another_protocol_version_still_names_its_sender) {
   Bytes payload = payload_of(encode(sample_hello()));
   payload.resize(4 + std::string(library_version).size() + 4 + 2 + 4 + 4 + 3 +
-                 1);  // another version may have anything after the job
+                 1);  // 1: an unknown byte; the fields after the job may differ in another version
   const auto hello = decode_hello(payload, protocol_version + 1);
   ASSERT_TRUE(hello.ok());
   EXPECT_EQ(hello->host, "h1");
@@ -63,14 +63,14 @@ TEST(RendezvousMessages, of_another_protocol_version_still_say_who_sent_them) {
   EXPECT_EQ(hello->job, "job");
 }
 
-TEST(RendezvousMessages, hello_cut_anywhere_is_refused) {
+TEST(RendezvousMessages, truncated_hello_is_refused) {
   const Bytes payload = payload_of(encode(sample_hello()));
   for (size_t size = 0; size < payload.size(); ++size) {
     EXPECT_EQ(decode_hello(ByteView(payload).first(size), protocol_version).status().code(), Code::corrupt) << size;
   }
 }
 
-TEST(RendezvousMessages, hello_with_bytes_left_over_is_refused) {
+TEST(RendezvousMessages, hello_with_extra_bytes_is_refused) {
   Bytes payload = payload_of(encode(sample_hello()));
   payload.push_back(std::byte{1});
   EXPECT_FALSE(decode_hello(payload, protocol_version).ok());
@@ -113,13 +113,13 @@ TEST(RendezvousMessages, refused_keeps_code_and_text_and_is_never_ok) {
   EXPECT_EQ(decode_refused(bad_code.view()).code(), Code::corrupt);
 }
 
-TEST(RendezvousMessages, refused_cuts_a_text_that_is_too_long) {
+TEST(RendezvousMessages, refused_truncates_a_text_that_is_too_long) {
   const auto back = decode_refused(payload_of(encode_refused({Code::late, std::string(text_bytes_max + 100, 't')})));
   EXPECT_EQ(back.code(), Code::late);
   EXPECT_EQ(back.message().size(), text_bytes_max);
 }
 
-TEST(RendezvousMessages, welcome_joiner_and_joiner_gone_survive_and_refuse_cuts) {
+TEST(RendezvousMessages, welcome_joiner_and_joiner_gone_survive_encoding_and_truncated_ones_are_refused) {
   const auto welcome = payload_of(encode(Welcome{{1, 2}, library_version}));
   EXPECT_EQ(decode_welcome(welcome)->server, (PeerId{1, 2}));
   EXPECT_FALSE(decode_welcome(ByteView(welcome).first(welcome.size() - 1)).ok());
@@ -145,7 +145,7 @@ TEST(RendezvousMessages, answer_whose_roster_lacks_the_joiner_is_refused) {
   EXPECT_FALSE(decode_answer(payload_of(encode(Answer{{77, 77}, {}, make_roster(3, 2)}))).ok());
 }
 
-TEST(MessageStream, puts_messages_together_byte_by_byte) {
+TEST(MessageStream, assembles_messages_byte_by_byte) {
   MessageStream stream;
   Bytes bytes = encode(sample_hello());
   const Bytes second = encode_joiner_gone({1, 2});
@@ -159,14 +159,14 @@ TEST(MessageStream, puts_messages_together_byte_by_byte) {
   EXPECT_EQ(stream.fault(), StreamFault::none);
 }
 
-TEST(MessageStream, knows_a_unauthenticated_by_the_first_wrong_byte) {
+TEST(MessageStream, reports_a_wrong_magic_at_the_first_byte) {
   MessageStream stream;
   const Bytes one(1, std::byte{'G'});
   EXPECT_FALSE(read_one(stream, one));
   EXPECT_EQ(stream.fault(), StreamFault::magic);
 }
 
-TEST(MessageStream, refuses_a_size_over_the_limit_before_it_comes) {
+TEST(MessageStream, refuses_a_size_over_the_limit_before_the_payload_arrives) {
   MessageStream stream;
   Bytes head = encode(sample_hello());
   head.resize(envelope_bytes);
@@ -186,7 +186,7 @@ TEST(MessageStream, refuses_any_flipped_bit) {
 
 TEST(MessageStream, refuses_an_unknown_kind) {
   Bytes bytes = encode_joiner_gone({1, 2});
-  // The checksum covers the kind, so a whole message of another kind must be made by hand.
+  // The checksum covers the kind byte, so the fault may be `checksum` instead of `kind`.
   MessageStream good;
   ASSERT_TRUE(read_one(good, bytes));
   for (const uint8_t kind : {0, 8, 255}) {
@@ -197,7 +197,7 @@ TEST(MessageStream, refuses_an_unknown_kind) {
   }
 }
 
-TEST(MessageStream, says_nothing_more_after_a_fault) {
+TEST(MessageStream, returns_no_message_after_a_fault) {
   MessageStream stream;
   EXPECT_FALSE(read_one(stream, Bytes(4, std::byte{0})));
   EXPECT_FALSE(read_one(stream, encode(sample_hello())));
@@ -215,7 +215,7 @@ TEST(MessageStream, random_bytes_never_make_a_message) {
   }
 }
 
-TEST(GuessProgram, names_what_people_run) {
+TEST(GuessProgram, names_common_programs) {
   const auto guess = [](std::string_view text) {
     return guess_program(ByteView(reinterpret_cast<const std::byte*>(text.data()), text.size()));
   };
@@ -224,7 +224,7 @@ TEST(GuessProgram, names_what_people_run) {
   EXPECT_EQ(guess("SSH-2.0-OpenSSH"), "an SSH server");
   EXPECT_EQ(guess(std::string_view("\x15\x03\x01", 3)), "a TLS program");
   EXPECT_EQ(guess(std::string_view("\x01\x02", 2)), "an unknown program (its first bytes: 01 02)");
-  EXPECT_EQ(guess(""), "a program that said nothing");
+  EXPECT_EQ(guess(""), "a program that sent nothing");
 }
 
 }  // namespace

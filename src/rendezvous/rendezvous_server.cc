@@ -2,22 +2,25 @@
 
 #include <algorithm>
 
+#include "base/concat.h"
+
 namespace unisono::rendezvous {
 
 namespace {
 
-// The answer to HTTP clients, for people with a browser or curl. An unauthenticated peer gets nothing else.
+// The answer to an HTTP client. It is meant for a person who uses a browser or curl. Other peers that do not authenticate get
+// no answer.
 constexpr std::string_view http_reply =
     "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis is the rendezvous port of a Unisono "
     "job.\n";
 
 std::string describe(const Hello& hello, const std::string& from) {
-  const std::string where = "host " + hello.host + ", pid " + std::to_string(hello.pid) + ", from " + from;
+  const std::string where = concat("host ", hello.host, ", pid ", hello.pid, ", from ", from);
   if (hello.protocol != protocol_version) return where;
   switch (hello.role) {
-    case Role::member: return "rank " + std::to_string(hello.member.rank) + " (" + where + ")";
+    case Role::member: return concat("rank ", hello.member.rank, " (", where, ")");
     case Role::joiner: return "joiner (" + where + ")";
-    case Role::attending_member: return "attending rank " + std::to_string(hello.member.rank) + " (" + where + ")";
+    case Role::attending_member: return concat("attending rank ", hello.member.rank, " (", where, ")");
   }
   return where;
 }
@@ -39,7 +42,7 @@ void Server::connected(Connection connection, std::string from, Nanos now) {
   if (crowded) {
     ++counters_.crowded;
     refuse(connection,
-           {Code::unavailable, "the rendezvous server has " + std::to_string(peers_.size() - 1) + " connections, its maximum"});
+           {Code::unavailable, concat("the rendezvous server has ", peers_.size() - 1, " connections, its maximum")});
   }
 }
 
@@ -48,7 +51,7 @@ void Server::received(Connection connection, ByteView bytes, Nanos now) {
   if (it == peers_.end() || it->second.kind == Peer::Kind::closing) return;
   it->second.stream.append(bytes);
   for (;;) {
-    auto& peer = it->second;  // handlers erase no peer; only disconnected() does
+    auto& peer = it->second;  // Handlers do not erase peers, so the reference stays valid. Only disconnected() erases them.
     if (peer.kind == Peer::Kind::closing) return;
     const auto message = peer.stream.next(peer.kind == Peer::Kind::attending_member ? message_bytes_max : hello_bytes_max);
     if (!message) {
@@ -62,10 +65,12 @@ void Server::received(Connection connection, ByteView bytes, Nanos now) {
 void Server::on_fault(Connection connection, Peer& peer) {
   const bool http = guess_program(peer.stream.start()) == "an HTTP client";
   ++(http ? counters_.http : counters_.garbage);
-  say(ServerEvent::Kind::refused, peer.job,
+  report_event(
+      ServerEvent::Kind::refused, peer.job,
       peer.from + ": " + (http ? "an HTTP client" : std::string("not our protocol (") + name(peer.stream.fault()) + ")"));
   if (peer.kind != Peer::Kind::unauthenticated) {
-    refuse(connection, {Code::corrupt, std::string("the stream broke at the rendezvous server: ") + name(peer.stream.fault())});
+    refuse(connection,
+           {Code::corrupt, std::string("the rendezvous server received malformed data: ") + name(peer.stream.fault())});
     return;
   }
   peer.kind = Peer::Kind::closing;
@@ -82,28 +87,32 @@ void Server::on_message(Connection connection, Peer& peer, const Message& messag
     }
     return on_hello(connection, peer, *hello, now);
   }
+  const bool has_table = peer.kind == Peer::Kind::linking || peer.kind == Peer::Kind::attending_member;
+  if (has_table && (message.kind == Kind::joined || message.kind == Kind::failed))
+    return on_join_ended(connection, peer, message);
   const auto job = jobs_.find(peer.job);
   if (message.kind == Kind::answer && peer.kind == Peer::Kind::attending_member && job != jobs_.end()) {
     auto answer = decode_answer(message.payload);
     if (!answer.ok()) return refuse(connection, answer.status());
     return on_answer(job->second, *answer);
   }
-  refuse(connection, {Code::corrupt, "message of kind " + std::to_string(static_cast<int>(message.kind)) +
-                                         " is not expected by a rendezvous server"});
+  refuse(connection, {Code::corrupt,
+                      concat("message of kind ", static_cast<int>(message.kind), " is not expected by a rendezvous server")});
 }
 
 void Server::on_hello(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
   if (hello.protocol != protocol_version) {
-    return turn_away(
+    return refuse_process(
         connection, hello,
-        {Code::unsupported, "this process runs " + version_text(hello) + "; the rendezvous server, " + settings_.label +
-                                ", runs unisono " + library_version + ", protocol " + std::to_string(protocol_version)});
+        {Code::unsupported, concat("this process runs ", version_text(hello), "; the rendezvous server, ", settings_.label,
+                                   ", runs unisono ", library_version, ", protocol ", protocol_version)});
   }
   if (!settings_.only_job.empty() && hello.job != settings_.only_job) {
-    return turn_away(connection, hello,
-                     {Code::invalid, "this process belongs to job '" + hello.job + "', but " + settings_.label +
-                                         " serves job '" + settings_.only_job +
-                                         "' at this address: two jobs need two ports (or a standalone `unisono rendezvous`)"});
+    return refuse_process(
+        connection, hello,
+        {Code::invalid, "this process belongs to job '" + hello.job + "', but " + settings_.label + " serves job '" +
+                            settings_.only_job +
+                            "' at this address: two jobs need two ports (or a standalone `unisono rendezvous`)"});
   }
   const bool again = peer.kind == Peer::Kind::attending_member && hello.role == Role::attending_member && hello.job == peer.job;
   if (peer.kind != Peer::Kind::unauthenticated && !again)
@@ -118,49 +127,53 @@ void Server::on_hello(Connection connection, Peer& peer, const Hello& hello, Nan
 void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
   Job* job = make_job(hello.job);
   if (job == nullptr)
-    return turn_away(connection, hello,
-                     {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, its maximum"});
+    return refuse_process(connection, hello,
+                          {Code::unavailable, concat("the rendezvous server has ", jobs_.size(), " jobs, its maximum")});
   if (job->phase == Job::Phase::failed) {
-    ++job->told;
-    return turn_away(connection, hello, job->verdict);
+    ++job->notified_count;
+    return refuse_process(connection, hello, job->failure);
   }
   if (job->phase == Job::Phase::running) {
-    return turn_away(connection, hello,
-                     {Code::invalid, "job '" + hello.job + "' is running already, since " + seconds_text(now - job->since) +
-                                         ", attended by " + label(job->attending.member) + "; " + label(hello.member) +
-                                         " can be taken in with join_running, or start a job of another name"});
+    return refuse_process(
+        connection, hello,
+        {Code::invalid, "job '" + hello.job + "' is running already, since " + seconds_text(now - job->since) +
+                            ", attended by " + label(job->attending.member) + "; " + label(hello.member) +
+                            " can join with join_running, or start a job with another name"});
   }
-  const auto verdict = job->judge(hello);
-  switch (verdict.kind) {
-    case Verdict::Kind::refuse: return turn_away(connection, hello, verdict.why);
-    case Verdict::Kind::fail_all:
-      fail(*job, verdict.why, now);
-      ++job->told;
-      turn_away(connection, hello, verdict.why);
+  const auto decision = job->decide(hello);
+  switch (decision.kind) {
+    case Decision::Kind::refuse: return refuse_process(connection, hello, decision.why);
+    case Decision::Kind::fail_all:
+      fail(*job, decision.why, now);
+      ++job->notified_count;
+      refuse_process(connection, hello, decision.why);
       return drop_if_idle(hello.job);
-    case Verdict::Kind::replace:
-      job->remove(verdict.replaced);
-      refuse(verdict.replaced, {Code::unavailable, "replaced by a newer connection of the same process"});
+    case Decision::Kind::replace:
+      job->remove(decision.replaced);
+      refuse(decision.replaced, {Code::unavailable, "replaced by a newer connection of the same process"});
       break;
-    case Verdict::Kind::accept: break;
+    case Decision::Kind::accept: break;
   }
   job->add(connection, hello, now);
   peer.kind = Peer::Kind::member;
   peer.job = hello.job;
   peer.deadline = never;
   send(connection, encode(Welcome{settings_.identity, library_version}));
-  say(ServerEvent::Kind::registered, hello.job,
-      describe(hello, peer.from) + ", " + std::to_string(job->members().size()) + " of " + std::to_string(hello.world_size));
+  report_event(ServerEvent::Kind::registered, hello.job,
+               concat(describe(hello, peer.from), ", ", job->members().size(), " of ", hello.world_size));
   if (job->complete()) form(*job, now);
 }
 
 void Server::form(Job& job, Nanos now) {
   const Roster roster = job.form(settings_.make_key());
   const auto table = std::make_shared<const Bytes>(encode_table(roster));
+  ++formations_;
   for (const auto& [rank, registration] : job.members()) {
     auto& peer = peers_.at(registration.connection);
-    peer.kind = rank == 0 ? Peer::Kind::attending_member : Peer::Kind::closing;
-    send_shared(registration.connection, table, rank != 0);
+    peer.kind = rank == 0 ? Peer::Kind::attending_member : Peer::Kind::linking;
+    peer.formation = formations_;
+    peer.label = label(registration.hello.member);
+    send_shared(registration.connection, table, false);
   }
   const auto& first = job.members().at(0);
   job.phase = Job::Phase::running;
@@ -169,32 +182,65 @@ void Server::form(Job& job, Nanos now) {
   job.attending.epoch = roster.epoch;
   job.attending.key = roster.key;
   job.since = now;
-  job.forget_members();
-  say(ServerEvent::Kind::formed, job.name(), std::to_string(roster.members.size()) + " ranks");
+  job.clear_members();
+  report_event(ServerEvent::Kind::formed, job.name(), concat(roster.members.size(), " ranks"));
   announce(job);
 }
 
 void Server::fail(Job& job, const Status& why, Nanos now) {
   for (const auto& [rank, registration] : job.members()) {
     refuse(registration.connection, why);
-    ++job.told;
+    ++job.notified_count;
   }
-  job.forget_members();
-  job.phase = settings_.keep_verdicts ? Job::Phase::failed : Job::Phase::idle;
-  job.verdict = why;
+  job.clear_members();
+  job.phase = settings_.keep_failures ? Job::Phase::failed : Job::Phase::idle;
+  job.failure = why;
   job.since = now;
-  say(ServerEvent::Kind::failed, job.name(), why.message());
+  report_event(ServerEvent::Kind::failed, job.name(), why.message());
+}
+
+void Server::fail_job(const std::string& name, const Status& why, Nanos now) {
+  Job* job = make_job(name);
+  if (job != nullptr && (job->phase == Job::Phase::idle || job->phase == Job::Phase::forming)) fail(*job, why, now);
+}
+
+void Server::on_join_ended(Connection connection, Peer& peer, const Message& message) {
+  if (peer.formation == 0) return;  // Another member has failed before. This member has been told.
+  if (message.kind == Kind::failed) {
+    const auto why = decode_refused(message.payload);
+    end_formation(peer, {why.code(), peer.label + " could not join: " + why.message()});
+    if (peer.kind == Peer::Kind::attending_member) return send(connection, encode_failed(why));
+    return refuse(connection, why);
+  }
+  peer.formation = 0;
+  if (peer.kind != Peer::Kind::linking) return;
+  peer.kind = Peer::Kind::closing;
+  send_shared(connection, nullptr, true);
+}
+
+// A member has the table, and its join has failed. Tells all members whose joins have not ended, because the group cannot form
+// without it. Otherwise each of them would wait for its own deadline.
+void Server::end_formation(const Peer& by, const Status& why) {
+  const auto formation = by.formation;
+  for (auto& [connection, peer] : peers_) {
+    if (peer.formation != formation) continue;
+    peer.formation = 0;
+    // The attending member stays connected, because its join may have succeeded meanwhile.
+    if (peer.kind == Peer::Kind::attending_member && &peer != &by) send(connection, encode_failed(why));
+    else if (&peer != &by) refuse(connection, why);
+  }
+  report_event(ServerEvent::Kind::failed, by.job, why.message());
 }
 
 void Server::on_joiner(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
   Job* job = make_job(hello.job);
   if (job == nullptr)
-    return turn_away(connection, hello,
-                     {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, its maximum"});
+    return refuse_process(connection, hello,
+                          {Code::unavailable, concat("the rendezvous server has ", jobs_.size(), " jobs, its maximum")});
   if (job->joiners.size() >= settings_.joiners_max) {
-    return turn_away(connection, hello,
-                     {Code::unavailable, "job '" + hello.job + "' has " + std::to_string(job->joiners.size()) +
-                                             " processes waiting to join, its maximum"});
+    return refuse_process(connection, hello,
+                          {Code::unavailable, concat("job '", hello.job, "' has ", job->joiners.size(),
+                                                     " processes waiting to join, its maximum")});
   }
   if (const auto before = job->joiners.find(hello.member.id); before != job->joiners.end()) {
     refuse(before->second.connection, {Code::unavailable, "replaced by a newer connection of the same process"});
@@ -208,49 +254,49 @@ void Server::on_joiner(Connection connection, Peer& peer, const Hello& hello, Na
   peer.id = hello.member.id;
   peer.deadline = never;
   send(connection, encode(Welcome{settings_.identity, library_version}));
-  say(ServerEvent::Kind::joiner, hello.job, describe(hello, peer.from));
+  report_event(ServerEvent::Kind::joiner, hello.job, describe(hello, peer.from));
   announce(*job);
 }
 
-// Announces every new joiner to the attending rank, and refuses those that run another version.
+// Announces every new joiner to the attending rank. Refuses joiners that have another version.
 void Server::announce(Job& job) {
   if (job.phase != Job::Phase::running || job.attending_member == 0) return;
-  std::vector<PeerId> unfit;
+  std::vector<PeerId> incompatible;
   for (auto& [id, joiner] : job.joiners) {
     if (joiner.hello.version != job.attending.version) {
-      unfit.push_back(id);
+      incompatible.push_back(id);
     } else if (!joiner.announced) {
       joiner.announced = true;
       send(job.attending_member, encode_joiner(joiner.hello.member));
     }
   }
-  for (const auto& id : unfit) {
+  for (const auto& id : incompatible) {
     const auto joiner = job.joiners.extract(id).mapped();
-    turn_away(joiner.connection, joiner.hello,
-              {Code::unsupported, "this process runs " + version_text(joiner.hello) + ", but job '" + job.name() + "' runs " +
-                                      version_text(job.attending)});
+    refuse_process(joiner.connection, joiner.hello,
+                   {Code::unsupported, "this process runs " + version_text(joiner.hello) + ", but job '" + job.name() +
+                                           "' runs " + version_text(job.attending)});
   }
 }
 
 void Server::on_attender(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
   Job* job = make_job(hello.job);
   if (job == nullptr)
-    return turn_away(connection, hello,
-                     {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, its maximum"});
+    return refuse_process(connection, hello,
+                          {Code::unavailable, concat("the rendezvous server has ", jobs_.size(), " jobs, its maximum")});
   if (job->phase == Job::Phase::forming) {
-    return turn_away(connection, hello,
-                     {Code::invalid, "job '" + hello.job + "' is being formed anew; the running group of " +
-                                         label(hello.member) + " cannot be attended here"});
+    return refuse_process(connection, hello,
+                          {Code::invalid, "job '" + hello.job + "' is forming a new group; the running group of " +
+                                              label(hello.member) + " cannot attend this rendezvous"});
   }
   const bool rival = job->phase == Job::Phase::running && job->attending_member != connection;
   if (rival && (hello.key != job->attending.key || hello.epoch <= job->attending.epoch)) {
-    return turn_away(connection, hello,
-                     {Code::invalid, "job '" + hello.job + "' is attended already, by " + label(job->attending.member) +
-                                         " at epoch " + std::to_string(job->attending.epoch)});
+    return refuse_process(connection, hello,
+                          {Code::invalid, concat("job '", hello.job, "' already has an attending rank: ",
+                                                 label(job->attending.member), " at epoch ", job->attending.epoch)});
   }
   if (rival)
-    refuse(job->attending_member, {Code::peer_lost, "job '" + hello.job + "' is attended by " + label(hello.member) +
-                                                        " at epoch " + std::to_string(hello.epoch) + " now"});
+    refuse(job->attending_member, {Code::peer_lost, concat("job '", hello.job, "' is attended by ", label(hello.member),
+                                                           " at epoch ", hello.epoch, " now")});
   if (peer.kind != Peer::Kind::attending_member) {
     send(connection, encode(Welcome{settings_.identity, library_version}));
     for (auto& [id, joiner] : job->joiners) joiner.announced = false;
@@ -267,7 +313,7 @@ void Server::on_attender(Connection connection, Peer& peer, const Hello& hello, 
 
 void Server::on_answer(Job& job, const Answer& answer) {
   const auto it = job.joiners.find(answer.joiner);
-  if (it == job.joiners.end()) return;  // the joiner is gone meanwhile
+  if (it == job.joiners.end()) return;  // The joiner has gone away meanwhile.
   const auto connection = it->second.connection;
   job.joiners.erase(it);
   if (!answer.status.ok()) return refuse(connection, answer.status);
@@ -280,25 +326,26 @@ void Server::disconnected(Connection connection, Nanos now) {
   if (it == peers_.end()) return;
   const Peer peer = std::move(it->second);
   peers_.erase(it);
+  if (peer.formation != 0) end_formation(peer, {Code::peer_lost, peer.label + " has ended while the group formed"});
   const auto found = jobs_.find(peer.job);
   if (found == jobs_.end()) return;
   Job& job = found->second;
   if (job.remove(connection)) {
-    say(ServerEvent::Kind::ended, peer.job, peer.from + " left before the group was formed");
+    report_event(ServerEvent::Kind::ended, peer.job, peer.from + " left before the group had formed");
     if (job.members().empty()) job.phase = Job::Phase::idle;
   }
-  take_back_joiner(job, connection, peer.id);
+  withdraw_joiner(job, connection, peer.id);
   if (job.attending_member == connection) {
     job.attending_member = 0;
     job.phase = Job::Phase::idle;
     for (auto& [id, waiting] : job.joiners) waiting.announced = false;
-    say(ServerEvent::Kind::ended, peer.job, "the attending rank left, " + label(job.attending.member));
+    report_event(ServerEvent::Kind::ended, peer.job, "the attending rank left, " + label(job.attending.member));
   }
   drop_if_idle(peer.job);
 }
 
-// The joiner does not want to join any more, whatever happens to its connection.
-void Server::take_back_joiner(Job& job, Connection connection, const PeerId& id) {
+// Removes a joiner that no longer wants to join. Its connection may stay open.
+void Server::withdraw_joiner(Job& job, Connection connection, const PeerId& id) {
   const auto joiner = job.joiners.find(id);
   if (joiner == job.joiners.end() || joiner->second.connection != connection) return;
   if (joiner->second.announced && job.attending_member != 0) send(job.attending_member, encode_joiner_gone(id));
@@ -310,7 +357,8 @@ void Server::woke(Nanos now) {
     if (peer.kind != Peer::Kind::unauthenticated || peer.deadline > now) continue;
     ++counters_.silent;
     peer.kind = Peer::Kind::closing;
-    say(ServerEvent::Kind::refused, "", peer.from + ": said nothing for " + seconds_text(settings_.unauthenticated_timeout));
+    report_event(ServerEvent::Kind::refused, "",
+                 peer.from + ": sent nothing for " + seconds_text(settings_.unauthenticated_timeout));
     send_shared(connection, nullptr, true);
   }
   std::vector<std::string> touched;
@@ -319,15 +367,15 @@ void Server::woke(Nanos now) {
       fail(job, job.missing(now), now);
       touched.push_back(name);
     }
-    std::vector<PeerId> tired;
+    std::vector<PeerId> expired;
     for (const auto& [id, joiner] : job.joiners) {
-      if (joiner.deadline <= now) tired.push_back(id);
+      if (joiner.deadline <= now) expired.push_back(id);
     }
-    for (const auto& id : tired) {
+    for (const auto& id : expired) {
       const auto joiner = job.joiners.at(id);
       const std::string state = job.phase == Job::Phase::running
-                                    ? "is running (attended by " + label(job.attending.member) + ", epoch " +
-                                          std::to_string(job.attending.epoch) + ") but was not re-formed"
+                                    ? concat("is running (attended by ", label(job.attending.member), ", epoch ",
+                                             job.attending.epoch, ") but was not re-formed")
                                     : "has no running group at this rendezvous";
       refuse(joiner.connection, {Code::late, "job '" + name + "' " + state + " while this process waited to join for " +
                                                  seconds_text(joiner.hello.remaining_ms * millisecond)});
@@ -377,20 +425,21 @@ void Server::send_shared(Connection to, std::shared_ptr<const Bytes> bytes, bool
 void Server::refuse(Connection to, const Status& why) {
   const auto it = peers_.find(to);
   if (it == peers_.end()) return;
-  if (const auto job = jobs_.find(it->second.job); job != jobs_.end()) take_back_joiner(job->second, to, it->second.id);
+  if (const auto job = jobs_.find(it->second.job); job != jobs_.end()) withdraw_joiner(job->second, to, it->second.id);
   it->second.kind = Peer::Kind::closing;
   send_shared(to, std::make_shared<const Bytes>(encode_refused(why)), true);
 }
 
-void Server::turn_away(Connection to, const Hello& hello, const Status& why) {
+void Server::refuse_process(Connection to, const Hello& hello, const Status& why) {
   ++counters_.refused;
   const auto it = peers_.find(to);
-  const std::string who = describe(hello, it == peers_.end() ? std::string("?") : it->second.from);
-  say(ServerEvent::Kind::refused, hello.job, who + ": " + why.message());
-  // Missing ranks are often among the refused processes, so the job's error names those, too.
+  const std::string process_text = describe(hello, it == peers_.end() ? std::string("?") : it->second.from);
+  report_event(ServerEvent::Kind::refused, hello.job, process_text + ": " + why.message());
+  // The error of the job lists the refused process, because a rank is often missing for the reason that its process was
+  // refused.
   const auto job = jobs_.find(settings_.only_job.empty() ? hello.job : settings_.only_job);
   if (job != jobs_.end())
-    job->second.note((hello.job == job->first ? "" : "job '" + hello.job + "', ") + who + ": " + name(why.code()));
+    job->second.note((hello.job == job->first ? "" : "job '" + hello.job + "', ") + process_text + ": " + name(why.code()));
   refuse(to, why);
 }
 

@@ -1,9 +1,10 @@
-// The rendezvous server as a state machine: connections and bytes are inputs, bytes are outputs, time is an argument. No
-// sockets.
+// The rendezvous server, as a state machine without sockets. Its inputs are connections, received bytes and the time; its
+// outputs are bytes to send.
 //
-// Serves one job (inside rank 0) or any number of them (standalone). An unauthenticated peer can do little: connections, jobs,
-// joiners and message sizes have limits. A connection without a hello after unauthenticated_timeout is dropped. Bytes of
-// another protocol end the connection and are counted. When a connection ends, its rank is free again.
+// Inside rank 0, it serves one job. As a standalone server, it serves any number of jobs. The numbers of connections, jobs and
+// joiners and the sizes of messages are limited, so a peer that is not authenticated can do little harm. If no hello arrives on
+// a connection within `unauthenticated_timeout`, the connection is dropped. If bytes of another protocol arrive, the connection
+// ends and is counted. When a connection ends, its rank is free again.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +23,23 @@ namespace unisono::rendezvous {
 
 struct ServerSettings {
   PeerId identity = {};
-  std::string only_job = {};                 // empty: any job
-  std::string label = {};                    // names this server: "rank 0 (host a, pid 1)"
-  std::function<RosterKey()> make_key = {};  // from the operating system's random source
-  bool keep_verdicts = false;                // late members of a failed job get the same error (for a server of one run)
+  std::string only_job = {};                 // empty: the server accepts all jobs
+  std::string label = {};                    // describes this server in messages: "rank 0 (host a, pid 1)"
+  std::function<RosterKey()> make_key = {};  // It must use the operating system's source of random numbers.
+  // true: if a job has failed, members that come later get the job's error. This is for a server that serves a single run.
+  bool keep_failures = false;
   Nanos unauthenticated_timeout = 5 * second;
-  size_t connections_max = 2 * world_size_max;  // a world, and as many again for other jobs or unauthenticated peers
+  // This is enough for all ranks of the largest world, and for as many other connections.
+  size_t connections_max = 2 * world_size_max;
   size_t jobs_max = 1024;
-  size_t joiners_max = 256;  // per job: the most that one re-forming admits
+  size_t joiners_max = 256;  // A job may have this many joiners. One re-forming does not admit more.
 };
 
-// Bytes for a connection, then perhaps its orderly end. Many connections may share one table.
+// Bytes that must be sent on the connection `to`. If `close` is set, the connection must be closed afterwards. The bytes are
+// shared, because all members of a job receive the same roster.
 struct ServerSend {
   Connection to = 0;
-  std::shared_ptr<const Bytes> bytes;  // null: no bytes
+  std::shared_ptr<const Bytes> bytes;  // null: there is nothing to send
   bool close = false;
 };
 
@@ -48,39 +52,46 @@ struct ServerEvent {
 
 struct ServerCounters {
   uint64_t connections = 0;
-  uint64_t garbage = 0;  // bytes of another protocol
-  uint64_t http = 0;     // those from an HTTP client
-  uint64_t silent = 0;   // no hello in time
-  uint64_t crowded = 0;  // over connections_max
-  uint64_t refused = 0;  // refused after a hello
+  uint64_t garbage = 0;  // connections on which malformed bytes or bytes of another protocol arrived, except HTTP
+  uint64_t http = 0;     // connections that came from an HTTP client
+  uint64_t silent = 0;   // connections on which no hello arrived in time
+  uint64_t crowded = 0;  // connections that were too many (connections_max)
+  uint64_t refused = 0;  // processes that were refused after their hello
 };
 
 class Server {
  public:
   explicit Server(ServerSettings settings) : settings_(std::move(settings)) {}
 
-  // from: the other end's address, for messages. The driver numbers connections and never uses a number again.
+  // Tells the server about a new connection. `from` is the address of the peer, for use in messages. The driver (the owner of
+  // the sockets) must never use a connection number again.
   void connected(Connection connection, std::string from, Nanos now);
   void received(Connection connection, ByteView bytes, Nanos now);
   void disconnected(Connection connection, Nanos now);
   void woke(Nanos now);
   Nanos next_deadline() const;
-  // Ends all connections and sends them this reason.
+  // Ends the job with this error, unless its group has formed: all its members get the error, also those that come later.
+  void fail_job(const std::string& name, const Status& why, Nanos now);
+  // Sends the reason on all connections and closes them.
   void shut_down(const Status& why, Nanos now);
 
   std::vector<ServerSend> take_sends() { return std::exchange(sends_, {}); }
   std::vector<ServerEvent> take_events() { return std::exchange(events_, {}); }
   const ServerCounters& counters() const { return counters_; }
-  // The job, if the server has it.
+  // Returns a job. Returns null if the server does not have it.
   const Job* job(const std::string& name) const;
 
  private:
   struct Peer {
-    enum class Kind : uint8_t { unauthenticated, member, joiner, attending_member, closing };
+    enum class Kind : uint8_t { unauthenticated, member, linking, joiner, attending_member, closing };
     Kind kind = Kind::unauthenticated;
     std::string from;
     std::string job;
-    PeerId id;  // joiner
+    PeerId id;  // used by joiners
+    // Used by members that have the table, until their join has ended: which forming of a group they belong to (0: none), and
+    // what they are called in messages.
+    uint64_t formation = 0;
+    std::string label;
     Nanos deadline = never;
     MessageStream stream;
   };
@@ -94,6 +105,8 @@ class Server {
   void on_answer(Job& job, const Answer& answer);
   void form(Job& job, Nanos now);
   void fail(Job& job, const Status& why, Nanos now);
+  void on_join_ended(Connection connection, Peer& peer, const Message& message);
+  void end_formation(const Peer& by, const Status& why);
   void announce(Job& job);
   Job* make_job(const std::string& name);
   void drop_if_idle(const std::string& name);
@@ -101,9 +114,9 @@ class Server {
   void send(Connection to, Bytes bytes);
   void send_shared(Connection to, std::shared_ptr<const Bytes> bytes, bool close);
   void refuse(Connection to, const Status& why);
-  void take_back_joiner(Job& job, Connection connection, const PeerId& id);
-  void turn_away(Connection to, const Hello& hello, const Status& why);
-  void say(ServerEvent::Kind kind, const std::string& job, std::string text) {
+  void withdraw_joiner(Job& job, Connection connection, const PeerId& id);
+  void refuse_process(Connection to, const Hello& hello, const Status& why);
+  void report_event(ServerEvent::Kind kind, const std::string& job, std::string text) {
     events_.push_back({kind, job, std::move(text)});
   }
 
@@ -113,6 +126,7 @@ class Server {
   std::vector<ServerSend> sends_;
   std::vector<ServerEvent> events_;
   ServerCounters counters_;
+  uint64_t formations_ = 0;  // how many groups have got their tables
 };
 
 }  // namespace unisono::rendezvous

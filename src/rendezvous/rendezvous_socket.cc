@@ -1,18 +1,13 @@
 #include "rendezvous/rendezvous_socket.h"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/random.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <chrono>
 #include <optional>
 
-#include "base/random.h"
+#include "base/concat.h"
 #include "net/tcp_socket.h"
 #include "rendezvous/rendezvous_client.h"
 #include "rendezvous/rendezvous_server.h"
@@ -28,57 +23,19 @@ using rendezvous::Client;
 using rendezvous::Hello;
 using rendezvous::Role;
 
-constexpr Nanos server_grace = second;            // after the deadline, for a server to report the missing ranks
-constexpr Nanos verdict_time = second;            // how long rank 0 still tells late ranks why there is no group
-constexpr Nanos answer_time = 50 * millisecond;   // for answer_joiner to hand its bytes to the kernel
-constexpr Nanos goodbye_time = 50 * millisecond;  // for close to hand its bytes to the kernel
-constexpr uint32_t ignored_max = 3;               // connections that a program at a taken port may end without an answer
-
-Status random_bytes(void* out, size_t size) {
-  auto* at = static_cast<char*>(out);
-  while (size > 0) {
-    const auto count = getrandom(at, size, 0);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return {Code::internal, "getrandom: " + error_text(errno)};
-    at += count;
-    size -= static_cast<size_t>(count);
-  }
-  return {};
-}
+constexpr Nanos server_grace = second;  // After the deadline, a server gets this much more time to report the missing ranks.
+// After a failure, rank 0 serves for this long, so that late ranks can learn the reason.
+constexpr Nanos failure_time = second;
+// If rank 0 could not accept connections for this long, because it has no free descriptor, the job fails.
+constexpr Nanos exhausted_time = second / 2;
+constexpr Nanos answer_time = 50 * millisecond;   // answer_joiner() takes at most this long to pass its bytes to the kernel.
+constexpr Nanos reason_time = second / 4;         // failed() waits at most this long for what the server says.
+constexpr Nanos epoll_pause = second;             // If no descriptor is free for an epoll set, this process tries again then.
+constexpr Nanos goodbye_time = 50 * millisecond;  // close() takes at most this long to pass its bytes to the kernel.
+// If another program has the port and does not answer on this many connections, it does not count as a rendezvous server.
+constexpr uint32_t ignored_max = 3;
 
 }  // namespace
-
-Result<PeerId> random_peer_id() {
-  PeerId id;
-  if (auto status = random_bytes(&id, sizeof(id)); !status.ok()) return status;
-  return id;
-}
-
-std::string this_host_name() {
-  std::array<char, host_bytes_max + 1> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
-  return name.data();
-}
-
-uint64_t this_machine() {
-  std::array<char, 36> boot{};
-  const Descriptor file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
-  if (!file.open() || read(file.get(), boot.data(), boot.size()) != static_cast<ssize_t>(boot.size())) return 0;
-  uint64_t hash = 0;
-  for (const char c : boot) hash = mix64(hash ^ static_cast<unsigned char>(c));
-  return std::max<uint64_t>(hash, 1);
-}
-
-Nanos monotonic_now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-RosterKey random_roster_key() {
-  RosterKey key{};
-  // Without a random source the key is zero, and the group still works: the key only keeps unauthenticated peers apart.
-  (void)random_bytes(key.data(), key.size());
-  return key;
-}
 
 struct RendezvousSession::State {
   State(const ResolvedOptions& o, PeerId id, MemberRecord r) : options(o), self(id), record(std::move(r)) {}
@@ -86,20 +43,26 @@ struct RendezvousSession::State {
   const ResolvedOptions options;
   const PeerId self;
   const MemberRecord record;
-  PeerId server_identity;  // of our own server
-  Descriptor epoll;        // server, dialer and timer together; wait_handle() returns it
-  Descriptor timer;
+  PeerId server_identity;  // the identity of the server that this process runs
+  // It watches the server and the dialer. wait_handle() returns it. A process that has the table and does not attend the
+  // rendezvous needs neither of them, and closes it.
+  Descriptor epoll;
+  Nanos open_again = never;  // when to try again to open it
   std::unique_ptr<SocketServer> server;
   std::optional<Client> client;
   std::optional<Dialer> dialer;
-  std::string taken;          // why we could not serve, if another program listens at our port
-  uint32_t served_round = 0;  // the dialer's round in which we last tried to serve
-  bool keep_serving = false;  // attending after rank 0 was lost: open the server again when nobody answers
+  // If this process attends its own server, this is the number of its connection there, which has no socket (make_local).
+  std::optional<uint64_t> local;
+  // If another program listens at the port, this text says so, and this process cannot serve there. Otherwise it is empty.
+  std::string taken;
+  Status exhausted;           // the error if the server had no free descriptor for other ranks
+  uint32_t served_round = 0;  // the value of dialer->rounds() when this process last tried to serve
+  bool keep_serving = false;  // It is set by attend(). If no server answers at the port, this process serves there again.
   bool closed = false;
 
   bool here() const { return !options.join_running && record.rank == 0; }
   bool dialing() const {
-    if (!client || closed) return false;
+    if (!client || closed || local) return false;
     const auto phase = client->phase();
     return phase != Client::Phase::met && phase != Client::Phase::refused && phase != Client::Phase::unauthenticated;
   }
@@ -107,15 +70,21 @@ struct RendezvousSession::State {
   Status try_serve();
   void stop_serving();
   void start_dialing(Nanos deadline);
+  bool open_epoll(Nanos now);
+  void send(const Bytes& bytes, Nanos now);
+  bool flushed() const;
   void pump(Nanos now);
-  void set_timer(Nanos now);
+  void move_local(Nanos now);
+  void release_descriptors();
   void wait(Nanos now, Nanos until);
   Nanos next_deadline() const;
   Status check_own_server();
-  Status verdict(Nanos now, Nanos deadline);
+  Status meet_error(Nanos now, Nanos deadline);
   Status too_late(Nanos now) const;
+  void check_descriptors(Nanos now);
+  std::string itself_text() const;
   void drain(Nanos until);
-  std::string place() const { return options.rendezvous.to_string(); }
+  std::string address_text() const { return options.rendezvous.to_string(); }
 };
 
 Hello RendezvousSession::State::hello() const {
@@ -130,12 +99,13 @@ Hello RendezvousSession::State::hello() const {
   return hello;
 }
 
-// Opens the server. Also ok if another program listens there: it may be a standalone server, and dialling will show that.
+// Opens the server. Returns ok even if another program listens at the port, because this may be a standalone server. The dialer
+// will find that out.
 Status RendezvousSession::State::try_serve() {
   auto listening = options.listen_fd >= 0 ? Listening::adopt(options.listen_fd) : Listening::open(options.rendezvous);
   if (!listening.ok()) {
     if (listening.status().code() != Code::unavailable)
-      return {listening.status().code(), place() + ": " + listening.status().message()};
+      return {listening.status().code(), address_text() + ": " + listening.status().message()};
     taken = listening.status().message();
     return {};
   }
@@ -144,56 +114,86 @@ Status RendezvousSession::State::try_serve() {
   settings.only_job = options.job;
   settings.label = label(record);
   settings.make_key = random_roster_key;
-  settings.keep_verdicts = true;
-  auto made = SocketServer::make(std::move(*listening), std::move(settings));
+  settings.keep_failures = true;
+  auto made = SocketServer::make(std::move(*listening), std::move(settings), epoll.get());
   if (!made.ok()) return made.status();
   server = std::move(*made);
   taken.clear();
-  if (!watch(epoll.get(), server->wait_handle(), EPOLLIN, 0))
-    return {Code::unavailable, "rendezvous: epoll: " + error_text(errno)};
   return {};
 }
 
-void RendezvousSession::State::stop_serving() {
-  if (!server) return;
-  unwatch(epoll.get(), server->wait_handle());
-  server.reset();
+void RendezvousSession::State::stop_serving() { server.reset(); }
+
+void RendezvousSession::State::start_dialing(Nanos deadline) { client.emplace(hello(), deadline); }
+
+// Opens what dialing needs. Returns false if no descriptor is free.
+bool RendezvousSession::State::open_epoll(Nanos now) {
+  open_again = never;
+  if (!epoll.open()) epoll = Descriptor(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.open()) {
+    open_again = now + epoll_pause;
+    return false;
+  }
+  if (!dialer) {
+    dialer.emplace(options.rendezvous, *client, epoll.get());
+    served_round = 0;
+  }
+  return true;
 }
 
-void RendezvousSession::State::start_dialing(Nanos deadline) {
-  client.emplace(hello(), deadline);
-  dialer.emplace(options.rendezvous, *client, epoll.get());
+void RendezvousSession::State::send(const Bytes& bytes, Nanos now) {
+  if (local) server->receive_local(*local, bytes, now);
+  else if (dialer) dialer->send(bytes, now);
+}
+
+bool RendezvousSession::State::flushed() const { return (!dialer || dialer->flushed()) && (!server || server->flushed()); }
+
+// When this process attends its own server, it gives up the connection to it, which takes two descriptors. (It dials first,
+// because only a connection shows whether the address leads to this process.) Then takes what the server sends to it.
+void RendezvousSession::State::move_local(Nanos now) {
+  const bool own = server && client->phase() == Client::Phase::attending && client->server() == server_identity;
+  if (!local && own && dialer && dialer->flushed()) {
+    const auto* job = server->machine().job(options.job);
+    const auto number = job == nullptr ? 0 : job->attending_member;
+    if (!server->make_local(number, dialer->sent_bytes(), dialer->received_bytes())) return;
+    local = number;
+    dialer->hang_up();
+  }
+  if (!local) return;
+  bool ended = false;
+  const auto bytes = server->take_local(*local, ended, now);
+  client->received(bytes, now);
+  if (!ended) return;
+  local.reset();
+  (void)client->disconnected();
+}
+
+// A process that has the table, and does not attend the rendezvous, needs no descriptor until attend().
+void RendezvousSession::State::release_descriptors() {
+  if (server || client->phase() != Client::Phase::met) return;
+  dialer.reset();
+  epoll.reset();
 }
 
 void RendezvousSession::State::pump(Nanos now) {
-  uint64_t expirations = 0;
-  if (timer.open()) (void)!read(timer.get(), &expirations, sizeof(expirations));
-  // Twice: on one host, a message from one to the other arrives at once, and the second round saves a sleep.
+  if (!client || ((dialing() || server) && !open_epoll(now))) return;
+  // If the dialer and the server are on the same host, a message between them arrives at once. The second pass handles it
+  // without a sleep in between.
   for (int i = 0; i < 2; ++i) {
     if (dialing()) dialer->poll(now);
     if (server) {
       server->poll(now);
       (void)server->machine().take_events();
     }
+    move_local(now);
   }
+  release_descriptors();
 }
 
 Nanos RendezvousSession::State::next_deadline() const {
-  Nanos deadline = dialing() ? dialer->next_deadline() : never;
+  Nanos deadline = dialing() && dialer ? dialer->next_deadline() : open_again;
   if (server) deadline = std::min(deadline, server->next_deadline());
   return deadline;
-}
-
-// Makes the epoll descriptor readable at the next deadline, for owners that watch only that descriptor.
-void RendezvousSession::State::set_timer(Nanos now) {
-  const Nanos deadline = next_deadline();
-  itimerspec when{};
-  if (deadline != never) {
-    const Nanos left = std::max<Nanos>(deadline - now, 1);  // zero would disarm it
-    when.it_value.tv_sec = left / second;
-    when.it_value.tv_nsec = left % second;
-  }
-  (void)timerfd_settime(timer.get(), 0, &when, nullptr);
 }
 
 void RendezvousSession::State::wait(Nanos now, Nanos until) {
@@ -202,27 +202,46 @@ void RendezvousSession::State::wait(Nanos now, Nanos until) {
   (void)epoll_wait(epoll.get(), &event, 1, static_cast<int>((left + millisecond - 1) / millisecond));
 }
 
-// Rank 0 serves unless another server answers at the address; then its own server would only confuse processes that found it.
+// If the client has reached the server of another process, this process stops its own server, because two servers would split
+// the job. If no server has answered, this process tries again to serve.
 Status RendezvousSession::State::check_own_server() {
   if (server && client->server() && *client->server() != server_identity) stop_serving();
   if (server || !here() || client->times_registered() > 0 || dialer->rounds() == served_round) return {};
   served_round = dialer->rounds();
-  return try_serve();  // the port was taken; the program that had it may have ended
+  return try_serve();  // The program that had the port may have ended.
 }
 
-// The reason why meeting has failed; ok while it goes on.
-Status RendezvousSession::State::verdict(Nanos now, Nanos deadline) {
+// If this process has no descriptor for its server, or for its own connection to it, ends the job for all ranks. The ranks that
+// have registered then free descriptors, so that those whose connections still wait get the reason, too.
+void RendezvousSession::State::check_descriptors(Nanos now) {
+  if (!server || !exhausted.ok()) return;
+  if (dialer->exhausted()) {
+    exhausted = {Code::unavailable, label(record) + " cannot reach its own rendezvous server: " + dialer->history(now)};
+    return server->machine().fail_job(options.job, exhausted, now);
+  }
+  if (server->exhausted_since() > now - exhausted_time) return;
+  const auto* job = server->machine().job(options.job);
+  exhausted = {Code::unavailable,
+               concat(label(record), " cannot accept the connections of the other ranks: ", server->accept_error(), "; ",
+                      job == nullptr ? 0 : job->members().size(), " of ", options.world_size, " ranks have registered")};
+  server->machine().fail_job(options.job, exhausted, now);
+}
+
+// Returns why the meeting has failed. Returns ok as long as it has not failed.
+Status RendezvousSession::State::meet_error(Nanos now, Nanos deadline) {
   if (auto status = check_own_server(); !status.ok()) return status;
+  if (!exhausted.ok()) return {exhausted.code(), address_text() + ": " + exhausted.message()};
+  if (dialer->exhausted()) return {Code::unavailable, address_text() + ": " + dialer->history(now)};
   const auto& error = client->error();
-  if (client->phase() == Client::Phase::refused) return {error.code(), place() + ": " + error.message()};
-  const std::string port = options.rendezvous.kind == RendezvousAddress::Kind::tcp
-                               ? "port " + std::to_string(options.rendezvous.port)
-                               : "the address";
+  if (client->phase() == Client::Phase::refused) return {error.code(), address_text() + ": " + error.message()};
+  const std::string port =
+      options.rendezvous.kind == RendezvousAddress::Kind::tcp ? concat("port ", options.rendezvous.port) : "the address";
   if (client->phase() == Client::Phase::unauthenticated) {
-    return {Code::unavailable, place() + ": " + port + " is taken by another program: " + error.message() + " answered there"};
+    return {Code::unavailable, address_text() + ": " + port + " is taken by another program: " + error.message() +
+                                   " answered there" + itself_text()};
   }
   if (!taken.empty() && dialer->times_ignored() >= ignored_max) {
-    return {Code::unavailable, place() + ": " + port + " is taken by another program (" + taken +
+    return {Code::unavailable, address_text() + ": " + port + " is taken by another program (" + taken +
                                    "), which does not speak our protocol: " + dialer->history(now)};
   }
   const bool registered = client->phase() == Client::Phase::waiting;
@@ -230,29 +249,37 @@ Status RendezvousSession::State::verdict(Nanos now, Nanos deadline) {
   return now < end ? Status() : too_late(now);
 }
 
+// Returns a text if rank 0 is another process, and its address leads to this host only. The address may be a name that each
+// host looks up as itself. Returns an empty text otherwise.
+std::string RendezvousSession::State::itself_text() const {
+  if (here() || !dialer->leads_only_here()) return {};
+  return "; this address is this host itself: if rank 0 runs on another host, give its address as this host sees it "
+         "(MASTER_ADDR, UNISONO_RENDEZVOUS), or correct the name's line in /etc/hosts";
+}
+
 Status RendezvousSession::State::too_late(Nanos now) const {
   if (client->phase() == Client::Phase::waiting) {
-    return {Code::late, place() + ": registered, but the rendezvous server has said nothing since; it may be stopped"};
+    return {Code::late, address_text() + ": registered, but the rendezvous server has sent nothing since; it may be stopped"};
   }
-  std::string text = place() + ": " + dialer->history(now);
+  std::string text = address_text() + ": " + dialer->history(now);
   if (server) {
     text += "; this process, rank 0, listens at " + server->address().to_string() + " of host " + record.host +
-            ", but the address does not lead here";
+            ", but connections to the address do not reach it";
   } else if (!taken.empty()) {
     text += "; this process, rank 0, could not serve: " + taken;
   } else {
-    text += options.join_running ? "; is the group's rank 0, or its rendezvous server, up?" : "; is rank 0 up?";
+    text += options.join_running ? "; is rank 0 of the group, or its rendezvous server, running?" : "; is rank 0 running?";
   }
-  return {Code::unavailable, std::move(text)};
+  return {Code::unavailable, text + itself_text()};
 }
 
-// The group failed. Rank 0 knows why, and others may still be on their way to ask.
+// Called when the group could not form. Goes on serving for a while, so that late processes can learn the reason from rank 0.
 void RendezvousSession::State::drain(Nanos until) {
   for (Nanos now = monotonic_now(); server && now < until; now = monotonic_now()) {
     server->poll(now);
     (void)server->machine().take_events();
     const auto* job = server->machine().job(options.job);
-    if (job == nullptr || (job->told >= options.world_size && server->flushed())) return;
+    if (job == nullptr || (job->notified_count >= options.world_size && server->flushed())) return;
     wait(now, until);
   }
 }
@@ -268,15 +295,15 @@ Result<std::unique_ptr<RendezvousSession>> RendezvousSession::make(const Resolve
                       .host = this_host_name(),
                       .pid = getpid(),
                       .machine = this_machine(),
+                      .network = this_network(),
                       .endpoints = std::move(endpoints)};
   if (auto status = check_member(record); !status.ok()) return status;
   auto state = std::make_unique<State>(options, self, std::move(record));
   auto identity = random_peer_id();
   if (!identity.ok()) return identity.status();
   state->server_identity = *identity;
-  state->epoll = Descriptor(epoll_create1(EPOLL_CLOEXEC));
-  state->timer = Descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!state->epoll.open() || !state->timer.open() || !watch(state->epoll.get(), state->timer.get(), EPOLLIN, 0)) {
+  if (options.rendezvous.kind != RendezvousAddress::Kind::none) state->epoll = Descriptor(epoll_create1(EPOLL_CLOEXEC));
+  if (options.rendezvous.kind != RendezvousAddress::Kind::none && !state->epoll.open()) {
     return Status(Code::unavailable, "rendezvous: no descriptors: " + error_text(errno));
   }
   return std::unique_ptr<RendezvousSession>(new RendezvousSession(std::move(state)));
@@ -286,30 +313,34 @@ Result<Roster> RendezvousSession::meet(Nanos deadline) {
   auto& s = *state_;
   if (s.options.rendezvous.kind == RendezvousAddress::Kind::none) {
     if (s.options.world_size != 1)
-      return Status(Code::invalid, "a world of " + std::to_string(s.options.world_size) + " needs a rendezvous address");
+      return Status(Code::invalid, concat("a world of ", s.options.world_size, " needs a rendezvous address"));
     return Roster{.epoch = 1, .key = random_roster_key(), .members = {s.record}};
   }
   if (s.here()) {
     if (auto status = s.try_serve(); !status.ok()) return status;
   }
   s.start_dialing(deadline);
+  (void)s.open_epoll(monotonic_now());
   for (;;) {
     const Nanos now = monotonic_now();
     s.pump(now);
+    s.check_descriptors(now);
     if (auto roster = s.client->take_roster()) {
       (void)s.check_own_server();
-      // Waits until the others' tables are on their way: after the return, perhaps nobody drives the server.
+      // Before this function returns, the rosters of the other ranks must be passed to the kernel, because afterwards there may
+      // be no thread that drives the server.
       while (s.server && !s.server->flushed() && monotonic_now() < deadline) {
         s.wait(monotonic_now(), deadline);
         s.pump(monotonic_now());
       }
-      s.set_timer(monotonic_now());
       return std::move(*roster);
     }
-    if (auto why = s.verdict(now, deadline); !why.ok()) {
-      // Ranks whose requests disagree may still be on their way; missing ranks are not.
-      const bool others_come = s.server && s.client->phase() == Client::Phase::refused && why.code() != Code::late;
-      if (others_come) s.drain(std::min(deadline + server_grace, monotonic_now() + verdict_time));
+    if (auto why = s.meet_error(now, deadline); !why.ok()) {
+      // If the requests of the ranks disagree, more ranks may still come. Therefore this process goes on serving for a while,
+      // and tells them the reason. If ranks are missing (Code::late), no more ranks are expected.
+      const bool others_come =
+          s.server && (!s.exhausted.ok() || (s.client->phase() == Client::Phase::refused && why.code() != Code::late));
+      if (others_come) s.drain(std::min(deadline + server_grace, monotonic_now() + failure_time));
       close();
       return why;
     }
@@ -317,22 +348,54 @@ Result<Roster> RendezvousSession::meet(Nanos deadline) {
   }
 }
 
+Status RendezvousSession::formation_error() const { return state_->client ? state_->client->formation_error() : Status(); }
+
+void RendezvousSession::joined() {
+  auto& s = *state_;
+  if (!s.client || s.closed) return;
+  if (const auto bytes = s.client->joined()) s.send(*bytes, monotonic_now());
+  s.pump(monotonic_now());
+}
+
+Status RendezvousSession::failed(const Status& why) {
+  auto& s = *state_;
+  if (!s.client || s.closed) return why;
+  const auto wait_for_answer = [&](Nanos until) {
+    for (;;) {
+      const Nanos now = monotonic_now();
+      s.pump(now);
+      const bool answered = !s.client->failed(why) || !s.client->formation_error().ok();
+      if ((answered && (!s.server || s.server->flushed())) || now >= until) return;
+      s.wait(now, until);
+    }
+  };
+  // If a link was lost, the member at its other end is about to say why.
+  if (why.code() == Code::peer_lost) wait_for_answer(monotonic_now() + reason_time);
+  if (const auto bytes = s.client->failed(why); bytes && s.client->formation_error().ok()) {
+    s.send(*bytes, monotonic_now());
+    wait_for_answer(monotonic_now() + reason_time);
+  }
+  const auto first = s.client->formation_error();
+  return first.ok() ? why : first;
+}
+
 bool RendezvousSession::attending() const { return state_->client && state_->client->phase() == Client::Phase::attending; }
 
-int RendezvousSession::wait_handle() const { return state_->epoll.get(); }
+int RendezvousSession::wait_handle() const { return state_->closed ? -1 : state_->epoll.get(); }
+
+Nanos RendezvousSession::next_deadline() const { return state_->client && !state_->closed ? state_->next_deadline() : never; }
 
 std::vector<MemberRecord> RendezvousSession::poll_joiners() {
   auto& s = *state_;
   if (!s.client || s.closed) return {};
   const Nanos now = monotonic_now();
   s.pump(now);
-  if (s.keep_serving && !s.server && s.dialing() && s.client->phase() == Client::Phase::apart &&
+  if (s.keep_serving && !s.server && s.dialing() && s.dialer && s.client->phase() == Client::Phase::unconnected &&
       s.dialer->rounds() != s.served_round) {
     s.served_round = s.dialer->rounds();
-    if (s.dialer->leads_here()) (void)s.try_serve();
+    if (s.dialer->is_this_host()) (void)s.try_serve();
   }
   if (s.server && s.client->server() && *s.client->server() != s.server_identity && attending()) s.stop_serving();
-  s.set_timer(now);
   return attending() ? s.client->joiners() : std::vector<MemberRecord>();
 }
 
@@ -342,17 +405,15 @@ void RendezvousSession::answer_joiner(const PeerId& joiner, const Result<Roster>
   const auto bytes = s.client->answer(joiner, answer);
   if (!bytes) return;
   const Nanos until = monotonic_now() + answer_time;
-  s.dialer->send(*bytes, monotonic_now());
+  s.send(*bytes, monotonic_now());
   for (;;) {
     const Nanos now = monotonic_now();
     s.pump(now);
     const auto* job = s.server ? s.server->machine().job(s.options.job) : nullptr;
-    const bool pending =
-        !s.dialer->flushed() || (s.server && !s.server->flushed()) || (job != nullptr && job->joiners.contains(joiner));
+    const bool pending = !s.flushed() || (job != nullptr && job->joiners.contains(joiner));
     if (!pending || now >= until) break;
     s.wait(now, until);
   }
-  s.set_timer(monotonic_now());
 }
 
 void RendezvousSession::attend(const Roster& roster) {
@@ -363,11 +424,11 @@ void RendezvousSession::attend(const Roster& roster) {
   s.keep_serving = true;
   const Nanos now = monotonic_now();
   if (const auto bytes = s.client->attend(roster, *rank)) {
-    s.dialer->send(*bytes, now);
-  } else {
+    s.send(*bytes, now);
+  } else if (s.dialer) {
     s.dialer->hang_up();
   }
-  s.set_timer(now);
+  (void)s.open_epoll(now);
 }
 
 void RendezvousSession::close() {
@@ -377,7 +438,7 @@ void RendezvousSession::close() {
   if (s.server) {
     const Nanos until = monotonic_now() + goodbye_time;
     s.server->shut_down(
-        {Code::unavailable, "job '" + s.options.job + "' has ended: " + label(s.record) + ", which served it, is gone"},
+        {Code::unavailable, "job '" + s.options.job + "' has ended: " + label(s.record) + ", which served it, has left"},
         monotonic_now());
     while (!s.server->flushed() && monotonic_now() < until) {
       s.wait(monotonic_now(), until);
@@ -385,18 +446,18 @@ void RendezvousSession::close() {
     }
   }
   s.dialer.reset();
+  s.local.reset();
   s.stop_serving();
+  s.epoll.reset();
 }
 
 std::string RendezvousSession::describe() const {
   const auto& s = *state_;
-  std::string text = s.place();
+  std::string text = s.address_text();
   if (!s.server) return text;
   const auto& counters = s.server->machine().counters();
-  text += ", served here; " + std::to_string(counters.connections) +
-          " connections, turned away: " + std::to_string(counters.refused) + " processes, " + std::to_string(counters.http) +
-          " HTTP clients, " + std::to_string(counters.garbage) + " other programs, " + std::to_string(counters.silent) +
-          " silent";
+  text += concat(", served here; ", counters.connections, " connections, refused: ", counters.refused, " processes, ",
+                 counters.http, " HTTP clients, ", counters.garbage, " other programs, ", counters.silent, " silent");
   return text;
 }
 

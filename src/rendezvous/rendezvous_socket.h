@@ -1,10 +1,11 @@
-// The rendezvous over real sockets: drives the state machines (rendezvous_client, rendezvous_server) with TCP, or with a Unix
-// socket behind file:///path on one host.
+// The rendezvous over real sockets. It drives the state machines of rendezvous_client and rendezvous_server. A socket is a TCP
+// socket, or a Unix socket for file:///path on one host.
 //
-// Rank 0 opens a server at the rendezvous port unless one is there already. Then every process, including rank 0, dials the
-// address and registers. So rank 0 and a standalone server (`unisono rendezvous`) look the same to everyone. Rank 0's
-// connection stays open: through it the server announces processes that want to join the running group, and rank 0 answers
-// them. One thread at a time may use a session. Times are of CLOCK_MONOTONIC (std::chrono::steady_clock), in nanoseconds.
+// Rank 0 opens a server at the rendezvous port, unless there is already a server. Then every process, including rank 0, dials
+// the address and registers. Therefore it makes no difference to a process whether rank 0 or a standalone server (`unisono
+// rendezvous`) serves. The connection of rank 0 stays open. On it, the server announces processes that want to join, and rank 0
+// answers them. Only one thread at a time may use a session. Times are nanoseconds of CLOCK_MONOTONIC
+// (std::chrono::steady_clock).
 #pragma once
 
 #include <atomic>
@@ -22,46 +23,69 @@
 
 namespace unisono {
 
-// A new identity, from the operating system's random source.
+// Returns a new identity. It comes from the operating system's source of random numbers.
 Result<PeerId> random_peer_id();
-// The name from gethostname, cut to host_bytes_max.
+// Returns the name that gethostname returns, cut to host_bytes_max bytes.
 std::string this_host_name();
-// MemberRecord::machine for this process, computed from the boot id; 0 if /proc does not show it.
+// Returns the value of MemberRecord::machine for this process, which is computed from the boot id. Returns 0 if /proc does not
+// show the boot id.
 uint64_t this_machine();
+// Returns the value of MemberRecord::network for this process, which is computed from the boot id and the network name space.
+// Returns 0 if /proc does not show them.
+uint64_t this_network();
 Nanos monotonic_now();
 RosterKey random_roster_key();
 
 class RendezvousSession {
  public:
-  // Opens nothing yet. endpoints: the addresses of this process (Connector::endpoints of its transports).
+  // Makes a session that has not opened any socket yet. `endpoints` are the addresses of this process, as Connector::endpoints
+  // of its transports returns them.
   static Result<std::unique_ptr<RendezvousSession>> make(const ResolvedOptions& options, PeerId self,
                                                          std::vector<std::string> endpoints);
   ~RendezvousSession();
   RendezvousSession(const RendezvousSession&) = delete;
   RendezvousSession& operator=(const RendezvousSession&) = delete;
 
-  // Blocks until all ranks have registered, or, for a process that joins a running group, until the group has admitted it. The
-  // roster holds `self`. On rank 0 it returns when the others' tables are on their way. Errors: unavailable (no server, port
-  // taken), late (ranks missing), invalid (processes ask for different things; the message names them).
+  // Blocks until all ranks have registered. If this process joins a running group, blocks until the group has admitted it.
+  // Returns a roster that contains this process. On rank 0, the function does not return before the rosters of the other ranks
+  // have been passed to the kernel. Errors:
+  // - unavailable: No server answers, or another program has the port.
+  // - late: Ranks are missing.
+  // - invalid: The options of the processes disagree; the message names these options.
   Result<Roster> meet(Nanos deadline);
 
-  // After meet(). True on the process that gets announcements of joiners: rank 0, or the process that called attend().
+  // After meet(), the members link up with each other. If a member fails meanwhile, or dies, the rendezvous tells the others,
+  // so that none of them waits for its own deadline. formation_error() returns the reason; it returns ok while the group can
+  // still form. poll_joiners() must be called meanwhile.
+  Status formation_error() const;
+  // Says that this process's join has succeeded.
+  void joined();
+  // Says that this process's join has failed. Returns the first failure of any member: `why`, or that of another member, of
+  // which `why` is often only a consequence. It takes at most half a second.
+  Status failed(const Status& why);
+
+  // Returns true in the process that receives the announcements of joiners. This is rank 0, or the process that called
+  // attend(). Call it after meet().
   bool attending() const;
-  // Readable when poll_joiners() has work. Valid as long as the session; poll and epoll may watch it.
+  // Returns a descriptor for poll or epoll. It becomes readable when poll_joiners() has something to do. Call poll_joiners()
+  // also when next_deadline() has come. The descriptor is negative while this process needs none; the result of both functions
+  // may be another one after any other call.
   int wait_handle() const;
-  // Moves bytes and never blocks. Returns all processes that wait to join and have no answer yet; their rank is meaningless.
+  Nanos next_deadline() const;
+  // Reads and writes without blocking. Returns the processes that wait to join and have no answer yet. Their ranks have no
+  // meaning.
   std::vector<MemberRecord> poll_joiners();
-  // Sends the joiner the new roster that holds it, or the reason for its refusal. Takes at most 50 ms to hand the answer to the
-  // kernel.
+  // Sends an answer to a joiner: the new roster, which contains the joiner, or the reason why the joiner is refused. This takes
+  // at most 50 ms.
   void answer_joiner(const PeerId& joiner, const Result<Roster>& answer);
-  // From now on this process gets announcements of joiners. Call it on the new rank 0 after each re-forming. If the server was
-  // rank 0's and died with it, poll_joiners() tries in the background to open it again. That can succeed only if the rendezvous
-  // address leads to this host.
+  // Makes this process the one that receives the announcements of joiners. Call it on the new rank 0 after each re-forming. The
+  // server may have died with the old rank 0. In that case, poll_joiners() tries to open it again. It can do so only if the
+  // rendezvous address belongs to this host.
   void attend(const Roster& roster);
-  // Stops serving and closes everything; joiners that still wait get the reason.
+  // Stops serving and closes all connections. Joiners that are still waiting receive the reason.
   void close();
 
-  // For logs: "tcp://10.0.0.1:29500, served here", and how many processes were refused.
+  // Returns a text for logs, such as "tcp://10.0.0.1:29500, served here", with the number of refused processes.
   std::string describe() const;
 
  private:
@@ -70,20 +94,22 @@ class RendezvousSession {
   std::unique_ptr<State> state_;
 };
 
-// A standalone server: serves any number of jobs, distinguished by name, at once and one after another, until stopped.
+// The options of a standalone server. It serves any number of jobs, which have different names, until it is stopped.
 struct StandaloneOptions {
-  RendezvousAddress listen;  // tcp (port 0: any free one, reported by the first event), or file
+  // A tcp or file address. tcp with port 0 stands for any free port; the first event then reports the port.
+  RendezvousAddress listen;
 };
 
 struct RendezvousEvent {
   enum class Kind : uint8_t { listening, registered, formed, failed, joiner, refused, ended };
   Kind kind = Kind::listening;
-  std::string job;            // empty if it concerns no job
-  std::string text;           // one line, for people
-  RendezvousAddress address;  // listening: the address in use, with its real port
+  std::string job;            // empty: the event does not belong to a job
+  std::string text;           // a line of text for people
+  RendezvousAddress address;  // used by kind listening: the address that is used, with its real port
 };
 
-// Blocks until `stop` is true (noticed within 0.1 s). on_event may be empty; it is called on this thread.
+// Serves until `stop` is true. The function looks at `stop` at least every 0.1 s. on_event may be empty; it is called on this
+// thread.
 Status serve_rendezvous(const StandaloneOptions& options, std::atomic<bool>& stop,
                         const std::function<void(const RendezvousEvent&)>& on_event);
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 
+#include "base/concat.h"
 #include "rendezvous/rendezvous_job.h"
 
 namespace unisono {
@@ -15,16 +16,18 @@ namespace {
 
 using rendezvous::Client;
 
-constexpr uint64_t tag = 0;  // the owner polls everything, so nobody reads it
 constexpr Nanos pause_first = 2 * millisecond;
-constexpr Nanos pause_max_tcp = 250 * millisecond;  // rank 0 is found within this time after its start
-constexpr Nanos pause_max_file = 20 * millisecond;  // rank 0 is found within this time; each try costs one system call
-constexpr Nanos connect_time = 3 * second;          // for one address; then the next
-constexpr Nanos greeting_time = 5 * second;         // for a server to answer hello
-constexpr Nanos resolved_time = 5 * second;         // a name may resolve to other addresses while we try
+// The longest pause between two attempts. When rank 0 has started, the other processes find it after this time at the latest.
+constexpr Nanos pause_max_tcp = 250 * millisecond;
+constexpr Nanos pause_max_file = 20 * millisecond;  // It is short, because an attempt costs only one system call.
+constexpr Nanos connect_time = 3 * second;          // Connecting to one address may take this long.
+constexpr Nanos greeting_time = 5 * second;         // A server must answer the hello within this time.
+// After this time, the name is resolved again, because its addresses may have changed.
+constexpr Nanos resolved_time = 5 * second;
 constexpr size_t dialer_read_bytes = 64 << 10;
 
-// If nobody listens on an ephemeral port of this host, a connection to it may by chance connect to itself.
+// Returns whether a TCP connection leads to itself. This can happen by chance: if a socket dials a port of this host where
+// nobody listens, the kernel may give that same port to the socket itself.
 bool is_own_echo(int socket) {
   const auto here = bound_address(socket);
   const auto there = peer_address(socket);
@@ -89,8 +92,11 @@ void Dialer::poll(Nanos now) {
 
 void Dialer::resolve(Nanos now) {
   auto resolver = Resolver::start(address_.host, address_.port);
-  if (!resolver.ok()) return failed(resolver.status().message(), now);
-  if (!watch(epoll_, resolver->ready(), EPOLLIN, tag)) return failed("epoll: " + error_text(errno), now);
+  if (!resolver.ok()) {
+    exhausted_ = is_out_of_descriptors(errno);
+    return failed(resolver.status().message(), now);
+  }
+  if (!watch(epoll_, resolver->ready(), EPOLLIN, dialer_tag)) return failed("epoll: " + error_text(errno), now);
   resolver_ = std::move(*resolver);
   state_ = State::resolving;
   deadline_ = never;
@@ -116,27 +122,30 @@ void Dialer::connect_next(Nanos now) {
   deadline_ = now + connect_time;
   if (address_.kind == RendezvousAddress::Kind::file) {
     auto socket = dial_file(address_.path);
+    exhausted_ = !socket.ok() && is_out_of_descriptors(errno);
     if (!socket.ok()) return failed(socket.status().message(), now);
     socket_ = std::move(*socket);
-    if (!watch(epoll_, socket_.get(), EPOLLIN, tag)) return failed("epoll: " + error_text(errno), now);
+    if (!watch(epoll_, socket_.get(), EPOLLIN, dialer_tag)) return failed("epoll: " + error_text(errno), now);
     return on_connected(now);
   }
   const auto& address = addresses_[next_address_];
   socket_ = Descriptor(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  exhausted_ = !socket_.open() && is_out_of_descriptors(errno);
   if (!socket_.open()) return failed(error_text(errno), now);
   set_stream_options(socket_.get());
   if (connect(socket_.get(), address.get(), address.size) == 0) {
-    if (!watch(epoll_, socket_.get(), EPOLLIN, tag)) return failed("epoll: " + error_text(errno), now);
+    if (!watch(epoll_, socket_.get(), EPOLLIN, dialer_tag)) return failed("epoll: " + error_text(errno), now);
     return on_connected(now);
   }
   if (errno != EINPROGRESS) return failed(error_text(errno), now);
-  if (!watch(epoll_, socket_.get(), EPOLLIN | EPOLLOUT, tag)) failed("epoll: " + error_text(errno), now);
+  if (!watch(epoll_, socket_.get(), EPOLLIN | EPOLLOUT, dialer_tag)) failed("epoll: " + error_text(errno), now);
 }
 
 void Dialer::on_connected(Nanos now) {
   if (is_own_echo(socket_.get())) return failed(error_text(ECONNREFUSED), now);
   state_ = State::connected;
-  rewatch(epoll_, socket_.get(), EPOLLIN, tag);
+  rewatch(epoll_, socket_.get(), EPOLLIN, dialer_tag);
+  sent_bytes_ = received_bytes_ = 0;
   queue_ = client_.connected(now);
   write(now);
 }
@@ -150,11 +159,12 @@ void Dialer::send(const Bytes& bytes, Nanos now) {
 void Dialer::write(Nanos now) {
   if (state_ != State::connected || queue_.empty()) return;
   const auto size = send_some(socket_.get(), queue_);
-  if (size < 0) return;  // read() reports the reason
+  if (size < 0) return;  // read() will report the reason.
+  sent_bytes_ += static_cast<uint64_t>(size);
   queue_.erase(queue_.begin(), queue_.begin() + size);
   if (queue_.empty() == wants_write_) {
     wants_write_ = !queue_.empty();
-    rewatch(epoll_, socket_.get(), EPOLLIN | (wants_write_ ? EPOLLOUT : 0u), tag);
+    rewatch(epoll_, socket_.get(), EPOLLIN | (wants_write_ ? EPOLLOUT : 0u), dialer_tag);
   }
 }
 
@@ -164,6 +174,7 @@ void Dialer::read(Nanos now) {
     bool ended = false;
     const auto size = receive_some(socket_.get(), buffer, ended);
     if (size > 0) {
+      received_bytes_ += static_cast<uint64_t>(size);
       client_.received(ByteView(buffer).first(static_cast<size_t>(size)), now);
       const auto phase = client_.phase();
       if (phase == Client::Phase::met || phase == Client::Phase::refused || phase == Client::Phase::unauthenticated)
@@ -173,8 +184,9 @@ void Dialer::read(Nanos now) {
     }
     if (size == 0 && !ended) return;
     const bool was_registered = client_.phase() != Client::Phase::greeting;
-    const bool heard = client_.disconnected();
-    if (!heard) ++times_ignored_;
+    const bool received_any = client_.disconnected();
+    if (client_.phase() == Client::Phase::met) return hang_up();
+    if (!received_any) ++times_ignored_;
     if (was_registered) return failed("the server went away after it had registered this process", now);
     return failed(size < 0 ? error_text(static_cast<int>(-size)) : "connection closed without an answer", now);
   }
@@ -197,12 +209,13 @@ void Dialer::failed(const std::string& why, Nanos now) {
 std::string Dialer::history(Nanos now) const {
   std::string text;
   for (const auto& [why, count] : failures_) {
-    text += (text.empty() ? "" : ", ") + why + (count == 1 ? " once" : " " + std::to_string(count) + " times");
+    text += (text.empty() ? "" : ", ") + why + (count == 1 ? " once" : concat(" ", count, " times"));
   }
   const bool greeting = state_ == State::connected && client_.phase() == Client::Phase::greeting;
   if (greeting) text += (text.empty() ? "" : ", ") + std::string("connection accepted now, but no answer yet");
   if (text.empty())
-    text = state_ == State::resolving ? "the name " + address_.host + " was still being resolved" : "no attempt ended";
+    text = state_ == State::resolving ? "the name " + address_.host + " was still being resolved"
+                                      : "no connection attempt has ended";
   text += " over " + rendezvous::seconds_text(now - std::max<Nanos>(first_try_, 0));
   std::string tried;
   for (const auto& address : addresses_) tried += (tried.empty() ? "" : ", ") + address.host();
@@ -210,9 +223,13 @@ std::string Dialer::history(Nanos now) const {
   return text;
 }
 
-bool Dialer::leads_here() const {
+bool Dialer::is_this_host() const {
   if (address_.kind == RendezvousAddress::Kind::file) return true;
   return std::any_of(addresses_.begin(), addresses_.end(), [](const auto& address) { return is_local(address); });
+}
+
+bool Dialer::leads_only_here() const {
+  return !addresses_.empty() && std::all_of(addresses_.begin(), addresses_.end(), is_local);
 }
 
 }  // namespace unisono

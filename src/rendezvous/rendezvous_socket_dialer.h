@@ -1,6 +1,7 @@
-// One process's connection to the rendezvous. It resolves the name, dials each address repeatedly with back-off, and carries
-// bytes for the state machine (rendezvous/rendezvous_client). It counts its attempts for the error message. Nothing blocks; the
-// owner calls poll() when its epoll is readable or next_deadline() has come.
+// The connection of one process to the rendezvous. The dialer resolves the name and dials its addresses repeatedly, with
+// growing pauses. It passes bytes between the socket and the state machine rendezvous/rendezvous_client. It also counts its
+// attempts for the error message. Nothing blocks. The owner calls poll() when its epoll descriptor is readable, or when
+// next_deadline() has come.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,12 @@
 
 namespace unisono {
 
+// In the epoll set of the dialer's owner, all descriptors of the dialer have this tag.
+inline constexpr uint64_t dialer_tag = UINT64_MAX;
+
 class Dialer {
  public:
-  // Watches its sockets in `epoll`. Both must outlive it.
+  // The dialer registers its sockets with `epoll`. `address`, `client` and `epoll` must outlive the dialer.
   Dialer(const RendezvousAddress& address, rendezvous::Client& client, int epoll)
       : address_(address), client_(client), epoll_(epoll) {}
   ~Dialer();
@@ -28,19 +32,29 @@ class Dialer {
 
   void poll(Nanos now);
   Nanos next_deadline() const;
-  // Sends bytes on the open connection.
+  // Sends bytes on the connection, which must be open.
   void send(const Bytes& bytes, Nanos now);
   bool flushed() const { return queue_.empty(); }
+  // How many bytes the connection has carried in each direction.
+  uint64_t sent_bytes() const { return sent_bytes_; }
+  uint64_t received_bytes() const { return received_bytes_; }
   void hang_up();
 
-  // "connection refused 41 times over 3.2 s; tried addresses 127.0.0.1, ::1"
+  // Returns a text like "connection refused 41 times over 3.2 s; tried addresses 127.0.0.1, ::1".
   std::string history(Nanos now) const;
-  // How often a program accepted the connection and then said nothing, or closed it without an answer; perhaps another program.
+  // Returns how many connections were accepted and then ended without an answer. If there are many, the other end may be
+  // another program.
   uint32_t times_ignored() const { return times_ignored_; }
-  // Failed rounds over all addresses. It grows by one each time, so that the owner may then try something else.
+  // Returns how often the dialer has tried all addresses without success. After each such round, the owner may try to open the
+  // server itself.
   uint32_t rounds() const { return rounds_; }
-  // Whether one of the addresses tried is this host's own.
-  bool leads_here() const;
+  // Returns whether the last attempt failed because no descriptor was free. history() names the limit.
+  bool exhausted() const { return exhausted_; }
+  // Returns whether one of the addresses that were dialed belongs to this host.
+  bool is_this_host() const;
+  // Returns true if the address has been looked up, and leads to this host only. (A file is always on this host, so the result
+  // is then false.)
+  bool leads_only_here() const;
 
  private:
   enum class State : uint8_t { waiting, resolving, connecting, connected };
@@ -51,7 +65,7 @@ class Dialer {
   void on_connected(Nanos now);
   void read(Nanos now);
   void write(Nanos now);
-  // Counts a failed attempt, and goes on to the next address or waits.
+  // Counts an attempt that has failed. Then tries the next address, or waits before the next round.
   void failed(const std::string& why, Nanos now);
   void close_socket();
 
@@ -59,7 +73,7 @@ class Dialer {
   rendezvous::Client& client_;
   const int epoll_;
   State state_ = State::waiting;
-  Nanos deadline_ = 0;  // deadline of what state_ waits for
+  Nanos deadline_ = 0;  // when the time for the current state_ is over
   Nanos pause_ = 0;
   std::optional<Resolver> resolver_;
   std::vector<SocketAddress> addresses_;
@@ -67,6 +81,7 @@ class Dialer {
   size_t next_address_ = 0;
   Descriptor socket_;
   Bytes queue_;
+  uint64_t sent_bytes_ = 0, received_bytes_ = 0;
   bool wants_write_ = false;
 
   Nanos first_try_ = -1;
@@ -74,6 +89,7 @@ class Dialer {
   std::string last_failure_;
   uint32_t times_ignored_ = 0;
   uint32_t rounds_ = 0;
+  bool exhausted_ = false;
 };
 
 }  // namespace unisono

@@ -1,4 +1,4 @@
-// Processes that wait to join a running group.
+// Tests of processes that wait to join a running group.
 #include "rendezvous/rendezvous_socket_test_support.h"
 
 namespace unisono {
@@ -6,7 +6,7 @@ namespace {
 
 using namespace test;
 
-TEST(RendezvousSession, a_joiner_is_announced_and_taken_in) {
+TEST(RendezvousSession, a_joiner_is_announced_and_admitted) {
   ReservedPort port;
   auto all = meet_all(2, port.address());
   expect_met(all);
@@ -36,7 +36,7 @@ TEST(RendezvousSession, a_joiner_that_is_not_admitted_gets_the_reason_by_its_dea
   ReservedPort port;
   auto all = meet_all(1, port.address());
   auto future = meet(joiner_for(port.address()), 300 * millisecond);
-  const Nanos until = monotonic_now() + plenty;
+  const Nanos until = monotonic_now() + test_timeout;
   while (future.wait_for(std::chrono::seconds(0)) != std::future_status::ready && monotonic_now() < until) {
     pollfd handle{all[0].session->wait_handle(), POLLIN, 0};
     (void)poll(&handle, 1, 20);
@@ -45,7 +45,7 @@ TEST(RendezvousSession, a_joiner_that_is_not_admitted_gets_the_reason_by_its_dea
   expect_error(future.get().roster, Code::late, {"was not re-formed while this process waited to join"});
 }
 
-TEST(RendezvousSession, the_new_rank_0_serves_at_the_same_place_after_the_old_one_died) {
+TEST(RendezvousSession, the_new_rank_0_serves_at_the_same_address_after_the_old_one_died) {
   Folder folder;
   ReservedPort port;
   for (const auto& address : {port.address(), file_address(folder.path("meet"))}) {
@@ -66,7 +66,7 @@ TEST(RendezvousSession, the_new_rank_0_serves_at_the_same_place_after_the_old_on
   }
 }
 
-TEST(RendezvousSession, closing_tells_the_joiners_that_wait) {
+TEST(RendezvousSession, closing_notifies_the_waiting_joiners) {
   ReservedPort port;
   auto all = meet_all(1, port.address());
   auto future = meet(joiner_for(port.address()));

@@ -15,11 +15,13 @@
 #include <cstring>
 #include <thread>
 
+#include "base/concat.h"
+
 namespace unisono {
 
 namespace {
 
-constexpr int backlog = 4096;  // a whole world may dial at once; the kernel cuts it to net.core.somaxconn
+constexpr int backlog = 4096;  // All ranks may dial at the same time. The kernel limits the number to net.core.somaxconn.
 
 Status failed(Code code, const std::string& what, int error) { return {code, what + ": " + error_text(error)}; }
 
@@ -47,7 +49,7 @@ SocketAddress wildcard(int family, uint16_t port) {
   return address;
 }
 
-// Numeric addresses only, so it never blocks.
+// Parses a numeric address. The function looks up no names, so it never blocks.
 Result<SocketAddress> numeric(const std::string& host, uint16_t port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -75,7 +77,9 @@ Result<Descriptor> listen_on(const SocketAddress& address) {
   if (!socket.open()) return failed(Code::unsupported, "no socket of this kind", errno);
   const int on = 1;
   const int off = 0;
-  (void)setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));  // ports of the last run may be in TIME_WAIT
+  // Without this option, old connections of the last run could block the port, because they stay in the state TIME_WAIT for a
+  // while.
+  (void)setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (address.storage.ss_family == AF_INET6) (void)setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   if (bind(socket.get(), address.get(), address.size) != 0 || listen(socket.get(), backlog) != 0) {
     return failed(errno == EADDRINUSE ? Code::unavailable : Code::invalid, "cannot listen at " + address.to_string(), errno);
@@ -83,46 +87,56 @@ Result<Descriptor> listen_on(const SocketAddress& address) {
   return socket;
 }
 
-// A Unix socket's path must fit into 108 bytes; a path through /proc makes any folder short enough.
+// The path of a Unix socket must fit into 108 bytes. Therefore this function makes a path through /proc/self/fd, which is short
+// even if the path of the folder is long.
 Result<SocketAddress> unix_address(int folder, const std::string& folder_path, const std::string& name) {
   SocketAddress address;
   auto* unix_address = reinterpret_cast<sockaddr_un*>(&address.storage);
   unix_address->sun_family = AF_UNIX;
   std::string path = folder_path + "/" + name;
-  if (path.size() >= sizeof(unix_address->sun_path)) path = "/proc/self/fd/" + std::to_string(folder) + "/" + name;
+  if (path.size() >= sizeof(unix_address->sun_path)) path = concat("/proc/self/fd/", folder, "/", name);
   if (path.size() >= sizeof(unix_address->sun_path)) return Status(Code::invalid, "file name too long: " + name);
   std::memcpy(unix_address->sun_path, path.c_str(), path.size() + 1);
   address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
   return address;
 }
 
-// Where the socket for file:///path is: in the folder `path`, or beside the file `path`.
-struct FilePlace {
+// Returns whether a process listens at the socket file. If none does, the file is left over from a dead process, or there is no
+// file.
+bool is_served(const SocketAddress& address) {
+  const Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (connect(socket.get(), address.get(), address.size) == 0) return true;
+  return errno == EAGAIN;  // its queue of connections is full
+}
+
+// Says where the socket for file:///path is. If `path` is a folder, the socket is in that folder. If `path` is a file, the
+// socket is in the same folder as the file.
+struct FileLocation {
   Descriptor folder;
   std::string folder_path;
   std::string name;
-  Descriptor lock;
+  Descriptor lock;  // the path itself; a process holds a lock on it while it makes or removes the socket
 };
 
-Result<FilePlace> open_place(const std::string& path) {
-  FilePlace place;
-  place.lock = Descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!place.lock.open()) return failed(errno == ENOENT ? Code::unavailable : Code::invalid, path, errno);
+Result<FileLocation> open_location(const std::string& path) {
+  FileLocation location;
+  location.lock = Descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!location.lock.open()) return failed(errno == ENOENT ? Code::unavailable : Code::invalid, path, errno);
   struct stat info {};
-  if (fstat(place.lock.get(), &info) != 0) return failed(Code::invalid, path, errno);
+  if (fstat(location.lock.get(), &info) != 0) return failed(Code::invalid, path, errno);
   if (S_ISDIR(info.st_mode)) {
-    place.folder_path = path;
-    place.name = "rendezvous.sock";
+    location.folder_path = path;
+    location.name = "rendezvous.sock";
   } else if (S_ISREG(info.st_mode)) {
     const auto slash = path.rfind('/');
-    place.folder_path = slash == 0 ? "/" : path.substr(0, slash);
-    place.name = path.substr(slash + 1) + ".sock";
+    location.folder_path = slash == 0 ? "/" : path.substr(0, slash);
+    location.name = path.substr(slash + 1) + ".sock";
   } else {
     return Status(Code::invalid, path + ": neither a folder nor a file");
   }
-  place.folder = Descriptor(open(place.folder_path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!place.folder.open()) return failed(Code::invalid, place.folder_path, errno);
-  return place;
+  location.folder = Descriptor(open(location.folder_path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!location.folder.open()) return failed(Code::invalid, location.folder_path, errno);
+  return location;
 }
 
 }  // namespace
@@ -137,7 +151,7 @@ std::string SocketAddress::host() const {
 std::string SocketAddress::to_string() const {
   if (storage.ss_family == AF_UNIX) return "this host";
   const std::string text = host();
-  return (storage.ss_family == AF_INET6 ? "[" + text + "]" : text) + ":" + std::to_string(port_of(*this));
+  return concat(storage.ss_family == AF_INET6 ? "[" + text + "]" : text, ":", port_of(*this));
 }
 
 SocketAddress bound_address(int socket) {
@@ -170,9 +184,9 @@ Result<Listening> Listening::adopt(int socket) {
   int listens = 0;
   socklen_t size = sizeof(listens);
   if (getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0)
-    return failed(Code::invalid, "UNISONO_LISTEN_FD=" + std::to_string(socket), errno);
-  if (listens == 0) return Status(Code::invalid, "UNISONO_LISTEN_FD=" + std::to_string(socket) + " is not a listening socket");
-  // A copy, so that the launcher's descriptor stays usable for another group of this process.
+    return failed(Code::invalid, concat("UNISONO_LISTEN_FD=", socket), errno);
+  if (listens == 0) return Status(Code::invalid, concat("UNISONO_LISTEN_FD=", socket, " is not a listening socket"));
+  // Duplicate the descriptor, so that the launcher's descriptor can still be used for another group of this process.
   Descriptor own(fcntl(socket, F_DUPFD_CLOEXEC, 3));
   if (!own.open()) return failed(Code::unavailable, "UNISONO_LISTEN_FD", errno);
   (void)fcntl(own.get(), F_SETFL, fcntl(own.get(), F_GETFL) | O_NONBLOCK);
@@ -182,8 +196,8 @@ Result<Listening> Listening::adopt(int socket) {
 }
 
 Result<Listening> Listening::open_tcp(const RendezvousAddress& address) {
-  // A host name may lead to another address here than elsewhere (127.0.1.1 on Debian). So the server listens at every address,
-  // unless the given one is a numeric loopback address.
+  // This host may resolve its own name to an address that other hosts cannot reach (127.0.1.1 on Debian). Therefore the server
+  // listens at all addresses, unless the given address is a numeric loopback address.
   const std::string host = address.host == "localhost" ? "127.0.0.1" : address.host;
   const auto literal = numeric(host, address.port);
   auto socket = literal.ok() && is_loopback(*literal) ? listen_on(*literal) : listen_on(wildcard(AF_INET6, address.port));
@@ -198,32 +212,43 @@ Result<Listening> Listening::open_tcp(const RendezvousAddress& address) {
 Result<Listening> Listening::open_file(const RendezvousAddress& address) {
   if (mkdir(address.path.c_str(), 0700) != 0 && errno != EEXIST)
     return failed(Code::invalid, "cannot make the folder " + address.path, errno);
-  auto place = open_place(address.path);
-  if (!place.ok()) return Status(Code::invalid, place.status().message());
-  if (flock(place->lock.get(), LOCK_EX | LOCK_NB) != 0) {
+  auto location = open_location(address.path);
+  if (!location.ok()) return Status(Code::invalid, location.status().message());
+  if (flock(location->lock.get(), LOCK_EX | LOCK_NB) != 0) {
     return failed(errno == EWOULDBLOCK ? Code::unavailable : Code::invalid, "cannot lock " + address.path, errno);
   }
-  auto where = unix_address(place->folder.get(), place->folder_path, place->name);
+  auto where = unix_address(location->folder.get(), location->folder_path, location->name);
   if (!where.ok()) return where.status();
-  // The lock is ours, so an existing socket belongs to a dead process.
-  (void)unlinkat(place->folder.get(), place->name.c_str(), 0);
+  if (is_served(*where)) return Status(Code::unavailable, "another process serves at " + address.path);
+  // This process holds the lock, so no other process replaces the socket file at the same time.
+  (void)unlinkat(location->folder.get(), location->name.c_str(), 0);
   auto socket = listen_on(*where);
   if (!socket.ok()) return Status(socket.status().code(), address.to_string() + ": " + socket.status().message());
   Listening listening(std::move(*socket), address);
-  listening.folder_ = std::move(place->folder);
-  listening.lock_ = std::move(place->lock);
-  listening.socket_name_ = place->name;
+  listening.socket_file_ = identity_of(location->folder.get(), location->name);
   return listening;
 }
 
+std::optional<Listening::FileIdentity> Listening::identity_of(int folder, const std::string& name) {
+  struct stat info {};
+  if (fstatat(folder, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) return std::nullopt;
+  return FileIdentity{info.st_dev, info.st_ino};
+}
+
 Listening::~Listening() {
-  if (socket_.open() && folder_.open()) (void)unlinkat(folder_.get(), socket_name_.c_str(), 0);  // while we hold the lock
+  if (!socket_.open() || !socket_file_) return;
+  // The object keeps no descriptor of the folder and no lock, because a group shall take few descriptors. If the socket file
+  // cannot be removed here, the next server replaces it.
+  const auto location = open_location(address_.path);
+  if (!location.ok() || flock(location->lock.get(), LOCK_EX | LOCK_NB) != 0) return;
+  if (identity_of(location->folder.get(), location->name) == socket_file_)
+    (void)unlinkat(location->folder.get(), location->name.c_str(), 0);
 }
 
 Result<Descriptor> dial_file(const std::string& path) {
-  auto place = open_place(path);
-  if (!place.ok()) return place.status();
-  auto where = unix_address(place->folder.get(), place->folder_path, place->name);
+  auto location = open_location(path);
+  if (!location.ok()) return location.status();
+  auto where = unix_address(location->folder.get(), location->folder_path, location->name);
   if (!where.ok()) return where.status();
   Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.open()) return failed(Code::unavailable, "no socket", errno);
@@ -235,7 +260,7 @@ Result<Descriptor> dial_file(const std::string& path) {
 struct Resolver::Shared {
   Descriptor event;
   std::mutex mutex;
-  bool done = false;  // the mutex guards it and the next two
+  bool done = false;  // `mutex` guards `done`, `addresses` and `error`.
   std::vector<SocketAddress> addresses;
   std::string error;
 };
@@ -290,11 +315,13 @@ Result<Resolver> Resolver::start(const std::string& host, uint16_t port) {
     (void)eventfd_write(shared->event.get(), 1);
   };
   if (std::ranges::all_of(hosts,
-                          [&](const auto& one) { return numeric(one, port).ok(); })) {  // numeric addresses need no thread
+                          // Numeric addresses need no thread, because they are parsed at once.
+                          [&](const auto& one) { return numeric(one, port).ok(); })) {
     work();
     return Resolver(std::move(shared));
   }
-  // The thread is not joined: it owns everything that it touches, and nobody can cancel getaddrinfo.
+  // The thread is detached, because getaddrinfo cannot be canceled. It may outlive the Resolver, so it shares the ownership of
+  // everything that it uses.
   std::thread(work).detach();
   return Resolver(std::move(shared));
 }

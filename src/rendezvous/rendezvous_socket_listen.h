@@ -1,4 +1,5 @@
-// Where a rendezvous server listens and how processes find it: TCP addresses, and the Unix socket behind file:///path.
+// The sockets of the rendezvous: how to listen, and how to find the server. A socket is a TCP socket, or the Unix socket for
+// file:///path.
 #pragma once
 
 #include <sys/socket.h>
@@ -6,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,28 +21,29 @@ struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t size = 0;
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-  // "10.0.0.2", "[::1]:4711": without and with port.
+  // host() returns the address without the port, such as "10.0.0.2". to_string() returns both, such as "[::1]:4711".
   std::string host() const;
   std::string to_string() const;
 };
 SocketAddress bound_address(int socket);
 SocketAddress peer_address(int socket);
-// Whether an address belongs to this host, that is, whether a socket can be bound to it.
+// Returns whether the address belongs to this host. That is the case if a socket can be bound to it.
 bool is_local(const SocketAddress& address);
 
-// A listening socket; its destructor removes what it made.
+// A listening socket. If there is a socket file, the destructor removes it.
 class Listening {
  public:
-  // Listens for everyone; at a loopback address only for this host. Returns unavailable if another process listens there now.
+  // If the address is a loopback address, listens only there. Otherwise listens at all addresses of this host. Returns
+  // unavailable if another process listens there.
   static Result<Listening> open(const RendezvousAddress& address);
-  // Takes over a socket that a launcher made. Returns invalid if it does not listen.
+  // Uses a listening socket that a launcher has made. Returns invalid if the socket does not listen.
   static Result<Listening> adopt(int socket);
   Listening(Listening&&) = default;
   Listening& operator=(Listening&&) = default;
   ~Listening();
 
   int socket() const { return socket_.get(); }
-  // The address with the real port where 0 was requested.
+  // Returns the address. If port 0 was requested, it has the port that the kernel has chosen.
   const RendezvousAddress& address() const { return address_; }
 
  private:
@@ -48,26 +51,31 @@ class Listening {
   static Result<Listening> open_tcp(const RendezvousAddress& address);
   static Result<Listening> open_file(const RendezvousAddress& address);
 
+  // Identifies a file, whatever its name is.
+  struct FileIdentity {
+    uint64_t device = 0, number = 0;
+    friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
+  };
+  static std::optional<FileIdentity> identity_of(int folder, const std::string& name);
+
   Descriptor socket_;
   RendezvousAddress address_;
-  // file: the folder of the socket, and a lock that the kernel releases when this process dies. So a socket left behind is
-  // recognised as stale, and is replaced.
-  Descriptor folder_;
-  Descriptor lock_;
-  std::string socket_name_;
+  std::optional<FileIdentity> socket_file_;  // used by kind file: the socket file that this object has made
 };
 
-// Connects to the Unix socket behind file:///path without blocking. Returns unavailable while nobody serves there.
+// Connects to the Unix socket that belongs to file:///path, without blocking. Returns unavailable if no server listens there.
+// After an error, errno says which system call failed and why.
 Result<Descriptor> dial_file(const std::string& path);
 
-// Resolves a name on its own thread, because the system's resolver can block for half a minute.
+// Resolves a name in a thread of its own, because the system's resolver can block for half a minute.
 class Resolver {
  public:
-  // ready() is a descriptor that becomes readable when done() becomes true.
+  // Starts to resolve `host`. After an error, errno says why. When done() becomes true, the descriptor that ready() returns
+  // becomes readable.
   static Result<Resolver> start(const std::string& host, uint16_t port);
   int ready() const;
   bool done() const;
-  // After done(): the addresses, or the resolver's error.
+  // Returns the addresses, or the error of the resolver. Call it when done() is true.
   Result<std::vector<SocketAddress>> take();
 
  private:

@@ -7,6 +7,8 @@
 #include <array>
 #include <cerrno>
 
+#include "base/concat.h"
+
 namespace unisono {
 
 namespace {
@@ -14,9 +16,11 @@ namespace {
 constexpr uint64_t listener_tag = 0;
 constexpr int accepts_per_poll = 256;
 constexpr size_t server_read_bytes = 64 << 10;
-constexpr size_t queue_bytes_max = rendezvous::message_bytes_max + (1u << 20);  // for one client
-constexpr Nanos drain_time = second;                                            // for a refused peer to read the reason
-constexpr Nanos accept_pause = 100 * millisecond;                               // after running out of descriptors
+// At most this many bytes are queued for one client.
+constexpr size_t queue_bytes_max = rendezvous::message_bytes_max + (1u << 20);
+constexpr Nanos drain_time = second;  // A peer that was refused has this long to read the reason.
+// If accept() fails because there are no descriptors or no memory left, the server pauses for this long.
+constexpr Nanos accept_pause = 100 * millisecond;
 
 bool is_tcp(int socket) { return bound_address(socket).storage.ss_family != AF_UNIX; }
 
@@ -24,31 +28,30 @@ std::string describe_remote(int socket) {
   ucred credentials{};
   socklen_t size = sizeof(credentials);
   if (!is_tcp(socket) && getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0) {
-    return "pid " + std::to_string(credentials.pid);
+    return concat("pid ", credentials.pid);
   }
   return peer_address(socket).to_string();
 }
 
 }  // namespace
 
-Result<std::unique_ptr<SocketServer>> SocketServer::make(Listening listening, rendezvous::ServerSettings settings) {
-  Descriptor epoll(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll.open() || !watch(epoll.get(), listening.socket(), EPOLLIN, listener_tag)) {
+Result<std::unique_ptr<SocketServer>> SocketServer::make(Listening listening, rendezvous::ServerSettings settings, int epoll) {
+  if (!watch(epoll, listening.socket(), EPOLLIN, listener_tag)) {
     return Status(Code::unavailable, "rendezvous server: epoll: " + error_text(errno));
   }
-  return std::unique_ptr<SocketServer>(new SocketServer(std::move(listening), std::move(epoll), std::move(settings)));
+  return std::unique_ptr<SocketServer>(new SocketServer(std::move(listening), epoll, std::move(settings)));
 }
 
-SocketServer::SocketServer(Listening listening, Descriptor epoll, rendezvous::ServerSettings settings)
-    : listening_(std::move(listening)), epoll_(std::move(epoll)), machine_(std::move(settings)) {}
+SocketServer::SocketServer(Listening listening, int epoll, rendezvous::ServerSettings settings)
+    : listening_(std::move(listening)), epoll_(epoll), machine_(std::move(settings)) {}
 
 void SocketServer::poll(Nanos now) {
   if (accept_again_ <= now) {
     accept_again_ = never;
-    rewatch(epoll_.get(), listening_.socket(), EPOLLIN, listener_tag);
+    rewatch(epoll_, listening_.socket(), EPOLLIN, listener_tag);
   }
   std::array<epoll_event, 128> events;
-  const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     const auto number = events[static_cast<size_t>(i)].data.u64;
     const auto what = events[static_cast<size_t>(i)].events;
@@ -74,18 +77,22 @@ void SocketServer::accept_some(Nanos now) {
   for (int i = 0; i < accepts_per_poll && listens_; ++i) {
     Descriptor socket(accept4(listening_.socket(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.open()) {
-      const bool exhausted = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-      if (exhausted) {  // the connection stays in the kernel's queue; without a pause this would spin
-        ++accepts_failed_;
+      const int error = errno;
+      const bool exhausted = is_out_of_descriptors(error) || error == ENOBUFS || error == ENOMEM;
+      if (!exhausted) exhausted_since_ = never;
+      // The connection stays in the kernel's queue. Without this pause, epoll would report it again at once.
+      if (exhausted) {
+        exhausted_since_ = std::min(exhausted_since_, now);
+        accept_error_ = error_text(error);
         accept_again_ = now + accept_pause;
-        rewatch(epoll_.get(), listening_.socket(), 0, listener_tag);
+        rewatch(epoll_, listening_.socket(), 0, listener_tag);
       }
       return;
     }
     if (is_tcp(socket.get())) set_stream_options(socket.get());
     const auto number = next_number_++;
     auto from = describe_remote(socket.get());
-    if (!watch(epoll_.get(), socket.get(), EPOLLIN, number)) continue;
+    if (!watch(epoll_, socket.get(), EPOLLIN, number)) continue;
     clients_[number].socket = std::move(socket);
     machine_.connected(number, std::move(from), now);
   }
@@ -98,19 +105,22 @@ void SocketServer::read_some(uint64_t number, Nanos now) {
   bool ended = false;
   const auto size = receive_some(it->second.socket.get(), buffer, ended);
   if (ended || size < 0) return drop(number, now);
-  if (size > 0) machine_.received(number, ByteView(buffer).first(static_cast<size_t>(size)), now);
+  if (size <= 0) return;
+  it->second.read_bytes += static_cast<uint64_t>(size);
+  machine_.received(number, ByteView(buffer).first(static_cast<size_t>(size)), now);
 }
 
 void SocketServer::write_some(uint64_t number, Client& client, Nanos now) {
   while (!client.queue.empty()) {
     const auto rest = ByteView(*client.queue.front()).subspan(client.sent_bytes);
     const auto size = send_some(client.socket.get(), rest);
-    if (size < 0) {  // the other side is gone; read_some() reports it to the machine
+    if (size < 0) {  // The peer is gone. read_some() will tell the state machine.
       client.queue.clear();
       client.queued_bytes = 0;
       break;
     }
     client.sent_bytes += static_cast<size_t>(size);
+    client.written_bytes += static_cast<uint64_t>(size);
     if (client.sent_bytes < client.queue.front()->size()) break;
     client.queued_bytes -= client.queue.front()->size();
     client.queue.pop_front();
@@ -119,10 +129,11 @@ void SocketServer::write_some(uint64_t number, Client& client, Nanos now) {
   const bool wants_write = !client.queue.empty();
   if (wants_write != client.wants_write) {
     client.wants_write = wants_write;
-    rewatch(epoll_.get(), client.socket.get(), EPOLLIN | (wants_write ? EPOLLOUT : 0u), number);
+    rewatch(epoll_, client.socket.get(), EPOLLIN | (wants_write ? EPOLLOUT : 0u), number);
   }
   if (!wants_write && client.closing && client.drain_until == never) {
-    // Closing at once could destroy our last message: if the other side's bytes are unread, the kernel sends a reset.
+    // Shut down only the sending direction. If the socket were closed while there is unread input, a reset could destroy our
+    // last message.
     (void)shutdown(client.socket.get(), SHUT_WR);
     client.drain_until = now + drain_time;
   }
@@ -138,14 +149,16 @@ void SocketServer::apply_sends(Nanos now) {
       client.queue.push_back(std::move(send.bytes));
     }
     client.closing = client.closing || send.close;
+    if (!client.socket.open()) continue;  // take_local() takes the bytes
     if (client.queued_bytes > queue_bytes_max)
-      (void)shutdown(client.socket.get(), SHUT_RDWR);  // it does not read; read_some() reports its end
+      // The peer does not read. read_some() will report the end of the connection.
+      (void)shutdown(client.socket.get(), SHUT_RDWR);
     write_some(send.to, client, now);
   }
 }
 
 void SocketServer::drop(uint64_t number, Nanos now) {
-  clients_.erase(number);  // closing the descriptor removes it from epoll
+  clients_.erase(number);  // This closes the descriptor, which removes it from epoll.
   machine_.disconnected(number, now);
 }
 
@@ -156,11 +169,39 @@ Nanos SocketServer::next_deadline() const {
 }
 
 bool SocketServer::flushed() const {
-  return std::all_of(clients_.begin(), clients_.end(), [](const auto& entry) { return entry.second.queue.empty(); });
+  return std::all_of(clients_.begin(), clients_.end(),
+                     [](const auto& entry) { return entry.second.queue.empty() || !entry.second.socket.open(); });
+}
+
+bool SocketServer::make_local(uint64_t number, uint64_t sent, uint64_t received) {
+  const auto it = clients_.find(number);
+  if (it == clients_.end() || it->second.closing) return false;
+  auto& client = it->second;
+  if (!client.queue.empty() || client.read_bytes != sent || client.written_bytes != received) return false;
+  unwatch(epoll_, client.socket.get());
+  client.socket.reset();
+  return true;
+}
+
+void SocketServer::receive_local(uint64_t number, ByteView bytes, Nanos now) {
+  machine_.received(number, bytes, now);
+  apply_sends(now);
+}
+
+Bytes SocketServer::take_local(uint64_t number, bool& ended, Nanos now) {
+  Bytes bytes;
+  const auto it = clients_.find(number);
+  ended = it == clients_.end() || it->second.closing;
+  if (it == clients_.end()) return bytes;
+  for (const auto& each : it->second.queue) bytes.insert(bytes.end(), each->begin(), each->end());
+  it->second.queue.clear();
+  it->second.queued_bytes = 0;
+  if (ended) drop(number, now);
+  return bytes;
 }
 
 void SocketServer::shut_down(const Status& why, Nanos now) {
-  if (listens_) unwatch(epoll_.get(), listening_.socket());
+  if (listens_) unwatch(epoll_, listening_.socket());
   listens_ = false;
   accept_again_ = never;
   machine_.shut_down(why, now);

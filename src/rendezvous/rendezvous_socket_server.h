@@ -1,5 +1,6 @@
-// The rendezvous server over sockets: accepts, reads and writes for the state machine (rendezvous/rendezvous_server). Nothing
-// blocks; the owner calls poll() when wait_handle() is readable or next_deadline() has come.
+// The rendezvous server over sockets. It accepts connections, and reads and writes for the state machine
+// rendezvous/rendezvous_server. Nothing blocks. The owner calls poll() when its epoll descriptor is readable, or when
+// next_deadline() has come.
 #pragma once
 
 #include <cstdint>
@@ -18,32 +19,45 @@ namespace unisono {
 
 class SocketServer {
  public:
-  static Result<std::unique_ptr<SocketServer>> make(Listening listening, rendezvous::ServerSettings settings);
+  // The server registers its sockets with `epoll`, which must outlive it. The owner may register other descriptors there, with
+  // tags that no connection has (numbers from 0).
+  static Result<std::unique_ptr<SocketServer>> make(Listening listening, rendezvous::ServerSettings settings, int epoll);
 
   void poll(Nanos now);
-  int wait_handle() const { return epoll_.get(); }
   Nanos next_deadline() const;
-  // True if the kernel has all bytes for the clients.
+  // Returns true if the kernel has taken all bytes for all clients that have a socket.
   bool flushed() const;
-  // Sends every connection the reason, and accepts no more.
+
+  // A client in this process needs no socket. make_local() closes the socket of such a client; its connection stays. The client
+  // must have sent `sent` bytes and received `received` bytes. Returns false, and changes nothing, while bytes are on the way.
+  bool make_local(uint64_t number, uint64_t sent, uint64_t received);
+  // Hands over bytes of the local client.
+  void receive_local(uint64_t number, ByteView bytes, Nanos now);
+  // Takes the bytes for the local client. Sets `ended` if the server has ended the connection.
+  Bytes take_local(uint64_t number, bool& ended, Nanos now);
+
+  // Sends the reason on all connections, and accepts no new ones.
   void shut_down(const Status& why, Nanos now);
-  // How often a connection had to wait because this process had no descriptors left.
-  uint64_t accepts_failed() const { return accepts_failed_; }
+  // Returns since when connections have waited that could not be accepted, because no descriptor or no memory was free. Returns
+  // `never` if none waits. accept_error() says why.
+  Nanos exhausted_since() const { return exhausted_since_; }
+  const std::string& accept_error() const { return accept_error_; }
   const RendezvousAddress& address() const { return listening_.address(); }
   rendezvous::Server& machine() { return machine_; }
 
  private:
   struct Client {
-    Descriptor socket;
+    Descriptor socket;  // not open: the client is local
     std::deque<std::shared_ptr<const Bytes>> queue;
-    size_t sent_bytes = 0;      // of the first in the queue
-    size_t queued_bytes = 0;    // of all in the queue
-    bool closing = false;       // ends when the queue is empty
-    Nanos drain_until = never;  // our side is shut down; the other may still read
+    size_t sent_bytes = 0;      // how many bytes of the first queue element have been sent
+    size_t queued_bytes = 0;    // the bytes of all elements in the queue
+    bool closing = false;       // true: close the connection when the queue is empty
+    Nanos drain_until = never;  // Set after shutdown(SHUT_WR). Until this time, the peer may still read.
     bool wants_write = false;
+    uint64_t read_bytes = 0, written_bytes = 0;  // how many bytes the connection has carried in each direction
   };
 
-  SocketServer(Listening listening, Descriptor epoll, rendezvous::ServerSettings settings);
+  SocketServer(Listening listening, int epoll, rendezvous::ServerSettings settings);
   void accept_some(Nanos now);
   void read_some(uint64_t number, Nanos now);
   void write_some(uint64_t number, Client& client, Nanos now);
@@ -51,13 +65,14 @@ class SocketServer {
   void drop(uint64_t number, Nanos now);
 
   Listening listening_;
-  Descriptor epoll_;
+  const int epoll_;
   rendezvous::Server machine_;
   std::map<uint64_t, Client> clients_;
-  uint64_t next_number_ = 1;  // 0 is the listening socket
+  uint64_t next_number_ = 1;  // Connection numbers start at 1, because the epoll tag 0 belongs to the listening socket.
   bool listens_ = true;
   Nanos accept_again_ = never;
-  uint64_t accepts_failed_ = 0;
+  Nanos exhausted_since_ = never;
+  std::string accept_error_;
 };
 
 }  // namespace unisono

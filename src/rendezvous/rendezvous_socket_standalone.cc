@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "rendezvous/rendezvous_server.h"
 #include "rendezvous/rendezvous_socket.h"
@@ -33,12 +34,12 @@ RendezvousEvent::Kind kind_of(rendezvous::ServerEvent::Kind kind) {
 
 Status serve_rendezvous(const StandaloneOptions& options, std::atomic<bool>& stop,
                         const std::function<void(const RendezvousEvent&)>& on_event) {
-  const std::string place = options.listen.to_string();
+  const std::string address_text = options.listen.to_string();
   if (options.listen.kind == RendezvousAddress::Kind::none) return {Code::invalid, "no address to listen at"};
   auto listening = Listening::open(options.listen);
   if (!listening.ok()) {
     const std::string taken = listening.status().code() == Code::unavailable ? " (taken by another program)" : "";
-    return {listening.status().code(), place + ": " + listening.status().message() + taken};
+    return {listening.status().code(), address_text + ": " + listening.status().message() + taken};
   }
   auto identity = random_peer_id();
   if (!identity.ok()) return identity.status();
@@ -47,22 +48,27 @@ Status serve_rendezvous(const StandaloneOptions& options, std::atomic<bool>& sto
   settings.label = "the rendezvous server at " + listening->address().to_string();
   settings.make_key = random_roster_key;
   const auto address = listening->address();
-  auto made = SocketServer::make(std::move(*listening), std::move(settings));
+  const Descriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.open()) return {Code::unavailable, address_text + ": epoll: " + error_text(errno)};
+  auto made = SocketServer::make(std::move(*listening), std::move(settings), epoll.get());
   if (!made.ok()) return made.status();
   auto& server = **made;
-  const auto tell = [&](RendezvousEvent event) {
+  const auto report = [&](RendezvousEvent event) {
     if (on_event) on_event(event);
   };
-  tell({RendezvousEvent::Kind::listening, "", "listening at " + address.to_string(), address});
+  report({RendezvousEvent::Kind::listening, "", "listening at " + address.to_string(), address});
   const auto wait = [&](Nanos now, Nanos most) {
     const Nanos left = std::clamp<Nanos>(server.next_deadline() - now, 0, most);
     epoll_event event{};
-    (void)epoll_wait(server.wait_handle(), &event, 1, static_cast<int>((left + millisecond - 1) / millisecond));
+    (void)epoll_wait(epoll.get(), &event, 1, static_cast<int>((left + millisecond - 1) / millisecond));
   };
+  Nanos exhausted_before = never;
   while (!stop.load(std::memory_order_relaxed)) {
     const Nanos now = monotonic_now();
     server.poll(now);
-    for (const auto& news : server.machine().take_events()) tell({kind_of(news.kind), news.job, news.text, {}});
+    if (std::exchange(exhausted_before, server.exhausted_since()) == never && server.exhausted_since() != never)
+      report({RendezvousEvent::Kind::refused, "", "connections cannot be accepted: " + server.accept_error(), {}});
+    for (const auto& event : server.machine().take_events()) report({kind_of(event.kind), event.job, event.text, {}});
     wait(monotonic_now(), stop_check);
   }
   const Nanos until = monotonic_now() + goodbye_time;

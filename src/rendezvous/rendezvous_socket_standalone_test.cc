@@ -1,4 +1,4 @@
-// The standalone rendezvous server, which outlives the groups that meet there.
+// Tests of the standalone rendezvous server, which outlives the groups that meet there.
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -10,7 +10,7 @@ namespace {
 
 using namespace test;
 
-// A standalone server on a thread of its own.
+// A standalone server in a separate thread.
 class Standalone {
  public:
   explicit Standalone(const RendezvousAddress& listen) {
@@ -87,7 +87,7 @@ TEST(StandaloneRendezvous, waiting_processes_learn_that_it_was_stopped) {
   Standalone server({.kind = RendezvousAddress::Kind::tcp, .host = "127.0.0.1", .port = 0, .path = {}});
   auto member = meet(options_for(1, 2, server.address(), "a"));
   auto joiner = meet(joiner_for(server.address(), "b"));
-  const Nanos until = monotonic_now() + plenty;
+  const Nanos until = monotonic_now() + test_timeout;
   while ((!server.has_event("a: rank 1 ") || !server.has_event("b: joiner ")) && monotonic_now() < until)
     std::this_thread::yield();
   server.stop();
@@ -95,7 +95,7 @@ TEST(StandaloneRendezvous, waiting_processes_learn_that_it_was_stopped) {
   expect_error(joiner.get().roster, Code::unavailable, {"was stopped"});
 }
 
-TEST(StandaloneRendezvous, says_that_its_port_is_taken) {
+TEST(StandaloneRendezvous, reports_that_its_port_is_taken) {
   ReservedPort port(true);
   std::atomic<bool> stop = false;
   const auto status = serve_rendezvous({.listen = port.address()}, stop, {});

@@ -1,4 +1,5 @@
-// For tests of the rendezvous over real sockets and files: addresses, and ranks that meet there, each in its own thread.
+// Support for tests of the rendezvous over real sockets and files: addresses, and ranks that meet there, each in its own
+// thread.
 #pragma once
 
 #include <arpa/inet.h>
@@ -15,17 +16,18 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "net/tcp_socket.h"
 #include "rendezvous/rendezvous_socket.h"
 
 namespace unisono::test {
 
-inline constexpr Nanos plenty = 20 * second;
+inline constexpr Nanos test_timeout = 20 * second;
 
-inline std::vector<std::string> endpoints_of(uint32_t rank) { return {"tcp://10.0.0.1:" + std::to_string(1000 + rank)}; }
+inline std::vector<std::string> endpoints_of(uint32_t rank) { return {concat("tcp://10.0.0.1:", 1000 + rank)}; }
 
-// A port of the kernel's choice that nobody else gets while this object lives. With `listening`, rank 0 takes the socket over.
-// Without it, a server that names the port can still open it, and until then connections are refused.
+// A port that the kernel chose; no other program gets it while this object lives. If `listening`, the object's socket listens
+// at the port, and rank 0 adopts the socket. Otherwise connections are refused until a server opens the port.
 class ReservedPort {
  public:
   explicit ReservedPort(bool listening = false, int family = AF_INET)
@@ -103,7 +105,7 @@ inline SessionPointer open_session(const ResolvedOptions& options) {
   return session.ok() ? std::move(*session) : nullptr;
 }
 
-inline std::future<Met> meet(const ResolvedOptions& options, Nanos timeout = plenty) {
+inline std::future<Met> meet(const ResolvedOptions& options, Nanos timeout = test_timeout) {
   return std::async(std::launch::async, [options, timeout] {
     Met met;
     met.session = open_session(options);
@@ -116,7 +118,7 @@ inline std::vector<Met> meet_all(uint32_t world, const RendezvousAddress& addres
                                  const std::string& job = "job") {
   std::vector<std::future<Met>> futures;
   for (uint32_t i = 0; i < world; ++i) {
-    auto options = options_for(world - 1 - i, world, address, job);  // rank 0 comes last, so the others have to wait for it
+    auto options = options_for(world - 1 - i, world, address, job);  // rank 0 starts last, so the other ranks must wait for it
     if (options.rank == 0) options.listen_fd = listen_fd;
     futures.push_back(meet(options));
   }
@@ -133,6 +135,7 @@ inline void expect_met(const std::vector<Met>& all) {
     EXPECT_EQ(all[0].roster->members[rank].endpoints, endpoints_of(static_cast<uint32_t>(rank)));
     EXPECT_EQ(all[0].roster->members[rank].host, this_host_name());
     EXPECT_EQ(all[0].roster->members[rank].machine, this_machine());
+    EXPECT_EQ(all[0].roster->members[rank].network, this_network());
     EXPECT_EQ(all[0].roster->members[rank].pid, getpid());
   }
 }
@@ -145,13 +148,14 @@ inline void expect_error(const Result<Roster>& roster, Code code, std::initializ
         << "'" << part << "' is not in: " << roster.status().message();
 }
 
-// Polls until a joiner is there, and sleeps on the session's descriptor only.
+// Polls until `count` joiners wait. Between polls it sleeps until the session's descriptor is readable, or for a second.
 inline std::vector<MemberRecord> wait_for_joiners(RendezvousSession& session, size_t count = 1) {
-  const Nanos until = monotonic_now() + plenty;
+  const Nanos until = monotonic_now() + test_timeout;
   for (auto joiners = session.poll_joiners();; joiners = session.poll_joiners()) {
     if (joiners.size() >= count || monotonic_now() > until) return joiners;
     pollfd handle{session.wait_handle(), POLLIN, 0};
-    (void)poll(&handle, 1, 1000);
+    const Nanos left = std::clamp<Nanos>(session.next_deadline() - monotonic_now(), 0, second);
+    (void)poll(&handle, 1, static_cast<int>((left + millisecond - 1) / millisecond));
   }
 }
 

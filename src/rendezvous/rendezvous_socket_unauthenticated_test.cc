@@ -1,7 +1,8 @@
-// Other programs at the rendezvous address, and unauthenticated peers at our server.
+// Tests of other programs at the rendezvous address, and of unauthenticated peers at the rendezvous server.
 #include <fstream>
 #include <thread>
 
+#include "base/concat.h"
 #include "rendezvous/rendezvous_socket_test_support.h"
 
 namespace unisono {
@@ -25,7 +26,7 @@ class OtherProgram {
   OtherProgram(const ReservedPort& port, std::string says, bool hangs_up)
       : port_(port), says_(std::move(says)), hangs_up_(hangs_up), thread_([this] { run(); }) {}
   ~OtherProgram() {
-    (void)shutdown(port_.fd(), SHUT_RDWR);  // wakes accept
+    (void)shutdown(port_.fd(), SHUT_RDWR);  // ends a blocked accept()
     thread_.join();
   }
 
@@ -55,7 +56,7 @@ TEST(RendezvousSession, an_http_server_at_the_port_is_named_at_once) {
   }
 }
 
-TEST(RendezvousSession, a_program_that_hangs_up_at_the_port_is_found_out_by_rank_0) {
+TEST(RendezvousSession, rank_0_detects_a_program_at_the_port_that_hangs_up) {
   ReservedPort port(true);
   const OtherProgram other(port, "", true);
   auto met = meet(options_for(0, 2, port.address())).get();
@@ -63,30 +64,30 @@ TEST(RendezvousSession, a_program_that_hangs_up_at_the_port_is_found_out_by_rank
                {"port " + port.number() + " is taken by another program", "address already in use"});
 }
 
-TEST(RendezvousSession, a_program_that_says_nothing_at_the_port_is_named_at_the_deadline) {
+TEST(RendezvousSession, a_silent_program_at_the_port_is_reported_at_the_deadline) {
   ReservedPort port(true);
   const OtherProgram other(port, "", false);
   auto met = meet(options_for(1, 2, port.address()), 300 * millisecond).get();
   expect_error(met.roster, Code::unavailable, {"connection accepted now, but no answer yet"});
 }
 
-TEST(RendezvousSession, a_listening_socket_that_is_none_is_refused) {
+TEST(RendezvousSession, a_descriptor_that_is_not_a_listening_socket_is_refused) {
   ReservedPort port;
   auto options = options_for(0, 2, port.address());
   options.listen_fd = port.fd();
   expect_error(meet(options).get().roster, Code::invalid,
-               {"UNISONO_LISTEN_FD=" + std::to_string(port.fd()) + " is not a listening socket"});
+               {concat("UNISONO_LISTEN_FD=", port.fd(), " is not a listening socket")});
   options.listen_fd = 999'999;
   expect_error(meet(options).get().roster, Code::invalid, {"UNISONO_LISTEN_FD=999999"});
 }
 
-TEST(RendezvousSession, unauthenticated_at_the_port_do_no_harm_and_are_counted) {
+TEST(RendezvousSession, unauthenticated_peers_at_the_port_do_no_harm_and_are_counted) {
   ReservedPort port;
   auto zero = meet(options_for(0, 2, port.address()));
   Descriptor http;
   Descriptor silent;
   {
-    // Rank 0 may not be up yet: a failed attempt to join another job shows when it is.
+    // Rank 0 may not be up yet. So first wait until an attempt with another job name fails: only a serving rank 0 refuses it.
     auto wrong = meet(options_for(1, 2, port.address(), "other")).get();
     EXPECT_EQ(wrong.roster.status().code(), Code::invalid);
     http = dial(port.address());

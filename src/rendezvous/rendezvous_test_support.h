@@ -1,4 +1,4 @@
-// For tests of the rendezvous server: hellos, and a server with its clients without a network.
+// Support for tests of the rendezvous server: hellos, and a server with its clients without a network.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "rendezvous/rendezvous_client.h"
 #include "rendezvous/rendezvous_server.h"
 #include "testing/peer_ids.h"
@@ -33,21 +34,21 @@ inline Hello make_joiner(uint32_t number, const std::string& job = "job") {
   return hello;
 }
 
-// A server and its clients without a network: each gets the other's messages at once. Clients number their connections.
-class Place {
+// A server and its clients without a network: bytes arrive at once. Connections are numbered from 1 in the order of dialing.
+class ServerFixture {
  public:
-  explicit Place(ServerSettings settings = {}) : server(complete(std::move(settings))) {}
+  explicit ServerFixture(ServerSettings settings = {}) : server(complete(std::move(settings))) {}
 
-  // Dials with this hello; returns the number of the connection.
+  // Dials with this hello. Returns the connection's number.
   size_t dial(const Hello& hello, Nanos timeout = 60 * second) {
     clients.emplace_back(std::make_unique<Client>(hello, now + timeout));
     const auto connection = clients.size();
-    server.connected(connection, "10.0.0.9:" + std::to_string(connection), now);
+    server.connected(connection, concat("10.0.0.9:", connection), now);
     server.received(connection, clients.back()->connected(now), now);
     deliver();
     return connection;
   }
-  // A connection that sends these bytes; returns the answer, and whether the server closed it.
+  // Connects and sends these bytes. Returns the server's answer, and whether the server closed the connection.
   std::pair<std::string, bool> dial_raw(std::string_view text) {
     clients.emplace_back(nullptr);
     const auto connection = clients.size();
@@ -61,7 +62,7 @@ class Place {
     if (out.second) server.disconnected(connection, now);
     return out;
   }
-  void say(size_t from, const Bytes& bytes) {
+  void send_bytes(size_t from, const Bytes& bytes) {
     server.received(from, bytes, now);
     deliver();
   }

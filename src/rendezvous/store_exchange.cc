@@ -1,23 +1,25 @@
 #include "rendezvous/store_exchange.h"
 
 #include <string>
+#include <vector>
 
+#include "base/concat.h"
 #include "net/socket_address.h"
 
 namespace unisono {
 namespace {
 
-// This host's addresses, best first. Link-local addresses are left out, because each host would use another interface for them.
+// Returns the addresses of this host; the best one comes first. Link-local addresses are left out, because they need the name
+// of an interface, and hosts have different interface names.
 Result<std::string> own_hosts(const std::string& interface) {
   auto all = list_interfaces();
   if (!all.ok()) return all.status();
   auto chosen = select_interface(std::move(*all), interface);
   if (!chosen.ok()) return chosen.status();
-  sort_by_preference(*chosen);
+  std::erase_if(*chosen, [](const InterfaceAddress& entry) { return entry.address.is_link_local(); });
   std::string hosts;
-  for (auto& one : *chosen) {
-    if (one.address.is_link_local()) continue;
-    const auto text = one.address.to_string();  // with a port
+  for (const auto& one : best_addresses(std::move(*chosen), offered_addresses_max)) {
+    const auto text = one.address.to_string();  // address with port
     const auto host = text.substr(0, text.rfind(':'));
     hosts += (hosts.empty() ? "" : ",") + (host.starts_with('[') ? host.substr(1, host.size() - 2) : host);
   }
@@ -36,7 +38,10 @@ Result<std::optional<Listening>> meet_by_store(ResolvedOptions& options, KeyValu
   const auto key = "unisono/" + options.job + "/rendezvous";
   const auto failed = [&](const char* what, const Status& why) {
     return Status(why.code(), std::string("the store: cannot ") + what + " " + key +
-                                  (options.rank == 0 ? "" : ", which rank 0 writes") + ": " + why.message());
+                                  (options.rank == 0 ? ""
+                                                     : concat(", which rank 0 of these ", options.world_size,
+                                                              " processes writes when it joins")) +
+                                  ": " + why.message());
   };
   if (options.rank > 0) {
     const auto value = store.get(key, options.join_timeout);
@@ -52,7 +57,7 @@ Result<std::optional<Listening>> meet_by_store(ResolvedOptions& options, KeyValu
   if (!listening.ok()) return listening.status();
   options.rendezvous = listening->address();
   options.listen_fd = listening->socket();
-  if (const auto told = store.set(key, options.rendezvous.to_string()); !told.ok()) return failed("write", told);
+  if (const auto written = store.set(key, options.rendezvous.to_string()); !written.ok()) return failed("write", written);
   return std::optional(std::move(*listening));
 }
 

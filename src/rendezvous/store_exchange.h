@@ -1,5 +1,5 @@
-// Exchanges the rendezvous address through a store that all processes reach: rank 0 opens a free port and writes its addresses,
-// and the others read them.
+// Exchanges the rendezvous address through a key-value store that all processes can reach. Rank 0 opens a free port and writes
+// its addresses to the store. The other ranks read them from there.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace unisono {
 
-// Fills in `rendezvous`, and on rank 0 `listen_fd`, the descriptor of the returned socket. Keep that socket until the group has
-// formed.
+// Sets options.rendezvous. On rank 0, also returns a listening socket, and sets options.listen_fd to its descriptor. The caller
+// must keep the socket until the group has formed.
 Result<std::optional<Listening>> meet_by_store(ResolvedOptions& options, KeyValueStore& store);
 
 }  // namespace unisono

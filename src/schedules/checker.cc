@@ -5,12 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "schedules/collective_facts.h"
 
 namespace unisono {
 namespace {
 
-constexpr uint32_t round_max = 65'535;  // frames carry 16 bits
+constexpr uint32_t round_max = 65'535;  // frames store the round in 16 bits
 constexpr uint32_t none = 0xFFFF'FFFF;
 
 // One step of one rank for one chunk.
@@ -21,7 +22,8 @@ struct Item {
   Op op;
 };
 
-// A send that the rank has made of the chunk at hand; a linked list per rank, newest first.
+// A send that a rank has made for the current chunk. The sends of each rank form a linked list, in which the newest send is
+// first.
 struct Sent {
   Rank to;
   uint32_t round;
@@ -60,11 +62,11 @@ class Checker {
   Status fail(const std::string& what) const;
 
   bool reduces() const;
-  Rank source() const;  // of the chunk at hand, in collectives that only copy
+  Rank source() const;  // the rank that has the current chunk at first, in collectives that only copy
   bool starts_with(Rank rank) const;
   bool must_end_with(Rank rank) const;
   bool is_barrier() const { return collective_ == Collective::barrier; }
-  void touch(Rank rank);
+  void prepare(Rank rank);
   Word* value(Rank rank) { return &values_[size_t{rank} * words_]; }
   Word* next_value(Rank rank) { return &next_values_[size_t{rank} * words_]; }
   Word* sources(Rank rank) { return &sources_[size_t{rank} * words_]; }
@@ -83,24 +85,27 @@ class Checker {
   const uint32_t world_;
   const uint32_t words_;
 
-  std::vector<Item> items_;           // by chunk, then round, then rank
-  std::vector<uint64_t> item_begin_;  // of each chunk, and the end
+  std::vector<Item> items_;  // sorted by chunk, then round, then rank
+  // items_[item_begin_[c]] is the first item of chunk c. The last entry is the number of items.
+  std::vector<uint64_t> item_begin_;
 
-  // Per rank, for the chunk at hand; valid where touched_ has its number. next_: what the round makes of it.
+  // The state of each rank for the current chunk. A rank's state is valid only if prepared_for_[rank] is the number of this
+  // chunk. The vectors next_… hold the state after the current round.
   uint32_t chunk_ = 0;
-  std::vector<uint32_t> touched_;
+  std::vector<uint32_t> prepared_for_;
   std::vector<Word> values_, next_values_;
   std::vector<Word> full_;
-  std::vector<Word> sources_;                   // ranks whose values the rank adds up in this round, itself included
-  std::vector<uint32_t> clocks_, next_clocks_;  // [rank][other]: 1 + the last stage of `other` that rank's value follows from
-  std::vector<uint32_t> last_sent_;             // head of the list in sent_
+  std::vector<Word> sources_;  // by rank: the ranks whose values this rank adds in the current round, including itself
+  // Vector clocks. If clocks_[rank][other] is n, the value that `rank` holds depends on rounds 0 to n - 1 of rank `other`.
+  std::vector<uint32_t> clocks_, next_clocks_;
+  std::vector<uint32_t> last_sent_;  // by rank: index in sent_ of the newest send
   std::vector<Sent> sent_;
-  std::vector<uint32_t> reduced_in_;  // round of the rank's reduction, or none
+  std::vector<uint32_t> reduced_in_;  // by rank: the round of its last reduction, or `none`
 
-  std::vector<uint64_t> pending_;  // [from][to]: number of the group in which a message is under way
-  uint64_t group_ = 0;             // number of the (chunk, round) at hand
+  std::vector<uint64_t> pending_;  // by sender and receiver: group_ at the time when the message was sent; 0 if it was received
+  uint64_t group_ = 0;             // number of the current group (the items of one chunk and one round)
   uint32_t completers_ = 0;
-  uint32_t completed_in_ = none;  // round of the first completion
+  uint32_t completed_in_ = none;  // the round in which a rank first completed the chunk
   std::vector<Word> completed_from_;
   Proof proof_;
 };
@@ -118,13 +123,11 @@ bool Checker::overlap(const Word* a, const Word* b) const {
 }
 
 Status Checker::fail(const std::string& what) const {
-  return {Code::internal, std::string(name(schedules_[0].kind)) + " " + name(collective_) + " of " + std::to_string(world_) +
-                              " ranks: " + what};
+  return {Code::internal, concat(name(schedules_[0].kind), " ", name(collective_), " of ", world_, " ranks: ", what)};
 }
 
 Status Checker::fail(Rank rank, uint32_t round, const std::string& what) const {
-  return fail("rank " + std::to_string(rank) + ", round " + std::to_string(round) + ", chunk " + std::to_string(chunk_) + ": " +
-              what);
+  return fail(concat("rank ", rank, ", round ", round, ", chunk ", chunk_, ": ", what));
 }
 
 bool Checker::reduces() const { return adds(collective_) || is_barrier(); }
@@ -152,20 +155,20 @@ bool Checker::must_end_with(Rank rank) const {
 }
 
 Status Checker::check_shape() const {
-  if (root_ >= world_) return fail("root " + std::to_string(root_) + " is not a rank");
+  if (root_ >= world_) return fail(concat("root ", root_, " is not a rank"));
   if (collective_ == Collective::send || collective_ == Collective::recv) return fail("has no schedule to check");
   const auto& first = schedules_[0];
   for (Rank rank = 1; rank < world_; ++rank) {
     const auto& other = schedules_[rank];
     if (other.kind != first.kind || other.chunk_count != first.chunk_count || other.direct != first.direct ||
         other.every_rank_completes != first.every_rank_completes)
-      return fail("rank " + std::to_string(rank) + " and rank 0 differ in kind, chunk count or claims");
+      return fail(concat("rank ", rank, " and rank 0 differ in kind, chunk count or claims"));
   }
   const uint32_t expected = collective_ == Collective::all_to_all ? world_ * world_
                             : has_blocks(collective_)             ? world_
                                                                   : first.chunk_count;
   if (first.chunk_count == 0 || first.chunk_count != expected)
-    return fail(std::to_string(first.chunk_count) + " chunks instead of " + std::to_string(std::max(expected, 1u)));
+    return fail(concat(first.chunk_count, " chunks instead of ", std::max(expected, 1u)));
   return {};
 }
 
@@ -174,24 +177,21 @@ Status Checker::check_steps(Rank rank) {
   for (const auto& step : schedules_[rank].steps) {
     chunk_ = step.chunks.begin;
     if (step.round > round_max) return fail(rank, step.round, "the round number does not fit 16 bits");
-    if (step.round < round) return fail(rank, step.round, "stands behind a step of round " + std::to_string(round));
+    if (step.round < round) return fail(rank, step.round, concat("comes after a step of round ", round));
     round = step.round;
     if (step.op != Op::send && step.op != Op::recv_reduce && step.op != Op::recv_copy)
       return fail(rank, round, "unknown operation");
-    if (step.peer >= world_ || step.peer == rank)
-      return fail(rank, round, "peer " + std::to_string(step.peer) + " is not another rank");
+    if (step.peer >= world_ || step.peer == rank) return fail(rank, round, concat("peer ", step.peer, " is not another rank"));
     if (step.chunks.begin >= step.chunks.end || step.chunks.end > schedules_[rank].chunk_count)
-      return fail(rank, round,
-                  "chunk range ends at " + std::to_string(step.chunks.end) + ", chunk count " +
-                      std::to_string(schedules_[rank].chunk_count));
+      return fail(rank, round, concat("chunk range ends at ", step.chunks.end, ", chunk count ", schedules_[rank].chunk_count));
     for (auto chunk = step.chunks.begin; chunk < step.chunks.end; ++chunk) ++item_begin_[chunk + 1];
     proof_.rounds = std::max(proof_.rounds, round + 1);
   }
   return {};
 }
 
-// Steps are in order of rounds at each rank; walking all ranks round by round gives every chunk its items in order without
-// sorting.
+// Sorts the steps into items_. The function visits the rounds in order, and all ranks in each round. The steps of a rank are
+// already ordered by round, so each chunk gets its items in the right order without a sort.
 void Checker::distribute() {
   for (size_t chunk = 1; chunk < item_begin_.size(); ++chunk) item_begin_[chunk] += item_begin_[chunk - 1];
   items_.resize(item_begin_.back());
@@ -209,9 +209,9 @@ void Checker::distribute() {
   }
 }
 
-void Checker::touch(Rank rank) {
-  if (touched_[rank] == chunk_) return;
-  touched_[rank] = chunk_;
+void Checker::prepare(Rank rank) {
+  if (prepared_for_[rank] == chunk_) return;
+  prepared_for_[rank] = chunk_;
   std::fill_n(value(rank), words_, Word{0});
   if (starts_with(rank)) value(rank)[rank / 64] |= Word{1} << (rank % 64);
   std::fill_n(clock(rank), world_, 0u);
@@ -223,42 +223,42 @@ Status Checker::send_all(Items group) {
   uint64_t sends = 0;
   uint64_t receives = 0;
   for (const auto& item : group) {
-    touch(item.rank);
-    touch(item.peer);
+    prepare(item.rank);
+    prepare(item.peer);
     if (item.op != Op::send) {
       ++receives;
       continue;
     }
     ++sends;
     if (empty(value(item.rank)))
-      return fail(item.rank, item.round, "sends what it does not have to rank " + std::to_string(item.peer));
+      return fail(item.rank, item.round, concat("sends a chunk that it does not have to rank ", item.peer));
     auto& pending = pending_[size_t{item.rank} * world_ + item.peer];
-    if (pending == group_) return fail(item.rank, item.round, "sends twice to rank " + std::to_string(item.peer));
+    if (pending == group_) return fail(item.rank, item.round, concat("sends twice to rank ", item.peer));
     pending = group_;
     sent_.push_back({item.peer, item.round, last_sent_[item.rank]});
     last_sent_[item.rank] = static_cast<uint32_t>(sent_.size() - 1);
   }
   proof_.messages += sends;
-  if (sends <= receives) return {};  // a receive too many is found when it is made
+  if (sends <= receives) return {};  // if a receive has no send, receive() finds it
   for (const auto& item : group) {
     if (item.op != Op::send) continue;
     const bool received = std::any_of(group.begin(), group.end(), [&](const Item& other) {
       return other.op != Op::send && other.rank == item.peer && other.peer == item.rank;
     });
-    if (!received) return fail(item.rank, item.round, "its send to rank " + std::to_string(item.peer) + " has no receive");
+    if (!received) return fail(item.rank, item.round, concat("its send to rank ", item.peer, " has no receive"));
   }
   return fail(group[0].rank, group[0].round, "more sends than receives");
 }
 
-// The steps of one rank lie side by side.
+// Processes the receives of one chunk and one round. In `group`, the steps of each rank are adjacent.
 Status Checker::receive_all(Items group) {
-  const Item* before = nullptr;  // the same rank's step before this one
+  const Item* before = nullptr;  // the previous step, if it belongs to the same rank
   for (const auto& item : group) {
     if (before != nullptr && before->rank != item.rank) before = nullptr;
     const bool follows_receive = before != nullptr && before->op != Op::send;
     const bool follows_send = before != nullptr && before->op == Op::send;
     if (item.op == Op::send) {
-      if (follows_receive) return fail(item.rank, item.round, "a send stands behind a receive");
+      if (follows_receive) return fail(item.rank, item.round, "a send comes after a receive");
     } else {
       if (follows_send) proof_.same_round_safe = false;
       if (follows_receive && (before->op == Op::recv_copy || item.op == Op::recv_copy))
@@ -272,9 +272,8 @@ Status Checker::receive_all(Items group) {
 
 Status Checker::receive(const Item& item, bool first) {
   auto& pending = pending_[size_t{item.peer} * world_ + item.rank];
-  if (pending != group_)
-    return fail(item.rank, item.round, "waits for a send of rank " + std::to_string(item.peer) + " that is not made");
-  pending = 0;  // a second receive would wait
+  if (pending != group_) return fail(item.rank, item.round, concat("waits for a send that rank ", item.peer, " does not make"));
+  pending = 0;  // now a second receive of the message would fail
   if (first) {
     std::copy_n(value(item.rank), words_, next_value(item.rank));
     std::copy_n(clock(item.rank), world_, next_clock(item.rank));
@@ -294,18 +293,16 @@ Status Checker::receive(const Item& item, bool first) {
 Status Checker::merge(const Item& item) {
   const auto* incoming = value(item.peer);
   auto* own = next_value(item.rank);
-  const auto refuse = [&](const char* what) {
-    return fail(item.rank, item.round, std::string(what) + " from rank " + std::to_string(item.peer));
-  };
+  const auto refuse = [&](const char* what) { return fail(item.rank, item.round, concat(what, " from rank ", item.peer)); };
   if (item.op == Op::recv_copy) {
-    if (equal(incoming, own)) return refuse("copies what it has already");
+    if (equal(incoming, own)) return refuse("copies a value that it already has");
     if (equal(own, full_.data())) return refuse("overwrites its finished chunk with an unfinished one");
-    if (!contains(incoming, own)) return refuse("discards contributions by a copy");
+    if (!contains(incoming, own)) return refuse("discards contributions by copying the value");
     std::copy_n(incoming, words_, own);
     return {};
   }
-  if (empty(own)) return refuse("adds to nothing what comes");
-  if (!is_barrier() && overlap(incoming, own)) return refuse("counts contributions twice that come");
+  if (empty(own)) return refuse("has no value to which it could add the value");
+  if (!is_barrier() && overlap(incoming, own)) return refuse("counts contributions twice with the value");
   for (uint32_t i = 0; i < words_; ++i) own[i] |= incoming[i];
   sources(item.rank)[item.peer / 64] |= Word{1} << (item.peer % 64);
 
@@ -318,7 +315,9 @@ Status Checker::merge(const Item& item) {
   return {};
 }
 
-// A send to D in round k is known to be over if D's stage k is in the past of the message, or was in that of an earlier one.
+// Checks that a receive overwrites the chunk only if this rank's earlier sends of the chunk are complete. A send to rank D in
+// round k is known to be complete if D has finished round k. Therefore the vector clock of this rank, or of the sender of the
+// message, must include round k of D.
 void Checker::check_overwrite(const Item& item) {
   if (!proof_.overwrite_safe) return;
   for (auto i = last_sent_[item.rank]; i != none; i = sent_[i].next) {
@@ -343,7 +342,9 @@ Status Checker::commit(Items group) {
   return {};
 }
 
-// Values sent in one round are those from before the round, so equal sources in the same round are equal contributions.
+// Records that a rank completes the chunk, which means that its value now contains all contributions. All ranks must complete
+// the chunk in the same round, by adding the values of the same ranks. A send always carries the value that its rank had before
+// the round. Therefore ranks that complete the chunk in this way add the same values.
 Status Checker::complete(Rank rank, uint32_t round) {
   if (++completers_ == 1) {
     completed_in_ = round;
@@ -353,23 +354,23 @@ Status Checker::complete(Rank rank, uint32_t round) {
   proof_.every_rank_completes = true;
   if (is_barrier()) return {};
   if (round != completed_in_)
-    return fail(rank, round, "completes what was completed in round " + std::to_string(completed_in_));
+    return fail(rank, round, concat("completes the chunk, which was completed in round ", completed_in_));
   if (!equal(sources(rank), completed_from_.data()))
-    return fail(rank, round, "completes from other parts than another rank does");
+    return fail(rank, round, "completes the chunk from other contributions than another rank");
   return {};
 }
 
 Status Checker::finish_chunk() {
   for (Rank rank = 0; rank < world_; ++rank) {
     if (!must_end_with(rank)) continue;
-    touch(rank);
+    prepare(rank);
     if (equal(value(rank), full_.data())) continue;
     Rank missing = 0;
     const auto holds = [&](Rank r) { return (value(rank)[r / 64] >> (r % 64) & 1) || !(full_[r / 64] >> (r % 64) & 1); };
     while (holds(missing)) ++missing;
-    return fail(rank, proof_.rounds, "ends without the contribution of rank " + std::to_string(missing));
+    return fail(rank, proof_.rounds, concat("ends without the contribution of rank ", missing));
   }
-  if (reduces() && world_ > 1 && completers_ == 0) return fail("chunk " + std::to_string(chunk_) + " is completed nowhere");
+  if (reduces() && world_ > 1 && completers_ == 0) return fail(concat("chunk ", chunk_, " is not completed by any rank"));
   return {};
 }
 
@@ -413,7 +414,7 @@ Result<Proof> Checker::run() {
 
   const auto set_words = size_t{world_} * words_;
   const auto pairs = size_t{world_} * world_;
-  touched_.assign(world_, none);
+  prepared_for_.assign(world_, none);
   values_.resize(set_words);
   next_values_.resize(set_words);
   sources_.resize(set_words);
@@ -437,8 +438,8 @@ Result<Proof> Checker::run() {
 Result<Proof> check_schedules(const CheckRequest& request) {
   if (request.schedules.empty()) return Status(Code::internal, "no schedules to check");
   if (request.schedules.size() > checker_world_max)
-    return Status(Code::unsupported, "the checker proves worlds up to " + std::to_string(checker_world_max) + ", not " +
-                                         std::to_string(request.schedules.size()));
+    return Status(Code::unsupported,
+                  concat("the checker proves worlds up to ", checker_world_max, ", not ", request.schedules.size()));
   return Checker(request).run();
 }
 

@@ -1,6 +1,6 @@
-// Random mutations of valid schedules must be refused. A mutation of one rank's steps always breaks a pair of send and
-// receive; a mutation of both ends of a message keeps the pairs and may even leave the schedule correct (a message
-// may be moved to an idle round), so there the checker is compared with a second, independent judge: the schedule is run.
+// Mutates valid schedules at random; the checker must refuse the mutants. A mutation at one rank separates a send from its
+// receive, so it is always wrong. A mutation at both ends of a message may be correct: for example, the message moves to an
+// idle round. So each mutant that the checker accepts is executed and must give correct results.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -14,7 +14,7 @@ namespace {
 using Schedules = std::vector<Schedule>;
 constexpr uint64_t seed = 20'240'611;
 
-// Range steps cut into single chunks, so that a mutation can hit one of them.
+// Splits each step into steps of one chunk. A mutation can then change a single chunk.
 void expand(Schedules& schedules) {
   for (auto& schedule : schedules) {
     std::vector<Step> steps;
@@ -43,7 +43,8 @@ bool same(Schedules a, Schedules b) {
   return true;
 }
 
-// Runs the schedules, stages in random order as messages allow, and counts how often each contribution is in each result.
+// Executes the schedules. The order of the steps is random, as far as the messages permit. Counts the contributions in each
+// result.
 class Replay {
  public:
   Replay(Collective collective, Rank root, const Schedules& schedules, uint64_t order_seed)
@@ -71,8 +72,8 @@ class Replay {
   }
 
  private:
-  using Where = std::pair<Rank, uint32_t>;                     // rank, chunk
-  using Message = std::tuple<uint32_t, uint32_t, Rank, Rank>;  // round, chunk, from, to
+  using Where = std::pair<Rank, uint32_t>;                     // (rank, chunk)
+  using Message = std::tuple<uint32_t, uint32_t, Rank, Rank>;  // (round, chunk, from, to)
 
   bool reduces() const {
     return collective_ == Collective::all_reduce || collective_ == Collective::reduce_scatter ||
@@ -97,7 +98,8 @@ class Replay {
     return true;
   }
 
-  // A chain's next step: a send, or a receive whose message is there. Starts looking at a random chain.
+  // Executes one step that can be executed now: a send, or a receive of a message that has arrived. Tries the chains in turn,
+  // from a random chain on.
   bool step_somewhere() {
     if (chains_.empty()) return false;
     auto at = std::next(chains_.begin(), static_cast<std::ptrdiff_t>(random_.below(chains_.size())));
@@ -114,7 +116,7 @@ class Replay {
     if (step.op == Op::send) {
       wire_[{step.round, chunk, rank, step.peer}] = values_[where];
     } else {
-      // Receives of one round may be served in any order: take one whose message is there.
+      // The order of receives within a round is free. Takes a receive whose message has arrived.
       auto next = std::find_if(chain.begin(), chain.end(), [&](const Step& s) {
         return s.round == step.round && wire_.contains({s.round, chunk, s.peer, rank});
       });
@@ -149,7 +151,7 @@ Step& any_step(Schedules& schedules, Random& random, Rank& rank) {
   return steps[random.below(steps.size())];
 }
 
-// One rank's steps only. Returns the name of the mutation.
+// Mutates the steps of one rank only. Returns the name of the mutation.
 const char* mutate_one_side(Schedules& schedules, Random& random) {
   Rank rank = 0;
   Step& step = any_step(schedules, random, rank);
@@ -186,7 +188,7 @@ const char* mutate_one_side(Schedules& schedules, Random& random) {
   return what;
 }
 
-// Both ends of one message.
+// Mutates both ends of one message. Returns the name of the mutation.
 const char* mutate_both_sides(Schedules& schedules, Random& random) {
   const auto world = static_cast<Rank>(schedules.size());
   Rank from = 0;
@@ -232,7 +234,7 @@ class Mutation : public testing::TestWithParam<Collective> {
  protected:
   static constexpr int mutants_per_schedule = test::world_sizes_limit == 64 ? 60 : 8;
 
-  // Calls use(request, valid schedules, random) for all kinds and small worlds.
+  // Calls use(request, valid schedules, random) for all kinds and several small worlds.
   template <typename Use>
   void for_each_schedule(Use use) {
     RecordProperty("seed", std::to_string(seed));
@@ -255,18 +257,18 @@ class Mutation : public testing::TestWithParam<Collective> {
   }
 };
 
-TEST_P(Mutation, of_one_ranks_steps_is_refused) {
+TEST_P(Mutation, a_mutation_of_one_ranks_steps_is_refused) {
   for_each_schedule([](const ScheduleRequest& request, const Schedules& schedules, Random& random) {
     auto mutant = schedules;
     const auto* what = mutate_one_side(mutant, random);
-    if (same(mutant, schedules)) return;  // the random value was the old one
+    if (same(mutant, schedules)) return;  // the mutation happened to change nothing
     const auto proof = check_schedules({.collective = request.collective, .root = request.root, .schedules = mutant});
     EXPECT_FALSE(proof.ok()) << what << " in " << name(request.kind) << " " << name(request.collective) << " of "
                              << request.world;
   });
 }
 
-TEST_P(Mutation, of_a_message_is_refused_unless_the_mutant_works) {
+TEST_P(Mutation, a_mutation_of_a_message_is_refused_unless_the_mutant_is_correct) {
   int accepted = 0;
   int refused = 0;
   for_each_schedule([&](const ScheduleRequest& request, const Schedules& schedules, Random& random) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/concat.h"
 #include "schedules/hierarchical.h"
 #include "schedules/make.h"
 #include "schedules/relay.h"
@@ -13,7 +14,8 @@ namespace {
 
 using enum ScheduleKind;
 
-// Doubles that differ in the last bit must not decide. Whole nanoseconds do; what does not fit is beyond any deadline.
+// Predictions are compared in whole nanoseconds, because doubles may differ in the last bit between ranks. INT64_MAX stands for
+// predictions that are too large.
 int64_t nanoseconds(double us) { return us > 9e15 ? INT64_MAX : static_cast<int64_t>(std::llround(us * 1000)); }
 
 class Chooser {
@@ -26,15 +28,15 @@ class Chooser {
   Result<Choice> run();
 
  private:
-  bool direct_holds(const Candidate& candidate) const;
+  bool is_direct_candidate(const Candidate& candidate) const;
   double predict(const Candidate& candidate) const;
   struct Fractions {
     double inside = 1, between = 1;
   };
-  Fractions fractions(const Candidate& candidate) const;  // of what travels, where elements are encoded
-  Load shrunk(Load load, const Candidate& candidate) const;
+  Fractions fractions(const Candidate& candidate) const;  // bytes after encoding / bytes of the tensor
+  Load encoded_load(Load load, const Candidate& candidate) const;
   double slice_of(const Candidate& candidate) const;
-  double pipelined_slice(double suits) const;
+  double pipelined_slice(double preferred_slice) const;
   double coding_us(const Candidate& candidate) const;
   bool encodes_once(const Candidate& candidate) const;
   Candidate consider(ScheduleKind kind) const;
@@ -42,10 +44,10 @@ class Chooser {
   const char* exclusion(const Candidate& candidate) const;
   Status refusal(const Choice& choice) const;
   std::string reason(const Choice& choice) const;
-  bool wished() const { return request_.kind != automatic; }
-  // A kind that was asked for is taken as it is.
+  bool is_kind_requested() const { return request_.kind != automatic; }
+  // Returns whether the kind may be fitted to uneven links. A kind that the caller requested is used as it is.
   bool may_fit(ScheduleKind kind) const {
-    return request_.uneven != nullptr && !wished() && UnevenLinks::can_fit(request_.collective, kind);
+    return request_.uneven != nullptr && !is_kind_requested() && UnevenLinks::can_fit(request_.collective, kind);
   }
 
   bool may_relay() const;
@@ -55,14 +57,14 @@ class Chooser {
   uint32_t largest_ = 0;
 };
 
-bool Chooser::direct_holds(const Candidate& candidate) const {
+bool Chooser::is_direct_candidate(const Candidate& candidate) const {
   if (candidate.kind != hierarchical) return is_direct(request_.collective, candidate.kind, request_.world);
   return hierarchical_is_direct(host_groups_, candidate.inner, candidate.outer);
 }
 
 double Chooser::predict(const Candidate& candidate) const {
   if (request_.world == 1) return 0;
-  const bool wide = request_.is_16_bit_float && !direct_holds(candidate);
+  const bool wide = request_.is_16_bit_float && !is_direct_candidate(candidate);
   const double bytes = static_cast<double>(request_.bytes) * (wide ? 2 : 1);
   const auto load = unisono::load({.collective = request_.collective,
                                    .kind = candidate.kind,
@@ -83,20 +85,20 @@ double Chooser::predict(const Candidate& candidate) const {
     wire_us = cost.us_per_byte * bytes * (request_.encoded ? fractions(candidate).between : 1);
     between.latency_us = cost.latency_us;
   }
-  double us = predicted_us({.load = request_.encoded ? shrunk(load, candidate) : load,
+  double us = predicted_us({.load = request_.encoded ? encoded_load(load, candidate) : load,
                             .inside = inside,
                             .between = between,
                             .bytes = bytes,
                             .largest_host_group = largest_,
                             .host_groups = static_cast<uint32_t>(host_groups_.size()),
                             .between_wire_us = wire_us});
-  // To fp32 before and back after: two passes over the wide copy.
-  const double crowd = unisono::crowd(request_.inside, largest_, static_cast<uint32_t>(host_groups_.size()));
-  if (wide) us += 2 * bytes / request_.inside.reduce_bytes_per_us * crowd;
+  // To widen the values to fp32 takes one pass over the fp32 copy, and so does rounding them back.
+  const double ranks_per_core = unisono::ranks_per_core(request_.inside, largest_, static_cast<uint32_t>(host_groups_.size()));
+  if (wide) us += 2 * bytes / request_.inside.reduce_bytes_per_us * ranks_per_core;
   if (!request_.encoded) return us;
-  // Between hosts, cores encode one slice while links carry another, so only one slice's share adds up. Inside a host the cores
-  // do both, so all of it adds up.
-  const double coding = coding_us(candidate) * crowd;
+  // Between hosts, cores encode one slice while the links carry another. So the longer of the two times counts in full, but
+  // only one slice of the shorter time is added. Inside a host, cores encode and also copy, so both times count in full.
+  const double coding = coding_us(candidate) * ranks_per_core;
   const double slices = host_groups_.size() > 1 ? std::max(1.0, bytes / slice_of(candidate)) : 1;
   return std::max(us, coding) + std::min(us, coding) / slices;
 }
@@ -112,7 +114,7 @@ Chooser::Fractions Chooser::fractions(const Candidate& candidate) const {
   return {all, all};
 }
 
-Load Chooser::shrunk(Load load, const Candidate& candidate) const {
+Load Chooser::encoded_load(Load load, const Candidate& candidate) const {
   const auto shrink = [](Traffic& part, double& host_group_bytes, double by) {
     for (auto* bytes :
          {&part.bytes, &part.written, &part.read, &part.shared, &part.reduced, &part.summed, &part.total, &host_group_bytes})
@@ -124,36 +126,38 @@ Load Chooser::shrunk(Load load, const Candidate& candidate) const {
   return load;
 }
 
-// Small slices fill a pipeline soon, and cost a message each.
-double Chooser::pipelined_slice(double suits) const {
+// Small slices fill a pipeline quickly, but each slice costs a message.
+double Chooser::pipelined_slice(double preferred_slice) const {
   constexpr double slices = 64, smallest = 8 << 10;
   if (request_.slice_bytes != 0) return static_cast<double>(request_.slice_bytes);
-  return std::min(suits, std::max(smallest, static_cast<double>(request_.bytes) / slices));
+  return std::min(preferred_slice, std::max(smallest, static_cast<double>(request_.bytes) / slices));
 }
 
-// Encoded, a slice is so little on the wire that its messages cost more than they hide: larger ones, as long as a rank's share
-// is in enough of them for cores and links to work at the same time, and they stay in a cache.
+// An encoded slice has few bytes on the wire, so the cost per message dominates, and larger slices are better. But a slice must
+// still fit in a cache, and a rank's share must have enough slices to keep cores and links busy at the same time.
 double Chooser::slice_of(const Candidate& candidate) const {
-  constexpr double slices_of_a_share = 8, in_cache = 1 << 20;
-  const double suits = host_groups_.size() > 1 ? request_.between.slice_bytes : request_.inside.slice_bytes;
-  if (facts_of(candidate.kind).is_pipelined) return pipelined_slice(suits);
-  if (!request_.encoded || host_groups_.size() == 1) return suits;
+  constexpr double slices_per_share_min = 8, in_cache = 1 << 20;
+  const double preferred_slice = host_groups_.size() > 1 ? request_.between.slice_bytes : request_.inside.slice_bytes;
+  if (facts_of(candidate.kind).is_pipelined) return pipelined_slice(preferred_slice);
+  if (!request_.encoded || host_groups_.size() == 1) return preferred_slice;
   const double share = static_cast<double>(request_.bytes) / (candidate.kind == one_shot ? 1 : request_.world);
-  return std::max(suits, std::min({suits / fractions(candidate).between, in_cache, share / slices_of_a_share}));
+  return std::max(preferred_slice,
+                  std::min({preferred_slice / fractions(candidate).between, in_cache, share / slices_per_share_min}));
 }
 
-// Encoding and decoding of a rank, in passes over the tensor.
+// Returns the time in which a rank encodes and decodes. `encoded` and `decoded` say how many passes over the tensor this takes.
 double Chooser::coding_us(const Candidate& candidate) const {
   const auto& e = *request_.encoded;
   const double n = request_.world, p = largest_;
   double encoded = 1 + 1 / n, decoded = 2;
-  if (candidate.kind == one_shot) encoded = 2, decoded = n;  // its own elements once more, to add them as the others have them
+  // All ranks must add the same values. So a rank encodes its own elements, too, before it adds them.
+  if (candidate.kind == one_shot) encoded = 2, decoded = n;
   if (request_.collective == Collective::reduce_scatter) encoded = 1, decoded = 1;
   if (request_.collective == Collective::all_gather) encoded = 1 / n, decoded = 1;
   if (candidate.kind == hierarchical && candidate.outer == one_shot) encoded = 1 + 2 / p, decoded = 2 + 2 / p;
   if (candidate.kind == hierarchical && candidate.outer != one_shot) encoded = 1 + 1 / p + 1 / n, decoded = 2 + 1 / p;
-  // Cores that are slow to copy are slow to encode: of the rate that was measured inside the host, encoding reaches some two
-  // thirds.
+  // Cores that copy slowly also encode slowly. If the copy rate was measured inside the host, encoding reaches at most two
+  // thirds of it.
   const bool known = largest_ > 1 && request_.inside.copied_by_cores;
   const double copying = known ? request_.inside.bytes_per_us : e.decode_bytes_per_us;
   const double encoding = std::min(e.encode_bytes_per_us, copying * 2 / 3), decoding = std::min(e.decode_bytes_per_us, copying);
@@ -179,7 +183,7 @@ Candidate Chooser::best_hierarchical() const {
       if (request_.outer != automatic && request_.outer != outer) continue;
       Candidate next{.kind = hierarchical, .inner = inner, .outer = outer};
       if (request_.encoded && !encodes_once(next)) continue;
-      if (request_.order == Order::in_rank_order && !direct_holds(next)) next.excluded = exclusion(next);
+      if (request_.order == Order::in_rank_order && !is_direct_candidate(next)) next.excluded = exclusion(next);
       next.predicted_us = predict(next);
       const bool better = best.kind == automatic || (best.excluded && !next.excluded) ||
                           (!best.excluded == !next.excluded && nanoseconds(next.predicted_us) < nanoseconds(best.predicted_us));
@@ -190,18 +194,19 @@ Candidate Chooser::best_hierarchical() const {
 }
 
 const char* Chooser::exclusion(const Candidate& candidate) const {
-  if (request_.order == Order::in_rank_order && !direct_holds(candidate))
+  if (request_.order == Order::in_rank_order && !is_direct_candidate(candidate))
     return "passes partial sums on, so cannot add in rank order";
   if (request_.encoded && !encodes_once(candidate)) return "encodes sums again on every hop";
-  if (facts_of(candidate.kind).needs_host_groups && !wished() && (host_groups_.size() == 1 || largest_ == 1))
+  if (facts_of(candidate.kind).needs_host_groups && !is_kind_requested() && (host_groups_.size() == 1 || largest_ == 1))
     return "needs several host groups, and several ranks in one";
   return nullptr;
 }
 
-// Where messages are dear and ranks are many. The gain has to be worth more than the estimate's error.
+// Returns whether relaying (ranks pass values on) is possible and may be useful. With many ranks, it is useful if a message
+// costs much more than its bytes.
 bool Chooser::may_relay() const {
   const bool alike = host_groups_.size() == 1 || host_groups_.size() == request_.world;
-  return request_.collective == Collective::all_reduce && !wished() && !request_.encoded && alike &&
+  return request_.collective == Collective::all_reduce && !is_kind_requested() && !request_.encoded && alike &&
          request_.uneven == nullptr && request_.world > 3 && request_.bytes > 0 &&
          request_.bytes * request_.world <= relay_bytes_max;
 }
@@ -243,15 +248,14 @@ std::string Chooser::reason(const Choice& choice) const {
     if (second == nullptr || nanoseconds(candidate.predicted_us) < nanoseconds(second->predicted_us)) second = &candidate;
   }
   char number[64];
-  std::string text = std::string(name(request_.collective)) + " of " + std::to_string(request_.bytes) + " bytes on " +
-                     std::to_string(request_.world) + " ranks, " + std::to_string(host_groups_.size()) +
-                     " host groups: " + name(choice.kind);
+  std::string text = concat(name(request_.collective), " of ", request_.bytes, " bytes on ", request_.world, " ranks, ",
+                            host_groups_.size(), " host groups: ", name(choice.kind));
   if (choice.kind == hierarchical) text += std::string("(") + name(choice.inner) + ", " + name(choice.outer) + ")";
   if (choice.fitted) text += " fitted to the links";
   if (choice.relayed) text += " relayed";
   std::snprintf(number, sizeof(number), " %.1f us", choice.predicted_us);
   text += number;
-  if (wished()) text += ", as asked for";
+  if (is_kind_requested()) text += ", as requested";
   if (second != nullptr) {
     std::snprintf(number, sizeof(number), " %.1f us", second->predicted_us);
     text += std::string("; next ") + name(second->kind) + number;
@@ -266,7 +270,7 @@ Result<Choice> Chooser::run() {
   for (const auto kind : kinds_of(request_.collective)) {
     auto& candidate = choice.candidates[choice.candidate_count++];
     candidate = consider(kind);
-    if (candidate.excluded || (wished() && kind != request_.kind)) continue;
+    if (candidate.excluded || (is_kind_requested() && kind != request_.kind)) continue;
     if (best == nullptr || nanoseconds(candidate.predicted_us) < nanoseconds(best->predicted_us)) best = &candidate;
   }
   if (best == nullptr) return refusal(choice);
@@ -284,11 +288,9 @@ Result<Choice> Chooser::run() {
 Status check(const ChooseRequest& request) {
   const std::string what = std::string("choosing a schedule for ") + name(request.collective) + ": ";
   if (request.world == 0 || request.world > world_max)
-    return {Code::invalid,
-            what + "world size " + std::to_string(request.world) + " is not in 1 … " + std::to_string(world_max)};
+    return {Code::invalid, concat(what, "world size ", request.world, " is not in 1 … ", world_max)};
   if (!request.host_groups.empty() && request.host_groups.size() != request.world)
-    return {Code::invalid, what + std::to_string(request.host_groups.size()) + " host group numbers for a world of " +
-                               std::to_string(request.world)};
+    return {Code::invalid, concat(what, request.host_groups.size(), " host group numbers for a world of ", request.world)};
   if (!is_usable(request.inside) || !is_usable(request.between))
     return {Code::invalid, what + "a link profile has a rate that is not positive, a negative cost, or no cores"};
   if (request.inner != automatic && !is_inner_kind(request.inner))

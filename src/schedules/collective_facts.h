@@ -1,27 +1,28 @@
-// How the collectives differ, each said once.
+// Properties in which the collectives differ.
 #pragma once
 
 #include "schedules/schedule.h"
 
 namespace unisono {
 
-// Values of several ranks become one, so the operator counts.
+// Returns whether values of several ranks are combined, so that the operator matters.
 constexpr bool adds(Collective c) {
   return c == Collective::all_reduce || c == Collective::reduce_scatter || c == Collective::reduce;
 }
 
-// One rank, the root, gives or gets what the others do not.
+// Returns whether one rank, the root, differs from the others in what it sends or receives.
 constexpr bool is_rooted(Collective c) {
   return c == Collective::broadcast || c == Collective::reduce || c == Collective::gather || c == Collective::scatter;
 }
 
-// Every rank, or the root, gives each other one a block of its own; or gets one of each.
-constexpr bool gives_blocks(Collective c) {
+// input_has_blocks(): whether the input of every rank, or of the root, has a block for each rank. output_has_blocks(): whether
+// the output of every rank, or of the root, has a block from each rank.
+constexpr bool input_has_blocks(Collective c) {
   return c == Collective::reduce_scatter || c == Collective::all_to_all || c == Collective::scatter;
 }
-constexpr bool gets_blocks(Collective c) {
+constexpr bool output_has_blocks(Collective c) {
   return c == Collective::all_gather || c == Collective::all_to_all || c == Collective::gather;
 }
-constexpr bool has_blocks(Collective c) { return gives_blocks(c) || gets_blocks(c); }
+constexpr bool has_blocks(Collective c) { return input_has_blocks(c) || output_has_blocks(c); }
 
 }  // namespace unisono

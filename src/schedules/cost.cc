@@ -16,7 +16,8 @@ using enum ScheduleKind;
 
 enum class Half : uint8_t { reduce_scatter, all_gather };
 
-// Every rank sends and receives all chunks but one. In an all-gather in one round it sends one chunk, its own, to all.
+// Returns the traffic of a reduce-scatter or an all-gather. Every rank sends and receives all chunks except one. However, in an
+// all-gather with a single round, a rank sends only its own chunk, to all other ranks.
 Traffic half(Half which, ScheduleKind kind, uint32_t size) {
   const double n = size;
   const double rounds = half_rounds(kind, size);
@@ -36,7 +37,7 @@ Traffic half(Half which, ScheduleKind kind, uint32_t size) {
           .total = n - 1};
 }
 
-// One after the other.
+// Returns the traffic of two phases that follow each other.
 Traffic sum(const Traffic& a, const Traffic& b) {
   return {.rounds = a.rounds + b.rounds,
           .batches = a.batches + b.batches,
@@ -61,7 +62,7 @@ Traffic one_round(uint32_t size, double bytes) {
       .rounds = 1, .batches = n - 1, .messages = n - 1, .bytes = bytes, .written = bytes, .read = bytes, .total = n * bytes};
 }
 
-// The same to all others.
+// Returns the traffic of one round in which every rank sends the same payload to all others.
 Traffic exchange(uint32_t size, double tensors) {
   const double n = size, bytes = (n - 1) * tensors;
   auto result = one_round(size, bytes);
@@ -71,7 +72,7 @@ Traffic exchange(uint32_t size, double tensors) {
   return result;
 }
 
-// Broadcast and reduce. The busiest rank is the root.
+// Returns the traffic of a broadcast or reduce. The root is the busiest rank.
 Traffic rooted(Collective collective, ScheduleKind kind, uint32_t world) {
   const double n = world;
   const bool reduces = collective == Collective::reduce;
@@ -116,7 +117,8 @@ Traffic rooted(Collective collective, ScheduleKind kind, uint32_t world) {
                                                        .total = (n - 1) / n});
 }
 
-// Gather and scatter. In a tree the blocks far from the root travel several times, but not over the root's link.
+// Returns the traffic of a gather or scatter. In a tree, the block of a rank that is far from the root travels several times,
+// but only once over the links of the root.
 Traffic blocks(Collective collective, ScheduleKind kind, uint32_t world) {
   const double n = world;
   const double height = log2_ceil(world);
@@ -140,7 +142,7 @@ Traffic blocks(Collective collective, ScheduleKind kind, uint32_t world) {
   return result;
 }
 
-// The busiest rank has two children in one tree and a parent in both.
+// Returns the traffic of a double tree. Its busiest rank has two children in one tree, and a parent in both trees.
 Traffic double_tree_traffic(uint32_t world) {
   const double messages = std::min(4u, world), added = world > 2 ? 1 : 0.5;
   return {.rounds = 2.0 * double_tree_height(world),
@@ -184,7 +186,8 @@ Traffic scaled(Traffic one, double part) {
           .passed_on = one.passed_on};
 }
 
-// Around the ring, one rank per host group sends over its border, all others inside.
+// Returns the load of a ring. In each host group, one rank sends to another host group. All other ranks send to a member of
+// their own host group.
 Load ring_load(const Traffic& whole, const LoadRequest& request) {
   const double borders = static_cast<double>(request.host_groups.size());
   Load result{.inside = whole, .between = whole, .side_by_side = true};
@@ -195,7 +198,7 @@ Load ring_load(const Traffic& whole, const LoadRequest& request) {
   return result;
 }
 
-// The tree crosses between host groups in the rounds nearest to the root.
+// Returns the load of a tree. Only the rounds that are nearest to the root cross between host groups.
 Load tree_load(const Traffic& whole, const LoadRequest& request) {
   const double crossing = std::min<double>(log2_ceil(static_cast<uint32_t>(request.host_groups.size())), whole.rounds);
   const double part = crossing / whole.rounds;
@@ -207,8 +210,8 @@ Load tree_load(const Traffic& whole, const LoadRequest& request) {
   return result;
 }
 
-// Peers of all distances alike: as many messages cross as peers are on other host groups, and every round waits for one of
-// them.
+// Returns the load of a schedule in which a rank's peers are spread evenly over all ranks. If a fraction x of the peers is in
+// other host groups, this fraction of the messages leaves the host group. Every round waits for such a message.
 Load spread_load(const Traffic& whole, const LoadRequest& request) {
   const double others = request.world - 1.0;
   const double outside = (request.world - smallest_of(request.host_groups)) / others;
@@ -232,7 +235,7 @@ Load hierarchical_load(const LoadRequest& request) {
   const double parts = host_group_count == 1 || request.outer == one_shot ? 1 : host_group_count;
   Load result;
   if (largest > 1 && leader) {
-    // The leader receives, and later sends.
+    // The leader first receives the values of its host group, and later sends the result to all members.
     result.inside =
         sum(rooted(Collective::reduce, request.inner, largest), rooted(Collective::broadcast, request.inner, largest));
     result.inside.messages *= parts;
@@ -241,7 +244,7 @@ Load hierarchical_load(const LoadRequest& request) {
     result.inside.messages *= parts * units / largest;
   }
   if (host_group_count > 1) {
-    const double owned = leader ? 1 : (units + smallest - 1) / smallest;  // units of the busiest owner
+    const double owned = leader ? 1 : (units + smallest - 1) / smallest;  // number of units that the busiest owner owns
     const auto whole = traffic(Collective::all_reduce, request.outer, host_group_count);
     result.between = scaled(whole, owned);
     for (auto bytes :
@@ -253,19 +256,22 @@ Load hierarchical_load(const LoadRequest& request) {
   return result;
 }
 
-// The time that the cores spend on the bytes: on a network they add; on one host they also copy. With shared memory each byte
-// is written once and read once, each at the rate. A rank adds incoming values straight from there, without a copy; each sum
-// costs extra for the rank's own values and the result. A payload that several ranks of one core read comes from the other core
-// once, and then from this core's cache, as far as that holds all payloads. Through the kernel, copies in and out together run
-// at the rate.
-double byte_work_us(const Traffic& part, const LinkProfile& link, double bytes, double crowd) {
+// Returns the time that cores spend on the bytes. On a network, cores only add. On one host, they also copy.
+//
+// If the kernel copies the bytes, it copies them in and out at the link's rate, which counts both copies.
+//
+// In shared memory, each byte is written once and read once, each at the link's rate. A rank adds incoming values straight from
+// shared memory. Each sum costs extra, because the rank reads its own values and writes the result. If several ranks on one
+// core read the same payload, the first of them reads it from another core. The others read it from their core's cache, if it
+// still fits there.
+double byte_work_us(const Traffic& part, const LinkProfile& link, double bytes, double ranks_per_core) {
   constexpr double own_part = 0.25, cached_part = 1.0 / 6,
-                   cache_bytes = 1 << 20;  // fitted to measurements, as the profiles are
+                   cache_bytes = 1 << 20;  // these numbers were fitted to measurements, like the profiles
   const double adding = part.reduced * bytes / link.reduce_bytes_per_us;
   if (!link.copied_by_cores) return adding;
   if (!link.shares_payloads) return adding + part.bytes * bytes / link.bytes_per_us;
   const double stays = std::min(1.0, cache_bytes / std::max(1.0, part.shared * bytes));
-  const double cached = part.shared * (1 - 1 / crowd) * (1 - cached_part) * stays;
+  const double cached = part.shared * (1 - 1 / ranks_per_core) * (1 - cached_part) * stays;
   return (part.written + part.read - cached + part.summed * own_part) * bytes / link.bytes_per_us;
 }
 
@@ -275,22 +281,25 @@ double wire_us(const Traffic& part, const LinkProfile& link, double bytes, doubl
   return link.host_bytes_per_us > 0 ? std::max(alone, host_group_bytes * bytes / link.host_bytes_per_us) : alone;
 }
 
-// In shared memory nothing of a message can be used before all of it is written: a slice of each round but one overlaps with
-// nothing. Nor can a slice of a chunk that is passed on, on any link.
-double filling_us(const Traffic& part, const LinkProfile& link, double bytes) {
+// Returns the time until the pipeline is full. In shared memory, a receiver can use a message only after it is completely
+// written. So in each round except the first, one slice is transferred while nothing else happens. On any link, this also
+// applies to a chunk that ranks pass on slice by slice.
+double pipeline_fill_us(const Traffic& part, const LinkProfile& link, double bytes) {
   if (part.passed_on > 0 && part.rounds > 1)
     return (part.rounds - 1) * std::min(link.slice_bytes, part.passed_on * bytes) / link.bytes_per_us;
   if (!link.shares_payloads || part.rounds <= 1 || part.messages == 0) return 0;
   return (part.rounds - 1) * std::min(link.slice_bytes, part.bytes * bytes / part.messages) / link.bytes_per_us;
 }
 
-// All but the time on the wire. bare: no executor handles the messages.
-double link_us(const Traffic& part, const LinkProfile& link, double bytes, double crowd, bool bare) {
-  const double latency = part.rounds * (link.latency_us + (crowd - 1) * link.switch_us) + filling_us(part, link, bytes);
+// Returns the time for everything except the wire. If `without_executor` is true, the messages do not go through an executor.
+double link_us(const Traffic& part, const LinkProfile& link, double bytes, double ranks_per_core, bool without_executor) {
+  const double latency =
+      part.rounds * (link.latency_us + (ranks_per_core - 1) * link.switch_us) + pipeline_fill_us(part, link, bytes);
   const double messages = part.messages + part.bytes * bytes / link.slice_bytes;
-  const double per_message = link.per_message_cpu_us + (bare ? 0 : link.handling_us);
-  const double work = part.batches * link.per_batch_cpu_us + messages * per_message + byte_work_us(part, link, bytes, crowd);
-  return latency + work * crowd;
+  const double per_message = link.per_message_cpu_us + (without_executor ? 0 : link.handling_us);
+  const double work =
+      part.batches * link.per_batch_cpu_us + messages * per_message + byte_work_us(part, link, bytes, ranks_per_core);
+  return latency + work * ranks_per_core;
 }
 
 }  // namespace
@@ -348,9 +357,11 @@ LinkProfile measured_profile(const LinkProfile& start, const LinkSpeed& speed) {
   if (link.copied_by_cores) {
     const double factor = speed.latency_us / (link.latency_us + work);
     for (auto* price : {&link.latency_us, &link.per_batch_cpu_us, &link.per_message_cpu_us}) *price *= factor;
-    link.handling_us *= std::clamp(
-        factor, 0.5, 2.0);  // work of the core itself: two ranks that have to share one may take long to answer each other
-    if (!link.shares_payloads) link.switch_us *= factor;  // the kernel's work, as the rest
+    // Handling is the core's own work. The bounds protect against a measurement with two ranks on one core, which may be
+    // much too slow.
+    link.handling_us *= std::clamp(factor, 0.5, 2.0);
+    if (!link.shares_payloads)
+      link.switch_us *= factor;  // the kernel switches between ranks, so this cost scales like the costs above
   } else {
     link.latency_us = std::max(0.0, speed.latency_us - work);
     if (link.host_bytes_per_us > 0) link.host_bytes_per_us = speed.bytes_per_us;
@@ -421,22 +432,23 @@ Load load(const LoadRequest& request) {
   return result;
 }
 
-double crowd(const LinkProfile& link, uint32_t largest_host_group, uint32_t host_groups) {
+double ranks_per_core(const LinkProfile& link, uint32_t largest_host_group, uint32_t host_groups) {
   return std::max(1.0, static_cast<double>(largest_host_group) * std::min(link.host_groups_sharing, host_groups) / link.cores);
 }
 
 double predicted_us(const TimeRequest& request) {
-  const auto crowd = [&](const LinkProfile& link) {
-    return unisono::crowd(link, request.largest_host_group, request.host_groups);
+  const auto ranks_per_core = [&](const LinkProfile& link) {
+    return unisono::ranks_per_core(link, request.largest_host_group, request.host_groups);
   };
   const auto& load = request.load;
-  const bool bare = load.is_exchange && request.bytes <= static_cast<double>(exchange_bytes_max);
-  const double inside = link_us(load.inside, request.inside, request.bytes, crowd(request.inside), bare) +
+  const bool without_executor = load.is_exchange && request.bytes <= static_cast<double>(exchange_bytes_max);
+  const double inside = link_us(load.inside, request.inside, request.bytes, ranks_per_core(request.inside), without_executor) +
                         wire_us(load.inside, request.inside, request.bytes, load.host_group_bytes_inside);
   const double wire_between = request.between_wire_us >= 0
                                   ? request.between_wire_us
                                   : wire_us(load.between, request.between, request.bytes, load.host_group_bytes_between);
-  const double between = link_us(load.between, request.between, request.bytes, crowd(request.between), bare) + wire_between;
+  const double between =
+      link_us(load.between, request.between, request.bytes, ranks_per_core(request.between), without_executor) + wire_between;
   return load.side_by_side ? std::max(inside, between) : inside + between;
 }
 

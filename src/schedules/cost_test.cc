@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include "base/concat.h"
 #include "schedules/test_support.h"
 
 namespace unisono {
@@ -13,7 +14,7 @@ namespace {
 
 using enum ScheduleKind;
 
-// The traffic counted in the schedules themselves, one direction.
+// Traffic of one rank in one direction, counted from the steps of its schedule.
 struct Counted {
   double batches = 0, messages = 0, chunks = 0, written = 0, reduced = 0, summed = 0;
 };
@@ -21,7 +22,7 @@ struct Counted {
 Counted count(const Schedule& schedule, bool sends, const std::vector<uint32_t>& host_groups, Rank rank, bool inside) {
   Counted result;
   std::set<std::pair<uint32_t, Rank>> pairs;
-  std::set<std::pair<uint32_t, uint32_t>> payloads, sums;  // a chunk in one round, to or from however many
+  std::set<std::pair<uint32_t, uint32_t>> payloads, sums;  // (round, chunk): counts once, however many peers it has
   for (const auto& step : schedule.steps) {
     if ((step.op == Op::send) != sends) continue;
     if (!host_groups.empty() && (host_groups[rank] == host_groups[step.peer]) != inside) continue;
@@ -41,7 +42,8 @@ Counted count(const Schedule& schedule, bool sends, const std::vector<uint32_t>&
   return result;
 }
 
-// Chunks that the rank receives and that their sender sends to others, too, in the same round.
+// Counts the chunks that the rank receives in payloads for several ranks: the sender sends them to other ranks in the same
+// round, too.
 double count_shared(const std::vector<Schedule>& schedules, Rank rank) {
   std::map<std::tuple<Rank, uint32_t, uint32_t>, uint32_t> receivers;
   for (Rank sender = 0; sender < schedules.size(); ++sender) {
@@ -59,7 +61,8 @@ double count_shared(const std::vector<Schedule>& schedules, Rank rank) {
   return result;
 }
 
-// Counts the traffic of the busiest rank in the schedules. chunk_count is the tensor; in an all_to_all one rank's input.
+// Counts the traffic of the busiest rank from the steps of all schedules. The unit is the tensor, which has chunk_count chunks.
+// For all_to_all, it is the input of one rank.
 Traffic counted_traffic(const ScheduleRequest& request, const std::vector<uint32_t>& host_groups = {}, bool inside = false) {
   Traffic result;
   const auto schedules = test::make_all(request);
@@ -103,7 +106,7 @@ TEST(Cost, formulas_equal_the_counts_in_the_schedules) {
     for (const auto kind : kinds_of(collective)) {
       if (kind == hierarchical) continue;
       for (const uint32_t world : {2u, 3u, 4u, 5u, 7u, 8u, 12u, 16u, 17u, 33u}) {
-        const auto what = std::string(name(kind)) + " " + name(collective) + " of " + std::to_string(world);
+        const auto what = concat(name(kind), " ", name(collective), " of ", world);
         expect_equal(traffic(collective, kind, world),
                      counted_traffic({.collective = collective, .kind = kind, .world = world}), what);
       }
@@ -111,12 +114,12 @@ TEST(Cost, formulas_equal_the_counts_in_the_schedules) {
   }
 }
 
-TEST(Cost, of_a_world_of_one_is_nothing) {
+TEST(Cost, a_world_of_one_costs_nothing) {
   for (const auto collective : test::scheduled_collectives)
     for (const auto kind : kinds_of(collective)) EXPECT_EQ(traffic(collective, kind, 1).messages, 0);
 }
 
-TEST(Cost, of_equal_host_groups_equals_the_counts_in_the_schedules) {
+TEST(Cost, formulas_for_equal_host_groups_equal_the_counts_in_the_schedules) {
   for (const auto& [host_group_count, size] : {std::pair(2u, 4u), std::pair(3u, 2u), std::pair(4u, 4u), std::pair(5u, 3u)}) {
     std::vector<uint32_t> host_groups;
     for (uint32_t rank = 0; rank < host_group_count * size; ++rank) host_groups.push_back(rank / size);
@@ -127,10 +130,11 @@ TEST(Cost, of_equal_host_groups_equals_the_counts_in_the_schedules) {
             .kind = hierarchical, .world = host_group_count * size, .host_groups = host_groups, .inner = inner, .outer = outer};
         const auto load =
             unisono::load({.kind = hierarchical, .inner = inner, .outer = outer, .host_groups = found, .world = request.world});
-        const auto what = std::string(name(inner)) + " inside " + name(outer) + " of " + std::to_string(host_group_count);
+        const auto what = concat(name(inner), " inside ", name(outer), " of ", host_group_count);
         const auto inside = counted_traffic(request, host_groups, true);
         EXPECT_DOUBLE_EQ(load.inside.rounds, inside.rounds) << what;
-        // A leader receives everything and then sends as much: one after the other, while the counts take the larger of both.
+        // A leader first receives, and then sends as much. load() adds these two phases; counted_traffic() takes the larger
+        // one.
         const double phases = inner == direct ? 2 : 1;
         EXPECT_DOUBLE_EQ(load.inside.messages, phases * inside.messages) << what;
         EXPECT_NEAR(load.inside.bytes, phases * inside.bytes, 1e-9) << what;
@@ -151,7 +155,8 @@ TEST(Cost, two_step_splits_its_bytes_by_where_the_peers_are) {
   const uint32_t numbers[] = {0, 0, 0, 1};
   const auto host_groups = find_host_groups(numbers, 4);
   const auto load = unisono::load({.kind = two_step, .host_groups = host_groups, .world = 4});
-  EXPECT_DOUBLE_EQ(load.between.bytes, 1.5);  // the lone rank sends all of its 2 * 3/4 away
+  // rank 3, alone in its host group, sends 3/4 of the tensor in each of the two phases
+  EXPECT_DOUBLE_EQ(load.between.bytes, 1.5);
   EXPECT_DOUBLE_EQ(load.between.rounds, 2);
 }
 
@@ -175,7 +180,7 @@ TEST(Cost, tree_crosses_near_the_root) {
   EXPECT_DOUBLE_EQ(load.inside.bytes, 2);
 }
 
-TEST(Cost, an_host_group_can_be_limited_as_a_whole) {
+TEST(Cost, a_host_group_can_be_limited_as_a_whole) {
   const uint32_t numbers[] = {0, 0, 1, 1};
   const auto host_groups = find_host_groups(numbers, 4);
   const auto load = unisono::load({.kind = two_step, .host_groups = host_groups, .world = 4});
@@ -185,7 +190,8 @@ TEST(Cost, an_host_group_can_be_limited_as_a_whole) {
   const auto time = [&](const LinkProfile& between) {
     return predicted_us({.load = load, .inside = free, .between = between, .bytes = 1e6, .largest_host_group = 2});
   };
-  // Each rank sends 1.5 tensors, two thirds of them to the other host group; two ranks do.
+  // Each rank sends 1.5 tensors, and two thirds of that (1 tensor) go to the other host group. So the two ranks of a host group
+  // send 2 tensors there.
   EXPECT_NEAR(time(shared), 2e6 / 100, 1e-3);
   EXPECT_LT(time(free), 1);
 }
@@ -203,14 +209,15 @@ TEST(Cost, ranks_that_share_cores_wait_to_be_scheduled) {
 
 TEST(Cost, host_groups_of_one_machine_share_its_cores) {
   auto link = network_tcp_profile(2);
-  EXPECT_EQ(crowd(link, 1, 4), 1);
+  EXPECT_EQ(ranks_per_core(link, 1, 4), 1);
   link.host_groups_sharing = 4;
-  EXPECT_EQ(crowd(link, 1, 4), 2);
-  EXPECT_EQ(crowd(link, 3, 4), 6);
-  EXPECT_EQ(crowd(link, 1, 3), 1.5);  // a group with fewer
+  EXPECT_EQ(ranks_per_core(link, 1, 4), 2);
+  EXPECT_EQ(ranks_per_core(link, 3, 4), 6);
+  // Four host groups share the 2 cores. Only three of them are in this group, so 3 ranks run on the 2 cores.
+  EXPECT_EQ(ranks_per_core(link, 1, 3), 1.5);
 }
 
-TEST(Cost, on_one_host_is_the_work_of_the_cores) {
+TEST(Cost, on_one_host_the_cost_is_the_work_of_the_cores) {
   const auto host_groups = find_host_groups(std::vector<uint32_t>(4, 0), 4);
   const LinkProfile copied{
       .bytes_per_us = 100, .reduce_bytes_per_us = 1e12, .slice_bytes = 1, .cores = 2, .copied_by_cores = true};
@@ -220,24 +227,26 @@ TEST(Cost, on_one_host_is_the_work_of_the_cores) {
     const auto load = unisono::load({.kind = kind, .host_groups = host_groups, .world = 4});
     return predicted_us({.load = load, .inside = inside, .between = inside, .bytes = bytes, .largest_host_group = 4});
   };
-  // Two ranks to a core. Through the kernel: 3 tensors. Shared: 1 in, for all, and 3 out, half of which another rank of the
-  // core has read before: five sixths less. A sum takes a quarter of itself more.
+  // The factor 2 is for two ranks per core. If the kernel copies: 3 tensors. In shared memory: 1 written + 3 read + 1/4 for the
+  // sum = 4.25. Half of the reads (1.5) find the payload in the core's cache and cost 5/6 less: 4.25 - 1.5 * 5/6 = 3.
   EXPECT_NEAR(time(one_shot, copied), 2 * 3e5 / 100, 1e-3);
   EXPECT_NEAR(time(one_shot, shared), 2 * 3.0e5 / 100, 1e-1);
-  // 3/4 twice; shared: 3/4 in, 3/4 out, then 1/4 in for all, 3/4 out, of which half was read before.
+  // If the kernel copies: 2 * 3/4 tensor. In shared memory, the reduce-scatter costs 3/4 written + 3/4 read + 1/16 for the sum.
+  // The all-gather costs 1/4 written + 3/4 read - 5/16, because half of the reads cost 5/6 less. The total is 2.25.
   EXPECT_NEAR(time(two_step, copied), 2 * 1.5e5 / 100, 1e-3);
   EXPECT_NEAR(time(two_step, shared), 2 * 2.25e5 / 100, 1e-1);
   EXPECT_NEAR(time(ring, shared), 2 * 3.1875e5 / 100, 1e-1);
-  // Whole chunks, a quarter of the tensor, cannot be used while they are written: once more for each round but the first.
+  // A slice is now a whole chunk (1/4 tensor), which a receiver cannot use before it is complete. That adds one chunk per
+  // round, except for the first round.
   shared.slice_bytes = 1e12;
   EXPECT_NEAR(time(one_shot, shared), 2 * 3.0e5 / 100, 1e-1);
   EXPECT_NEAR(time(two_step, shared), 2 * 2.25e5 / 100 + 0.25e5 / 100, 1e-1);
-  // Each rank reads three shared tensors of 1 MiB; the core's cache of 1 MiB holds one third of them until its second rank
-  // reads them.
+  // Each rank reads three shared tensors of 1 MiB. The core's cache of 1 MiB keeps a third of them for the core's second rank.
+  // So the cache saves only a third of the 1.25 tensors of above.
   EXPECT_NEAR(time(one_shot, shared, 1 << 20), 2 * (4.25 - 1.25 / 3) * (1 << 20) / 100, 1);
 }
 
-TEST(Cost, of_a_measured_link_is_what_was_measured) {
+TEST(Cost, a_measured_profile_predicts_the_measured_speed) {
   const auto host_groups = find_host_groups(std::vector<uint32_t>{0, 1}, 2);
   const auto one_host = find_host_groups(std::vector<uint32_t>{0, 0}, 2);
   const LinkSpeed speed{.latency_us = 40, .bytes_per_us = 5'000};
@@ -248,14 +257,14 @@ TEST(Cost, of_a_measured_link_is_what_was_measured) {
     EXPECT_NEAR(speed_of(link).latency_us, 40, 1e-9);
     const auto& ranks = link.copied_by_cores ? one_host : host_groups;
     const auto load = unisono::load({.collective = Collective::barrier, .kind = one_shot, .host_groups = ranks, .world = 2});
-    // One message, of no bytes.
+    // The barrier of two ranks is one message without bytes.
     EXPECT_NEAR(predicted_us({.load = load, .inside = link, .between = link, .bytes = 0, .largest_host_group = 1}), 40, 1e-9);
   }
   EXPECT_EQ(measured_profile(network_tcp_profile(2), {.latency_us = 0.1, .bytes_per_us = 1}).latency_us, 0);
   EXPECT_EQ(measured_profile(network_tcp_profile(2), speed).host_bytes_per_us, 5'000);
 }
 
-TEST(Cost, of_the_executor_is_not_for_what_goes_without_it) {
+TEST(Cost, exchanges_without_the_executor_do_not_include_its_cost) {
   auto host_groups = find_host_groups(std::vector<uint32_t>(4, 0), 4);
   uint32_t world = 4;
   auto inside = shared_memory_profile(4);
@@ -291,7 +300,7 @@ TEST(Cost, of_the_executor_is_not_for_what_goes_without_it) {
   }
 }
 
-TEST(Cost, grows_with_bytes_and_with_each_price) {
+TEST(Cost, the_cost_grows_with_bytes_and_with_each_price) {
   const uint32_t numbers[] = {0, 0, 1, 1};
   const auto host_groups = find_host_groups(numbers, 4);
   for (const auto kind : {one_shot, two_step, ring, halving_doubling}) {

@@ -16,7 +16,7 @@ void append_direct_all_gather(const Team& team, std::vector<Step>& steps) {
     team.append(steps, {.op = Op::recv_copy, .peer = team.before(distance), .block = team.before(distance)});
 }
 
-// Unlike the others, this function takes no Team: the Team's table of world*world blocks would cost more than the schedule.
+// This function does not use a Team, whose table of world * world blocks would cost more than the schedule itself.
 void append_direct_all_to_all(uint32_t world, Rank rank, std::vector<Step>& steps) {
   for (uint32_t distance = 1; distance < world; ++distance) {
     const auto peer = (rank + distance) % world;

@@ -5,8 +5,9 @@
 namespace unisono {
 namespace {
 
-// The first tree has the nodes 1 … size in order: a node's level is the number of zeros at its end, so odd nodes are leaves,
-// and the root is the largest power of two. A right child that would lie beyond the end is replaced by its left child.
+// A node of the first tree, which contains the numbers 1 … size in order. The level of a node is the number of trailing zero
+// bits. So odd nodes are leaves, and the largest power of two is the root. If a right child would be larger than `size`, it is
+// replaced by its own left child, and so on.
 struct Node {
   uint32_t level = 0;
   uint32_t parent = 0;        // 0: none
@@ -28,8 +29,8 @@ Node node_of(uint32_t number, uint32_t size) {
   return node;
 }
 
-// The second tree is the first one backwards if the size is even, else shifted by one: odd numbers become even, and even ones
-// odd.
+// Returns the number of a position in one of the trees. If the size is even, the second tree is a mirror image of the first. If
+// it is odd, the numbers are shifted by one. So a position with an even number in one tree has an odd number in the other tree.
 uint32_t number_in(uint32_t tree, uint32_t position, uint32_t size) {
   const uint32_t number = position + 1;
   if (tree == 0) return number;
@@ -47,7 +48,7 @@ uint32_t position_of(uint32_t tree, uint32_t number, uint32_t size) {
 
 uint32_t double_tree_height(uint32_t size) { return static_cast<uint32_t>(std::bit_width(size)) - 1; }
 
-// A node hears from both its children in the round before its own level, and sends down in the round that mirrors it.
+// A node receives from its children in round level - 1, and sends the result to them in round 2 * height - level.
 void append_double_tree(const Team& team, std::vector<Step>& steps) {
   const uint32_t size = team.size(), height = double_tree_height(size);
   if (size == 1) return;
@@ -66,7 +67,7 @@ void append_double_tree(const Team& team, std::vector<Step>& steps) {
     }
   }
   up.insert(up.end(), down.begin(), down.end());
-  // By round, and in a round sends first.
+  // The moves are appended round by round. Within a round, sends come before receives.
   for (uint32_t round = 0; round < 2 * height; ++round) {
     for (const bool sends : {true, false}) {
       for (const auto& one : up) {

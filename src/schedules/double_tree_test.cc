@@ -1,4 +1,5 @@
-// The double tree: proven like all schedules, balanced as its source says, and chosen where the model says that it wins.
+// Tests the double tree: the checker proves it, it is as balanced as its paper says, and choose() takes it where the cost model
+// favours it.
 #include "schedules/double_tree.h"
 
 #include <gtest/gtest.h>
@@ -41,12 +42,12 @@ TEST(DoubleTree, no_rank_has_children_in_both_trees_and_none_sends_more_than_twi
         EXPECT_LT(step.round, 2 * double_tree_height(world));
       }
       EXPECT_LE(adds_in.size(), 1u) << world;
-      EXPECT_LE(sends, 4u) << world;  // halves
+      EXPECT_LE(sends, 4u) << world;  // each send is half of the tensor
     }
   }
 }
 
-TEST(DoubleTree, is_chosen_for_small_tensors_in_large_worlds_and_no_others) {
+TEST(DoubleTree, is_chosen_only_for_small_tensors_in_large_worlds) {
   const auto kind = [](uint32_t world, uint64_t bytes) {
     const auto choice =
         choose({.bytes = bytes, .world = world, .inside = shared_memory_profile(4), .between = network_tcp_profile(4)});

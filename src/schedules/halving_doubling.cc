@@ -2,8 +2,9 @@
 
 namespace unisono {
 
-// Invariant: before a round with `open` blocks, position p holds partial sums for the blocks p … p+open-1, and every
-// contribution to a block is in exactly one of them. The blocks p+half … p+open-1 are the lower ones of position p+half.
+// The following is true before a round with `open` blocks. Position p holds partial sums of the blocks p … p+open-1, and every
+// contribution to a block is in exactly one partial sum. In the round, position p sends the blocks p+half … p+open-1 to
+// position p+half, whose own blocks begin with these blocks.
 void append_halving_reduce_scatter(const Team& team, std::vector<Step>& steps) {
   uint32_t round = 0;
   for (uint32_t open = team.size(); open > 1; ++round) {
@@ -16,7 +17,7 @@ void append_halving_reduce_scatter(const Team& team, std::vector<Step>& steps) {
   }
 }
 
-// The reduce-scatter backwards in time, each message turned round.
+// The rounds are those of the reduce-scatter in reverse order, and every message goes in the opposite direction.
 void append_doubling_all_gather(const Team& team, std::vector<Step>& steps) {
   const auto rounds = log2_ceil(team.size());
   std::vector<uint32_t> open{team.size()};

@@ -16,7 +16,8 @@ using enum ScheduleKind;
 
 bool has_leader(ScheduleKind inner) { return inner == tree || inner == direct; }
 
-// Unit u of `units` belongs to the position p of a host group with floor(p*units/size) <= u < floor((p+1)*units/size).
+// In a host group with `size` members, position p owns the units floor(p*units/size) … floor((p+1)*units/size) - 1. Returns the
+// first of these units.
 uint32_t first_unit(uint32_t position, uint32_t size, uint32_t units) {
   return static_cast<uint32_t>(uint64_t{position} * units / size);
 }
@@ -31,12 +32,12 @@ struct Plan {
   ScheduleKind inner;
   ScheduleKind outer;
   uint32_t units;
-  uint32_t parts;         // chunks per unit: what the outer kind cuts it into
-  uint32_t host_group;    // of the rank
-  uint32_t inner_rounds;  // of one inner phase in the largest host group
+  uint32_t parts;         // number of chunks in each unit; depends on the schedule kind `outer`
+  uint32_t host_group;    // index of the rank's host group
+  uint32_t inner_rounds;  // number of rounds that one phase inside the largest host group takes
   uint32_t outer_rounds;
 
-  // A phase inside the rank's own host group.
+  // Returns the team of a phase inside the rank's host group.
   Team inside(uint32_t first_round) const {
     const auto& members = host_groups[host_group];
     const auto size = static_cast<uint32_t>(members.size());
@@ -49,7 +50,7 @@ struct Plan {
     return team;
   }
 
-  // The owners of a unit.
+  // Returns the team that exchanges a unit. It consists of the unit's owners, one in each host group.
   Team between(uint32_t unit) const {
     Team team;
     for (const auto& members : host_groups)
@@ -79,7 +80,7 @@ void append_between(const Plan& plan, std::vector<Step>& steps) {
     if (plan.outer == one_shot) append_one_shot(team, steps);
     else append_two_step(plan.outer, team, steps);
   }
-  // The owner of several units runs their exchanges side by side.
+  // A rank that owns several units exchanges all of them at the same time.
   std::stable_sort(steps.begin() + static_cast<std::ptrdiff_t>(own_first), steps.end(),
                    [](const Step& a, const Step& b) { return a.round < b.round; });
 }
@@ -112,12 +113,12 @@ bool hierarchical_is_direct(const HostGroups& host_groups, ScheduleKind inner, S
   const auto largest = largest_size(host_groups);
   const auto host_group_count = static_cast<uint32_t>(host_groups.size());
   if (host_group_count == 1) return facts_of(inner).is_direct(largest);
-  // Lone ranks have nothing but their own to send.
+  // If each host group has one rank, only the own contributions of ranks travel.
   return largest == 1 && facts_of(outer).is_direct(host_group_count);
 }
 
-// Integers only, so that all ranks agree. The score is the largest share of a rank relative to an even one, times a
-// surcharge of 1/16 per unit and average member, compared as fractions; it stays below 2^56 for 2^15 ranks.
+// Minimises (largest share of a rank) / (even share) * (1 + units / (average size of a host group) / 16). The function computes
+// in integers, so that all ranks get the same result. Scores are compared as fractions. They stay below 2^56 for 2^15 ranks.
 uint32_t unit_count(const HostGroups& host_groups, ScheduleKind inner) {
   if (has_leader(inner)) return 1;
   uint64_t world = 0;

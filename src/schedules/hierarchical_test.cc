@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "schedules/test_support.h"
 
@@ -23,7 +24,7 @@ void expect_proof(const std::vector<uint32_t>& host_groups, ScheduleKind inner, 
                                   .inner = inner,
                                   .outer = outer});
   std::string layout;
-  for (const auto host_group : host_groups) layout += std::to_string(host_group) + " ";
+  for (const auto host_group : host_groups) layout += concat(host_group, " ");
   ASSERT_TRUE(proof.ok()) << proof.status().to_string() << "; inside " << name(inner) << ", between " << name(outer)
                           << ", host groups " << layout;
   ASSERT_TRUE(proof->overwrite_safe) << name(inner) << " " << name(outer) << " " << layout;
@@ -72,7 +73,7 @@ TEST(Hierarchical, is_proved_without_host_group_numbers) {
   for (const uint32_t world : {1u, 2u, 3u, 8u, 20u}) {
     const auto proof = test::prove({.kind = hierarchical, .world = world});
     ASSERT_TRUE(proof.ok()) << proof.status().to_string();
-    // Every rank is its own host group: nothing but the exchange between them.
+    // Every rank is its own host group, so all messages belong to the exchange between host groups.
     EXPECT_EQ(proof->messages, world == 2 ? 2u : uint64_t{world} * 2 * (world - 1));
   }
 }
@@ -119,7 +120,7 @@ TEST(Hierarchical, does_not_flood_lone_ranks_with_units) {
   EXPECT_LE(schedule->steps.size(), 16u * 1023);
 }
 
-TEST(Hierarchical, refuses_kinds_that_cannot_stand_inside_or_between) {
+TEST(Hierarchical, refuses_kinds_that_do_not_exist_inside_or_between_host_groups) {
   const auto inner = make_schedule({.kind = hierarchical, .world = 4, .inner = one_shot});
   EXPECT_EQ(inner.status().code(), Code::unsupported);
   EXPECT_NE(inner.status().message().find("there are direct, two_step, tree, halving_doubling, ring"), std::string::npos);

@@ -11,7 +11,7 @@ HostGroups find_host_groups(std::span<const uint32_t> host_group_of_rank, uint32
     for (Rank rank = 0; rank < world; ++rank) host_groups.push_back({rank});
     return host_groups;
   }
-  std::unordered_map<uint32_t, size_t> index;  // of each host group number seen
+  std::unordered_map<uint32_t, size_t> index;  // for each host group number: its index in the result
   for (Rank rank = 0; rank < world; ++rank) {
     const auto [found, is_new] = index.try_emplace(host_group_of_rank[rank], host_groups.size());
     if (is_new) host_groups.emplace_back();

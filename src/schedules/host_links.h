@@ -1,4 +1,4 @@
-// The measured speeds of the links between the hosts of a group, pair by pair.
+// The measured speeds of the links between each pair of hosts in a group.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 
 namespace unisono {
 
-// Hosts have the numbers that host groups have. Both directions of a pair count as one link.
+// Hosts are numbered like host groups. The two directions between a pair of hosts count as one link.
 struct HostLinks {
   uint32_t hosts = 0;
-  std::vector<LinkSpeed> pairs{};  // (0,1) (0,2) (1,2) (0,3) …; a rate of 0: not measured
+  std::vector<LinkSpeed> pairs{};  // in the order (0,1) (0,2) (1,2) (0,3) …; a rate of 0 means that the pair was not measured
 
   HostLinks() = default;
   explicit HostLinks(uint32_t count) : hosts(count), pairs(pair_count(count)) {}
@@ -27,7 +27,7 @@ struct HostLinks {
   static size_t index(uint32_t a, uint32_t b) { return pair_count(std::max(a, b)) + std::min(a, b); }
 };
 
-// The upper one of two; there must be a value.
+// Returns the median. If there are two middle values, returns the larger one. `values` must not be empty.
 inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "base/concat.h"
 #include "schedules/collective_facts.h"
 #include "schedules/direct.h"
 #include "schedules/double_tree.h"
@@ -20,7 +21,7 @@ namespace {
 
 using enum ScheduleKind;
 
-// The schedules of each collective, by preference.
+// The schedule kinds of a collective, in order of preference.
 struct Kinds {
   std::array<ScheduleKind, schedule_count> of{};
   size_t count = 0;
@@ -74,18 +75,16 @@ Status check_kinds_between(const ScheduleRequest& request) {
 
 Status check_request(const ScheduleRequest& request) {
   const std::string what = std::string(name(request.kind)) + " " + name(request.collective) + ": ";
-  const std::string of_world = " a world of " + std::to_string(request.world);
+  const std::string of_world = concat(" a world of ", request.world);
   if (request.world == 0 || request.world > world_max)
-    return {Code::invalid,
-            what + "world size " + std::to_string(request.world) + " is not in 1 … " + std::to_string(world_max)};
-  if (request.rank >= request.world)
-    return {Code::invalid, what + "rank " + std::to_string(request.rank) + " is not in" + of_world};
+    return {Code::invalid, concat(what, "world size ", request.world, " is not in 1 … ", world_max)};
+  if (request.rank >= request.world) return {Code::invalid, concat(what, "rank ", request.rank, " is not in", of_world)};
   if (is_rooted(request.collective) && request.root >= request.world)
-    return {Code::invalid, what + "root " + std::to_string(request.root) + " is not in" + of_world};
+    return {Code::invalid, concat(what, "root ", request.root, " is not in", of_world)};
   if (!request.host_groups.empty() && request.host_groups.size() != request.world)
-    return {Code::invalid, what + std::to_string(request.host_groups.size()) + " host group numbers for" + of_world};
-  if (!request.around.empty() && !is_permutation(request.around, request.world))
-    return {Code::invalid, what + "the way around does not name every rank of" + of_world + " once"};
+    return {Code::invalid, concat(what, request.host_groups.size(), " host group numbers for", of_world)};
+  if (!request.ring_order.empty() && !is_permutation(request.ring_order, request.world))
+    return {Code::invalid, what + "the order of the ring does not contain every rank of" + of_world + " once"};
   if (request.kind == automatic) return {Code::invalid, what + "choose() turns automatic into a kind first"};
   const auto kinds = kinds_of(request.collective);
   if (kinds.empty()) return {Code::unsupported, what + "goes between two ranks and needs no schedule"};
@@ -94,12 +93,13 @@ Status check_request(const ScheduleRequest& request) {
   return request.kind == hierarchical ? check_kinds_between(request) : Status();
 }
 
-// A ring and a double tree follow the host groups, a ring also the order that was asked for; the others take the ranks as they
-// come.
+// Returns the team of the whole world. Rings and double trees order the ranks by host group, unless the request has a ring
+// order. Other kinds use rank order.
 Team team_for(const ScheduleRequest& request) {
   if (request.kind != ring && request.kind != double_tree) return team_of_world(request.world, request.rank);
-  if (request.around.empty()) return team_in_order(order_by_host_group(request.host_groups, request.world, 0), request.rank);
-  return team_in_order({request.around.begin(), request.around.end()}, request.rank);
+  if (request.ring_order.empty())
+    return team_in_order(order_by_host_group(request.host_groups, request.world, 0), request.rank);
+  return team_in_order({request.ring_order.begin(), request.ring_order.end()}, request.rank);
 }
 
 void fill_all_reduce(const ScheduleRequest& request, Schedule& schedule) {
@@ -174,7 +174,7 @@ std::span<const ScheduleKind> kinds_of(Collective collective) {
 std::span<const ScheduleKind> inner_kinds() { return span_of(kinds_inside); }
 std::span<const ScheduleKind> outer_kinds() { return span_of(kinds_between); }
 
-// Where nothing is reduced there is no partial sum either.
+// Collectives that reduce nothing have no partial sums, so all of their schedules are direct.
 bool is_direct(Collective collective, ScheduleKind kind, uint32_t world) {
   if (!adds(collective) && collective != Collective::barrier) return true;
   return facts_of(kind).is_direct(world);

@@ -36,7 +36,7 @@ TEST_P(EverySchedule, is_the_same_when_made_twice) {
   EXPECT_TRUE(make_schedule(request)->steps == make_schedule(request)->steps);
 }
 
-// Ring and tree put the ranks of a host group side by side; that must not break them.
+// With interleaved host groups, the order in rings and trees is not the rank order. The schedules must be correct all the same.
 TEST_P(EverySchedule, is_proved_on_interleaved_host_groups) {
   const auto [collective, kind] = GetParam();
   for (const uint32_t world : {2u, 5u, 12u, 17u}) {
@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(All, EverySchedule, testing::ValuesIn(every_schedule())
   return std::string(name(std::get<0>(test.param))) + "_" + name(std::get<1>(test.param));
 });
 
-// The checker's tables grow with world squared, so a few larger worlds only.
+// Only a few larger worlds are tested, because the checker's tables grow with the square of the world size.
 TEST(MakeSchedule, is_proved_for_a_few_worlds_beyond_one_word_of_contributions) {
   for (const uint32_t world : {65u, 100u, 129u}) {
     for (const auto kind : {ScheduleKind::ring, ScheduleKind::two_step, ScheduleKind::halving_doubling}) {
@@ -90,7 +90,7 @@ TEST(MakeSchedule, refuses_automatic) {
   EXPECT_EQ(made.status().code(), Code::invalid);
 }
 
-TEST(MakeSchedule, names_the_kinds_that_exist_when_one_does_not) {
+TEST(MakeSchedule, the_error_of_an_unknown_kind_lists_the_possible_kinds) {
   const auto made = make_schedule({.collective = Collective::all_to_all, .kind = ScheduleKind::ring, .world = 4});
   EXPECT_EQ(made.status().code(), Code::unsupported);
   EXPECT_EQ(made.status().message(), "ring all_to_all: no such schedule; there are direct");
@@ -105,7 +105,7 @@ TEST(MakeSchedule, refuses_send_and_recv) {
             Code::unsupported);
 }
 
-TEST(MakeSchedule, refuses_a_world_of_none) { EXPECT_EQ(make_schedule({.world = 0}).status().code(), Code::invalid); }
+TEST(MakeSchedule, refuses_an_empty_world) { EXPECT_EQ(make_schedule({.world = 0}).status().code(), Code::invalid); }
 
 TEST(MakeSchedule, refuses_a_world_whose_rounds_do_not_fit_a_frame) {
   EXPECT_EQ(make_schedule({.kind = ScheduleKind::ring, .world = world_max + 1}).status().code(), Code::invalid);

@@ -1,4 +1,4 @@
-// The promises of each phase beyond correctness: peers, rounds, bytes, order. make_test.cc proves correctness.
+// Tests properties of each phase beyond correctness: peers, rounds, bytes, order. make_test.cc proves correctness.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -119,7 +119,7 @@ TEST(Direct, takes_one_round) {
   }
 }
 
-TEST(Tree, is_as_deep_as_it_must_be) {
+TEST(Tree, the_tree_has_minimal_depth) {
   for (const uint32_t world : {2u, 5u, 8u, 33u}) {
     for (const auto collective : {Collective::broadcast, Collective::reduce, Collective::gather, Collective::scatter}) {
       const auto proof = test::prove({.collective = collective, .kind = ScheduleKind::tree, .world = world, .root = 1});

@@ -11,10 +11,10 @@
 namespace unisono {
 namespace {
 
-// One rank's blocks by position: the rank that each comes from, or -1 while the position is empty.
+// One rank's blocks: the rank whose value each block holds, or -1 if the block is empty.
 using Blocks = std::vector<int64_t>;
 
-TEST(Relay, brings_everyones_values_to_everyone_once_and_in_their_places) {
+TEST(Relay, each_rank_receives_each_value_once_at_its_position) {
   for (uint32_t world = 1; world <= 67; ++world) {
     std::vector<std::vector<RelayRound>> rounds;
     std::vector<Blocks> has(world, Blocks(world, -1));

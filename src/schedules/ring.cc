@@ -2,8 +2,8 @@
 
 namespace unisono {
 
-// Block b starts its way at position b+1 and gathers one contribution per hop, so that it arrives at b complete. In round k
-// position p therefore sends block p-1-k and receives block p-2-k.
+// Block b starts at position b+1 and gets one contribution per hop. So it is complete when it arrives at position b. In round
+// k, position p sends block p-1-k and receives block p-2-k.
 void append_ring_reduce_scatter(const Team& team, std::vector<Step>& steps) {
   for (uint32_t round = 0; round + 1 < team.size(); ++round) {
     team.append(steps, {.round = round, .op = Op::send, .peer = team.after(1), .block = team.before(1 + round)});

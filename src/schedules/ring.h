@@ -1,14 +1,15 @@
-// Ring phases: everyone sends to the next position only. size-1 rounds each, (size-1)/size of the tensor each way: the
-// fewest bytes possible, over one link per rank. Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms", 2009.
+// Ring phases: every position sends only to the next position. A phase takes size-1 rounds, in which a position sends and
+// receives (size-1)/size of the tensor. No schedule sends fewer bytes, and each rank uses only one link. See Patarasuk and
+// Yuan, "Bandwidth optimal all-reduce algorithms", 2009.
 #pragma once
 
 #include "schedules/team.h"
 
 namespace unisono {
 
-// Block p, complete, ends at position p.
+// Afterwards, position p has the complete block p.
 void append_ring_reduce_scatter(const Team& team, std::vector<Step>& steps);
-// Block p starts at position p and ends everywhere.
+// Copies block p from position p to all positions.
 void append_ring_all_gather(const Team& team, std::vector<Step>& steps);
 
 }  // namespace unisono

@@ -1,9 +1,10 @@
-// A collective as data: what one rank sends, receives and adds, in terms of chunks. Pure functions of (world, rank, …).
+// A collective as data: the chunks that one rank sends, receives and adds.
 //
-// A chunk is the unit of a schedule: the tensor (or the set of per-rank blocks) is cut into chunk_count pieces whose sizes the
-// executor decides. A round is a dependency level: for one chunk at one rank, the steps of round k happen after all its steps
-// of round k-1; inside a round, sends before receives (a send carries the value from before the round's receives).
-// Different chunks do not wait for each other.
+// A chunk is the unit of a schedule. The tensor, or the set of blocks, is divided into chunk_count pieces; the executor decides
+// their sizes. Different chunks do not wait for each other.
+//
+// A round is a dependency level. For one chunk at one rank, the steps of round k follow all steps of round k-1. Within a round,
+// sends come before receives, so a send carries the value from before the round.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ enum class Op : uint8_t { send, recv_reduce, recv_copy };
 
 struct ChunkRange {
   uint32_t begin = 0;
-  uint32_t end = 0;  // one past the last
+  uint32_t end = 0;  // one past the last chunk
   friend bool operator==(const ChunkRange&, const ChunkRange&) = default;
 };
 
@@ -35,14 +36,15 @@ struct Step {
 struct Schedule {
   ScheduleKind kind = ScheduleKind::two_step;
   uint32_t chunk_count = 0;
-  // Every reduced message carries exactly one rank's own contribution. Only then is the order of additions free, so only then
-  // can sums be made in rank order and 16-bit values travel as they are.
+  // True if every message that is added carries exactly one contribution, which is the sender's own. Only then can the order of
+  // additions be chosen freely, for example rank order, and only then can 16-bit values be sent without widening.
   bool direct = false;
-  // Every rank completes the chunk itself, from the same contributions in the same order (one_shot): the exception to
-  // "one completing rank" that the checker knows.
+  // True if every rank completes each chunk itself, from the same contributions in the same order (one_shot). If false, the
+  // checker requires that exactly one rank completes each chunk.
   bool every_rank_completes = false;
-  // Rounds from which on messages carry sums of host groups (hierarchical only), and results or what is only moved: a codec may
-  // be another then.
+  // The rounds belong to up to three steps, which may use different codecs. Before across_round, messages carry contributions.
+  // From across_round on, they carry sums of host groups (only in hierarchical). From gather_round on, they carry results, or
+  // values that are only moved.
   uint32_t across_round = UINT32_MAX, gather_round = UINT32_MAX;
   std::vector<Step> steps;  // ordered by round
 };

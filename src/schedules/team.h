@@ -1,8 +1,8 @@
-// A team: the ranks that run one phase of a schedule together, and the chunks that they exchange.
+// A team is the set of ranks that execute one phase of a schedule together, and the chunks that they exchange.
 //
-// Every schedule is a few phases (reduce-scatter, all-gather, reduce, broadcast, …) one after another. A phase is written
-// once, in terms of positions 0 … size-1 and blocks, and knows neither ranks nor chunks; the team translates. So the ring
-// over all ranks, the ring inside one host group and the ring between the owners of one piece are the same ten lines.
+// A schedule consists of a few phases, one after another, such as a reduce-scatter and an all-gather. The code of a phase uses
+// positions 0 … size-1 and blocks. The team translates positions to ranks, and blocks to chunks. So the same code can make the
+// ring over all ranks, the ring inside a host group, and the ring between the owners of a unit.
 #pragma once
 
 #include <cstdint>
@@ -12,38 +12,39 @@
 
 namespace unisono {
 
-// One step in positions and blocks. The blocks are block … block+count-1, counted modulo the team's blocks.
+// One step of a phase, with positions and blocks. Its blocks are block … block+count-1, modulo the team's number of blocks.
 struct Move {
-  uint32_t round = 0;  // in the phase
+  uint32_t round = 0;  // counted from the first round of the phase
   Op op = Op::send;
-  uint32_t peer = 0;  // position
+  uint32_t peer = 0;  // position of the other rank
   uint32_t block = 0;
   uint32_t count = 1;
 };
 
 struct Team {
-  std::vector<Rank> ranks;         // of each position
-  std::vector<ChunkRange> blocks;  // of each block; may be empty ranges: nothing is exchanged for those
-  uint32_t position = 0;           // of the rank whose steps are made
-  uint32_t first_round = 0;        // of this phase in the schedule
+  std::vector<Rank> ranks;         // rank of each position
+  std::vector<ChunkRange> blocks;  // chunks of each block; blocks with an empty range are not exchanged
+  uint32_t position = 0;           // position of the rank whose steps are being made
+  uint32_t first_round = 0;        // the phase begins in this round of the schedule
 
   uint32_t size() const { return static_cast<uint32_t>(ranks.size()); }
-  // The position at this distance behind (or, with size() - distance, before) this one.
+  // Return the position that is `distance` positions after (or before) this one, modulo the size.
   uint32_t after(uint32_t distance) const { return (position + distance) % size(); }
   uint32_t before(uint32_t distance) const { return (position + size() - distance % size()) % size(); }
-  // One step for each run of chunks without a gap: blocks that lie side by side become one ChunkRange.
+  // Appends the steps of a move. Blocks with adjacent chunks are in one step. After each gap between chunks, a new step begins.
   void append(std::vector<Step>& steps, const Move& move) const;
 };
 
-// Position = rank; block p = chunk p.
+// Makes a team in which position p is rank p, and block p is chunk p.
 Team team_of_world(uint32_t world, Rank rank);
-// Position p is order[p]; block p = chunk order[p]: reduce-scatter and all-gather leave chunk r at rank r, whatever the order.
-// The rank must be in the order.
+// Makes a team in which position p is rank order[p], and block p is chunk order[p]. So reduce-scatter and all-gather leave
+// chunk r at rank r, whatever the order is. `order` must contain `rank`.
 Team team_in_order(std::vector<Rank> order, Rank rank);
-// Position p is order[p]; one block, which is all the chunks. For phases that move the tensor whole.
+// Makes a team in which position p is rank order[p]. Its only block contains all chunks. Phases that move the whole tensor use
+// it.
 Team team_of_one_block(std::vector<Rank> order, Rank rank, ChunkRange chunks);
 
-// The smallest k with 2^k >= value; 0 for 0 and 1.
+// Returns the smallest k with 2^k >= value. Returns 0 for 0 and 1.
 uint32_t log2_ceil(uint32_t value);
 
 }  // namespace unisono

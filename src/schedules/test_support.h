@@ -1,4 +1,4 @@
-// For the tests of this folder: the schedules of all ranks, and every combination that exists.
+// Helpers for the tests of this folder: the schedules of all ranks, and every existing combination of collective and kind.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ inline constexpr Collective scheduled_collectives[] = {
     Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::broadcast, Collective::reduce,
     Collective::gather,     Collective::scatter,        Collective::all_to_all, Collective::barrier};
 
-// Sanitizers make the checker some twenty times slower; there a few sizes around the powers of two have to do.
+// With sanitizers, the checker is about 20 times slower, so only a few world sizes around powers of two are tested.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr uint32_t world_sizes_limit = 18;
 #else
@@ -44,7 +44,7 @@ inline Result<Proof> prove(const ScheduleRequest& request) {
   return check_schedules({.collective = request.collective, .root = request.root, .schedules = schedules});
 }
 
-// Proves one kind for all world sizes and the roots that are unlike each other.
+// Proves one kind for all tested world sizes, with roots at the first, second, middle and last rank.
 inline void expect_proof_for_every_world(Collective collective, ScheduleKind kind) {
   for (const auto world : world_sizes()) {
     for (const Rank root : {0u, 1u, world / 2, world - 1}) {

@@ -6,13 +6,13 @@
 namespace unisono {
 namespace {
 
-// A position is joined to its parent by its lowest set bit 2^level; its children are the positions at distance 2^l for
-// all l < level. The root counts as level = height.
+// The level of a position is the index of its lowest set bit. The level of the root is the height of the tree. The parent of
+// position p is p - 2^level, and its children are p + 2^l for all l < level.
 uint32_t level(const Team& team) {
   return team.position == 0 ? log2_ceil(team.size()) : static_cast<uint32_t>(std::countr_zero(team.position));
 }
 
-// The blocks that cross the edge between `child` and its parent.
+// The blocks that are sent between `child` and its parent.
 struct Span {
   uint32_t block = 0;
   uint32_t count = 1;

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "base/concat.h"
 #include "base/split.h"
 #include "schedules/make.h"
 #include "unisono/transports.h"
@@ -36,7 +37,7 @@ std::optional<Number> number_of(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
-// Empty: it is no placement.
+// Returns the host of each rank. The result is empty if the text is not a valid placement.
 std::vector<uint32_t> host_groups_of(std::string_view text) {
   std::vector<uint32_t> host_groups;
   const bool by_rank = text.find(',') != std::string_view::npos;
@@ -47,7 +48,7 @@ std::vector<uint32_t> host_groups_of(std::string_view text) {
     if (!sound || host_groups.size() == world_max) return {};
     host_groups.insert(host_groups.end(), by_rank ? 1 : *number, by_rank ? *number : host++);
   }
-  return numbered_as_they_come(host_groups) == host_groups ? host_groups : std::vector<uint32_t>();
+  return renumbered(host_groups) == host_groups ? host_groups : std::vector<uint32_t>();
 }
 
 template <class Kind, class Kinds>
@@ -64,10 +65,10 @@ class Reader {
   Tuning take() { return std::move(tuning_); }
 
  private:
-  Status take_line(const Words& words);
-  Status take_streams(const Words& words);
-  Status take_group(const Words& words);
-  Status take_call(Collective collective, const Words& words);
+  Status parse_line(const Words& words);
+  Status parse_streams(const Words& words);
+  Status parse_group(const Words& words);
+  Status parse_call(Collective collective, const Words& words);
   Tuning tuning_;
 };
 
@@ -75,8 +76,7 @@ Status wrong(const std::string& what) { return {Code::invalid, what}; }
 
 Status Reader::read(std::string_view text) {
   if (text.size() > tuning_bytes_max)
-    return wrong(std::to_string(text.size()) + " bytes are more than the " + std::to_string(tuning_bytes_max) +
-                 " that a tuning file may have");
+    return wrong(concat(text.size(), " bytes are more than the ", tuning_bytes_max, " that a tuning file may have"));
   size_t number = 0;
   bool begun = false;
   for (const auto line : split(text, '\n')) {
@@ -84,8 +84,7 @@ Status Reader::read(std::string_view text) {
     const auto words = words_of(line);
     if (words.empty()) continue;
     if (begun) {
-      if (auto status = take_line(words); !status.ok())
-        return wrong("line " + std::to_string(number) + ": " + status.message());
+      if (auto status = parse_line(words); !status.ok()) return wrong(concat("line ", number, ": ", status.message()));
     } else if (words != words_of(first_line)) {
       return wrong("it does not begin with '" + std::string(first_line) + "'");
     }
@@ -94,23 +93,23 @@ Status Reader::read(std::string_view text) {
   return begun ? Status() : wrong("it is empty");
 }
 
-Status Reader::take_line(const Words& words) {
-  if (words[0] == "streams") return take_streams(words);
-  if (words[0] == "group") return take_group(words);
+Status Reader::parse_line(const Words& words) {
+  if (words[0] == "streams") return parse_streams(words);
+  if (words[0] == "group") return parse_group(words);
   const auto collective = named<Collective>(words[0], tuned_collectives);
-  return collective ? take_call(*collective, words)
+  return collective ? parse_call(*collective, words)
                     : wrong("'" + std::string(words[0]) + "' is neither streams, group nor a collective that is tuned");
 }
 
-Status Reader::take_streams(const Words& words) {
+Status Reader::parse_streams(const Words& words) {
   const auto count = words.size() == 2 ? number_of<uint32_t>(words[1]) : std::nullopt;
   if (!count || *count == 0 || *count > tuned_streams_max)
-    return wrong("expected 'streams N' with 1 to " + std::to_string(tuned_streams_max));
+    return wrong(concat("expected 'streams N' with 1 to ", tuned_streams_max));
   tuning_.streams_per_link = *count;
   return {};
 }
 
-Status Reader::take_group(const Words& words) {
+Status Reader::parse_group(const Words& words) {
   TunedGroup group{.host_groups = words.size() == 3 ? host_groups_of(words[1]) : std::vector<uint32_t>()};
   const bool known = words.size() == 3 && find_transport(words[2]) != nullptr;
   if (group.host_groups.empty() || !known) return wrong("expected 'group PLACEMENT TRANSPORT', as in 'group 2+2 auto'");
@@ -118,12 +117,12 @@ Status Reader::take_group(const Words& words) {
   const bool twice = std::any_of(tuning_.groups.begin(), tuning_.groups.end(), [&](const TunedGroup& other) {
     return other.transport == group.transport && other.host_groups == group.host_groups;
   });
-  if (twice) return wrong("this group has been there before");
+  if (twice) return wrong("this group is listed twice");
   tuning_.groups.push_back(std::move(group));
   return {};
 }
 
-Status Reader::take_call(Collective collective, const Words& words) {
+Status Reader::parse_call(Collective collective, const Words& words) {
   const auto expected = [] { return wrong("expected 'COLLECTIVE BYTES|max SCHEDULE', perhaps with 'slice BYTES'"); };
   if (tuning_.groups.empty()) return wrong("there is no group above it");
   if (words.size() != 3 && (words.size() != 5 || words[3] != "slice")) return expected();
@@ -165,7 +164,7 @@ const TunedGroup* Tuning::find(std::span<const uint32_t> host_groups, uint32_t w
   if (groups.empty()) return nullptr;
   std::vector<uint32_t> wanted(world);
   for (uint32_t rank = 0; rank < world; ++rank) wanted[rank] = rank;
-  if (!host_groups.empty()) wanted = numbered_as_they_come(host_groups);
+  if (!host_groups.empty()) wanted = renumbered(host_groups);
   const auto found =
       std::find_if(groups.begin(), groups.end(), [&](const TunedGroup& group) { return group.host_groups == wanted; });
   return found == groups.end() ? nullptr : &*found;
@@ -184,7 +183,7 @@ void Tuning::put(TunedGroup group) {
   groups.push_back(std::move(group));
 }
 
-std::vector<uint32_t> numbered_as_they_come(std::span<const uint32_t> host_groups) {
+std::vector<uint32_t> renumbered(std::span<const uint32_t> host_groups) {
   std::map<uint32_t, uint32_t> seen;
   std::vector<uint32_t> numbers;
   for (const auto host_group : host_groups)
@@ -193,7 +192,7 @@ std::vector<uint32_t> numbered_as_they_come(std::span<const uint32_t> host_group
 }
 
 std::string placement_text(std::span<const uint32_t> host_groups) {
-  const auto numbers = numbered_as_they_come(host_groups);
+  const auto numbers = renumbered(host_groups);
   const bool neighbours = std::is_sorted(numbers.begin(), numbers.end());
   std::string text;
   for (size_t i = 0; i < numbers.size();) {
@@ -201,10 +200,7 @@ std::string placement_text(std::span<const uint32_t> host_groups) {
                                                [&](uint32_t other) { return other != numbers[i]; }) -
                                       numbers.begin()
                                 : static_cast<std::ptrdiff_t>(i + 1);
-    text += (text.empty() ? ""
-             : neighbours ? "+"
-                          : ",") +
-            std::to_string(neighbours ? static_cast<size_t>(end) - i : numbers[i]);
+    text += concat(text.empty() ? "" : neighbours ? "+" : ",", neighbours ? static_cast<size_t>(end) - i : numbers[i]);
     i = static_cast<size_t>(end);
   }
   return text;
@@ -221,14 +217,14 @@ std::string to_text(const Tuning& tuning, std::string_view comment) {
   for (const auto line : split(comment, '\n')) {
     if (!line.empty()) text += "# " + std::string(line) + "\n";
   }
-  if (tuning.streams_per_link != 0) text += "streams " + std::to_string(tuning.streams_per_link) + "\n";
+  if (tuning.streams_per_link != 0) text += concat("streams ", tuning.streams_per_link, "\n");
   for (const auto& group : tuning.groups) {
     text += "group " + placement_text(group.host_groups) + " " + group.transport + "\n";
     for (const auto& call : group.calls) {
       text += std::string(name(call.collective)) + " " +
               (call.bytes_max == std::numeric_limits<uint64_t>::max() ? "max" : std::to_string(call.bytes_max)) + " " +
               (call.kind == ScheduleKind::automatic ? "automatic" : name(call.kind));
-      if (call.slice_bytes != 0) text += " slice " + std::to_string(call.slice_bytes);
+      if (call.slice_bytes != 0) text += concat(" slice ", call.slice_bytes);
       text += "\n";
     }
   }

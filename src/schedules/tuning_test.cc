@@ -18,7 +18,7 @@ constexpr auto text =
     "broadcast max tree\n"
     "group 0,1,0 tcp\n";
 
-TEST(Tuning, is_read) {
+TEST(Tuning, a_tuning_file_is_parsed) {
   const auto tuning = parse_tuning(text);
   ASSERT_TRUE(tuning.ok()) << tuning.status().to_string();
   EXPECT_EQ(tuning->streams_per_link, 2u);
@@ -37,7 +37,7 @@ TEST(Tuning, is_read) {
   EXPECT_EQ(group.find(Collective::broadcast, 1), nullptr);
 }
 
-TEST(Tuning, what_is_written_is_read_again) {
+TEST(Tuning, text_is_parsed_to_an_equal_tuning) {
   const auto tuning = *parse_tuning(text);
   const auto again = to_text(tuning, "two\nlines");
   EXPECT_EQ(*parse_tuning(again), tuning);
@@ -46,19 +46,19 @@ TEST(Tuning, what_is_written_is_read_again) {
   EXPECT_EQ(*parse_tuning(to_text({})), Tuning());
 }
 
-TEST(Tuning, is_for_groups_whose_ranks_are_on_hosts_alike) {
+TEST(Tuning, a_tuned_group_matches_groups_with_the_same_placement) {
   const auto tuning = parse_tuning(text)->of("auto");
   EXPECT_EQ(tuning.groups.size(), 1u);
   EXPECT_NE(tuning.find(std::vector<uint32_t>{7, 7, 3, 3}, 4), nullptr);
   EXPECT_EQ(tuning.find(std::vector<uint32_t>{0, 1, 0, 1}, 4), nullptr);
   EXPECT_EQ(tuning.find(std::vector<uint32_t>{0, 0, 1}, 3), nullptr);
-  EXPECT_EQ(tuning.find({}, 4), nullptr);  // all on hosts of their own
+  EXPECT_EQ(tuning.find({}, 4), nullptr);  // each rank on a separate host
   const auto apart = *parse_tuning("unisono tuning 1\ngroup 1+1+1 auto\n");
   EXPECT_NE(apart.find({}, 3), nullptr);
   EXPECT_EQ(apart.find({}, 4), nullptr);
 }
 
-TEST(Tuning, of_a_group_takes_the_place_of_what_there_was) {
+TEST(Tuning, put_replaces_the_tuning_of_a_group) {
   auto tuning = *parse_tuning(text);
   tuning.put({.host_groups = {0, 0, 1, 1},
               .transport = "auto",
@@ -69,7 +69,7 @@ TEST(Tuning, of_a_group_takes_the_place_of_what_there_was) {
   EXPECT_EQ(tuning.groups.size(), 4u);
 }
 
-TEST(Tuning, that_is_wrong_is_refused_with_its_line) {
+TEST(Tuning, errors_of_wrong_files_name_the_line) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "it is empty"},
       {"# nothing\n", "it is empty"},
@@ -82,7 +82,7 @@ TEST(Tuning, that_is_wrong_is_refused_with_its_line) {
       {"unisono tuning 1\ngroup 1,0 auto\n", "line 2: expected 'group PLACEMENT"},
       {"unisono tuning 1\ngroup 2+2 carrier\n", "line 2: expected 'group PLACEMENT"},
       {"unisono tuning 1\ngroup 4294967295+2 auto\n", "line 2: expected 'group PLACEMENT"},
-      {"unisono tuning 1\ngroup 2 auto\n\ngroup 2 auto\n", "line 4: this group has been there before"},
+      {"unisono tuning 1\ngroup 2 auto\n\ngroup 2 auto\n", "line 4: this group is listed twice"},
       {"unisono tuning 1\ngroup 2 auto\nall_to_all max direct\n", "line 3: 'all_to_all' is neither"},
       {"unisono tuning 1\ngroup 2 auto\nall_reduce max direct\n", "line 3: there is no direct all_reduce"},
       {"unisono tuning 1\ngroup 2 auto\nall_reduce 1k ring\n", "line 3: expected 'COLLECTIVE BYTES|max SCHEDULE'"},

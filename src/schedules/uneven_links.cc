@@ -8,10 +8,11 @@ namespace unisono {
 namespace {
 
 constexpr uint32_t hosts_min = 3, hosts_max = 64, ranks_max = 256;
-constexpr double rates_alike = 1.5, latencies_alike = 3, latency_that_counts_us = 100;
-constexpr uint32_t parts_per_rank = 16;  // of the tensor, when shares are dealt
+constexpr double rate_ratio_max = 1.5, latency_ratio_max = 3, significant_latency_us = 100;
+// To find the shares of the ranks, the tensor is divided into world * parts_per_rank parts.
+constexpr uint32_t parts_per_rank = 16;
 
-// Host group numbers without gaps, in the order in which they come up.
+// Renumbers host groups in the order in which they appear: 0, 1, 2, and so on. `numbers` receives their original numbers.
 std::vector<uint32_t> without_gaps(std::span<const uint32_t> host_groups, std::vector<uint32_t>& numbers) {
   std::vector<uint32_t> result;
   for (const auto host_group : host_groups) {
@@ -22,15 +23,16 @@ std::vector<uint32_t> without_gaps(std::span<const uint32_t> host_groups, std::v
   return result;
 }
 
-// In whole numbers, which come out alike on all machines.
-uint64_t busy(uint64_t parts, double bytes_per_us) {
+// Returns the time that a link needs for `parts`. It is an integer, so that it is equal on all machines.
+uint64_t link_time(uint64_t parts, double bytes_per_us) {
   return (parts << 32) / static_cast<uint64_t>(std::clamp(bytes_per_us * 1024, 1.0, 0x1p52));
 }
 
-bool are_alike(const std::vector<double>& rates, const std::vector<double>& latencies) {
+bool are_similar(const std::vector<double>& rates, const std::vector<double>& latencies) {
   const auto [slowest, fastest] = std::minmax_element(rates.begin(), rates.end());
   const auto [nearest, farthest] = std::minmax_element(latencies.begin(), latencies.end());
-  return *fastest <= *slowest * rates_alike && (*farthest <= *nearest * latencies_alike || *farthest < latency_that_counts_us);
+  return *fastest <= *slowest * rate_ratio_max &&
+         (*farthest <= *nearest * latency_ratio_max || *farthest < significant_latency_us);
 }
 
 }  // namespace
@@ -48,7 +50,7 @@ std::unique_ptr<UnevenLinks> UnevenLinks::find(std::span<const uint32_t> host_gr
       if (link.bytes_per_us > 0) rates.push_back(link.bytes_per_us), latencies.push_back(link.latency_us);
     }
   }
-  if (rates.empty() || are_alike(rates, latencies)) return nullptr;
+  if (rates.empty() || are_similar(rates, latencies)) return nullptr;
   const LinkSpeed usual{.latency_us = median(latencies), .bytes_per_us = median(rates)};
   std::vector<LinkSpeed> speeds(size_t{count} * count);
   for (uint32_t a = 0; a < count; ++a) {
@@ -70,27 +72,27 @@ UnevenLinks::UnevenLinks(std::span<const uint32_t> host_groups, std::vector<Link
     for (uint32_t b = 0; b < count_; ++b) best = std::max(best, rate(a, b));
     host_rate_.push_back(best);
   }
-  deal_shares();
-  find_way_around();
+  assign_shares();
+  find_ring_order();
 }
 
-// Deals the parts out one by one. One more part for an owner can make only those links and hosts the busiest that it adds
-// traffic to.
-void UnevenLinks::deal_shares() {
+// Assigns the parts to owners one by one. A part goes to the rank with which the busiest link or host is least busy. To compare
+// two ranks, it is enough to look at the links of their host groups, and at all hosts, because a part adds traffic only there.
+void UnevenLinks::assign_shares() {
   const auto world = static_cast<uint32_t>(host_group_.size());
   const auto parts = world * parts_per_rank;
   std::vector<uint32_t> ranks_of(count_, 0);
   for (const auto host_group : host_group_) ++ranks_of[host_group];
-  std::vector<uint64_t> pair(size_t{count_} * count_, 0);  // parts between two host groups; as many go the other way
+  std::vector<uint64_t> pair(size_t{count_} * count_, 0);  // parts that are sent in each direction between two host groups
   std::vector<uint64_t> host(count_, 0);                   // parts that leave a host group
   shares_.assign(world, 0);
   uint64_t busiest = 0;
   const auto busiest_with = [&](uint32_t owner) {
-    uint64_t most = busy(host[owner] + world - ranks_of[owner], host_rate_[owner]);
+    uint64_t most = link_time(host[owner] + world - ranks_of[owner], host_rate_[owner]);
     for (uint32_t other = 0; other < count_; ++other) {
       if (other == owner) continue;
-      most = std::max({most, busy(pair[cell(owner, other)] + ranks_of[other], rate(owner, other)),
-                       busy(host[other] + ranks_of[other], host_rate_[other])});
+      most = std::max({most, link_time(pair[cell(owner, other)] + ranks_of[other], rate(owner, other)),
+                       link_time(host[other] + ranks_of[other], host_rate_[other])});
     }
     return most;
   };
@@ -120,15 +122,15 @@ void UnevenLinks::deal_shares() {
   }
 }
 
-// Links count by the time that they take for a byte; of two ways the one with the quicker slowest link is better, then the
-// shorter one.
-void UnevenLinks::find_way_around() {
-  std::vector<uint32_t> way(count_);
-  std::iota(way.begin(), way.end(), 0u);
+// Finds the order of hosts for a ring. The length of a link is its time per byte. One order is better than another if its
+// longest link is shorter. If the longest links are equal, the order with the smaller sum of lengths is better.
+void UnevenLinks::find_ring_order() {
+  std::vector<uint32_t> order(count_);
+  std::iota(order.begin(), order.end(), 0u);
   const auto length = [&](const std::vector<uint32_t>& hosts) {
     std::pair<uint64_t, uint64_t> slowest_and_all{0, 0};
     for (uint32_t i = 0; i < count_; ++i) {
-      const auto link = busy(1, rate(hosts[i], hosts[(i + 1) % count_]));
+      const auto link = link_time(1, rate(hosts[i], hosts[(i + 1) % count_]));
       slowest_and_all.first = std::max(slowest_and_all.first, link);
       slowest_and_all.second += link;
     }
@@ -137,17 +139,17 @@ void UnevenLinks::find_way_around() {
   const auto improve = [&] {
     for (uint32_t begin = 1; begin + 1 < count_; ++begin) {
       for (uint32_t end = begin + 2; end <= count_; ++end) {
-        auto other = way;
+        auto other = order;
         std::reverse(other.begin() + begin, other.begin() + end);
-        if (length(other) < length(way)) return way = std::move(other), true;
+        if (length(other) < length(order)) return order = std::move(other), true;
       }
     }
     return false;
   };
   for (uint32_t turns = 0; turns < count_ * count_ && improve();) ++turns;
-  for (const auto host : way) {
+  for (const auto host : order) {
     for (Rank rank = 0; rank < host_group_.size(); ++rank) {
-      if (host_group_[rank] == host) around_.push_back(rank);
+      if (host_group_[rank] == host) ring_order_.push_back(rank);
     }
   }
 }
@@ -158,7 +160,7 @@ bool UnevenLinks::can_fit(Collective collective, ScheduleKind kind) {
                                         collective == Collective::all_gather);
 }
 
-// Counts the bytes that every rank sends in its own schedule.
+// Counts the bytes that are sent between host groups, in units of the tensor. For this, the schedules of all ranks are made.
 UnevenLinks::Matrix UnevenLinks::traffic_of(const Which& which) const {
   const auto world = static_cast<uint32_t>(host_group_.size());
   const double all_shares = static_cast<double>(world) * parts_per_rank;
@@ -172,10 +174,10 @@ UnevenLinks::Matrix UnevenLinks::traffic_of(const Which& which) const {
                        .host_groups = host_group_,
                        .inner = which.inner,
                        .outer = which.outer,
-                       .around = which.fitted && which.kind == ScheduleKind::ring ? std::span<const Rank>(around_)
-                                                                                  : std::span<const Rank>()});
-    if (!schedule) continue;  // it is left out of the choice for another reason
-    // Blocks for each pair are chunks of an all-to-all: a rank's input is `world` of them.
+                       .ring_order = which.fitted && which.kind == ScheduleKind::ring ? std::span<const Rank>(ring_order_)
+                                                                                      : std::span<const Rank>()});
+    if (!schedule) continue;  // impossible schedules are excluded by choose()
+    // In an all-to-all, a chunk is the block for a pair of ranks, so the input of one rank has `world` chunks.
     const double chunks = which.collective == Collective::all_to_all ? world : std::max(1u, schedule->chunk_count);
     for (const auto& step : schedule->steps) {
       if (step.op != Op::send || host_group_[rank] == host_group_[step.peer]) continue;

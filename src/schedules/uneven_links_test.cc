@@ -1,4 +1,5 @@
-// Shares of a two-step all-reduce against the best that an exhaustive search finds, and costs against counts made by hand.
+// Compares the shares of a two-step all-reduce with the best shares, which an exhaustive search finds. Compares costs with
+// counts made by hand.
 #include "schedules/uneven_links.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +28,8 @@ std::vector<uint32_t> one_rank_each(uint32_t hosts) {
   return host_groups;
 }
 
-// us per byte of a two-step all-reduce with these shares, one rank per host; by its definition.
+// Returns the time per byte, in us, of a two-step all-reduce with these shares and one rank per host. It is computed from the
+// definition.
 double two_step_time(const HostLinks& links, const std::vector<double>& shares) {
   double worst = 0;
   for (uint32_t a = 0; a < links.hosts; ++a) {
@@ -51,7 +53,7 @@ std::vector<double> parts_of(const std::vector<uint32_t>& shares) {
   return parts;
 }
 
-// The best over all shares in steps of 1/32.
+// Returns the shortest time of all combinations of shares in steps of 1/32.
 double best_time(const HostLinks& links) {
   constexpr uint32_t steps = 32;
   double best = 1e300;
@@ -71,7 +73,7 @@ double best_time(const HostLinks& links) {
   return best;
 }
 
-TEST(UnevenLinks, are_none_where_links_are_alike_or_too_few) {
+TEST(UnevenLinks, similar_or_too_few_links_are_not_uneven) {
   EXPECT_EQ(UnevenLinks::find(one_rank_each(4), links_of(4)), nullptr);
   auto links = links_of(4);
   links.between(1, 2).bytes_per_us = 70;
@@ -80,7 +82,7 @@ TEST(UnevenLinks, are_none_where_links_are_alike_or_too_few) {
   EXPECT_NE(UnevenLinks::find(one_rank_each(4), links), nullptr);
   EXPECT_EQ(UnevenLinks::find(std::vector<uint32_t>{0, 1, 1, 0}, links), nullptr) << "two hosts have one link";
   EXPECT_EQ(UnevenLinks::find(std::vector<uint32_t>{0, 1, 4}, links), nullptr) << "a host that was not measured";
-  EXPECT_EQ(UnevenLinks::find(std::vector<uint32_t>{0, 2, 3}, links), nullptr) << "the slow link is not theirs";
+  EXPECT_EQ(UnevenLinks::find(std::vector<uint32_t>{0, 2, 3}, links), nullptr) << "the slow link is outside the group";
   EXPECT_NE(UnevenLinks::find(std::vector<uint32_t>{2, 2, 3, 1}, links), nullptr);
   EXPECT_EQ(UnevenLinks::find(one_rank_each(65), links_of(65)), nullptr);
   EXPECT_EQ(UnevenLinks::find(one_rank_each(4), HostLinks(4)), nullptr) << "nothing was measured";
@@ -111,7 +113,7 @@ TEST(UnevenLinks, shares_spare_a_slow_host) {
   EXPECT_EQ(uneven->shares()[2], 0u) << "its own values go out once and the sum comes in once, and nothing else";
 }
 
-TEST(UnevenLinks, shares_are_about_as_good_as_any) {
+TEST(UnevenLinks, shares_are_nearly_optimal) {
   constexpr uint64_t seed = 7;
   Random random(seed);
   for (int i = 0; i < 60; ++i) {
@@ -124,7 +126,7 @@ TEST(UnevenLinks, shares_are_about_as_good_as_any) {
   }
 }
 
-TEST(UnevenLinks, ranks_of_one_host_share_alike) {
+TEST(UnevenLinks, ranks_of_one_host_get_equal_shares) {
   auto links = links_of(3);
   links.between(0, 1).bytes_per_us = 10;
   const auto uneven = UnevenLinks::find(std::vector<uint32_t>{0, 1, 2, 2, 1, 0}, links);
@@ -152,20 +154,20 @@ TEST(UnevenLinks, a_ring_goes_around_slow_links) {
   for (const auto& [a, b] : {std::pair{0u, 1u}, {2u, 3u}, {4u, 5u}, {0u, 5u}}) links.between(a, b).bytes_per_us = 5;
   const auto uneven = UnevenLinks::find(std::vector<uint32_t>{5, 4, 3, 2, 1, 0, 3}, links);
   ASSERT_NE(uneven, nullptr);
-  const auto& around = uneven->around();
-  std::vector<Rank> sorted = around;
+  const auto& ring_order = uneven->ring_order();
+  std::vector<Rank> sorted = ring_order;
   std::sort(sorted.begin(), sorted.end());
   EXPECT_EQ(sorted, (std::vector<Rank>{0, 1, 2, 3, 4, 5, 6}));
   EXPECT_NEAR(uneven->cost({.kind = ring}).us_per_byte, 12.0 / 7 / 5, 1e-12);
   EXPECT_NEAR(uneven->cost({.kind = ring, .fitted = true}).us_per_byte, 12.0 / 7 / 100, 1e-12);
 }
 
-TEST(UnevenLinks, fitted_rings_are_right) {
-  const std::vector<Rank> around{3, 0, 4, 2, 1};
+TEST(UnevenLinks, fitted_rings_are_proved) {
+  const std::vector<Rank> ring_order{3, 0, 4, 2, 1};
   for (const auto collective : {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
     std::vector<Schedule> schedules;
     for (Rank rank = 0; rank < 5; ++rank) {
-      auto made = make_schedule({.collective = collective, .kind = ring, .world = 5, .rank = rank, .around = around});
+      auto made = make_schedule({.collective = collective, .kind = ring, .world = 5, .rank = rank, .ring_order = ring_order});
       ASSERT_TRUE(made.ok());
       schedules.push_back(std::move(*made));
     }
@@ -175,7 +177,7 @@ TEST(UnevenLinks, fitted_rings_are_right) {
   }
 }
 
-TEST(UnevenLinks, choose_takes_shares_where_they_are_quicker_and_nothing_was_asked_for) {
+TEST(UnevenLinks, choose_uses_shares_if_they_are_faster_and_no_kind_is_requested) {
   auto links = links_of(4, 125, 50);
   links.between(1, 2).bytes_per_us = 12.5;
   const auto host_groups = one_rank_each(4);
@@ -195,7 +197,7 @@ TEST(UnevenLinks, choose_takes_shares_where_they_are_quicker_and_nothing_was_ask
   request.kind = two_step;
   choice = choose(request);
   ASSERT_TRUE(choice.ok());
-  EXPECT_FALSE(choice->fitted) << "what is asked for is taken as it is";
+  EXPECT_FALSE(choice->fitted) << "a requested kind is not fitted";
   request.kind = automatic;
   request.collective = Collective::reduce_scatter;
   choice = choose(request);

@@ -1,7 +1,7 @@
-// An all-reduce of four ranks when the n-th allocation of one rank fails, for every n.
+// Tests an all-reduce of four ranks in which one allocation of rank 0 fails. The test is repeated for every allocation.
 //
-// Guaranteed, and checked here: the engine throws nothing, and nothing hangs or leaks. That rank ends with unavailable: "out of
-// memory"; the other ranks' errors name it. This file replaces the global operator new of the whole test program.
+// Nothing may throw, hang or leak. Rank 0 fails with Code::unavailable and the text "out of memory". The errors of the other
+// ranks name rank 0. This file replaces the global operator new of the whole test program.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "engine/engine.h"
 #include "engine/inline_compute.h"
 #include "group/api/calls.h"
@@ -21,7 +22,7 @@ namespace {
 
 thread_local bool armed = false;
 thread_local uint64_t allocations = 0, fails_from = 0, fails_to = 0;
-thread_local int64_t live = 0;  // bytes or blocks that this thread has allocated and not freed
+thread_local int64_t live = 0;  // number of blocks that this thread has allocated and not freed
 
 }  // namespace
 
@@ -43,16 +44,16 @@ constexpr uint32_t world = 4;
 constexpr size_t count = 4000;
 constexpr int operations = 2;
 
-struct Story {
+struct Case {
   ScheduleKind schedule = ScheduleKind::two_step;
-  bool last = false;      // rank 0 calls after the others' messages have arrived
-  bool for_good = false;  // all allocations from the n-th on fail, not only that one
+  bool calls_last = false;  // rank 0 calls after it has received the messages of the other ranks
+  bool permanent = false;   // the n-th allocation and all later ones fail
 };
 
-// Four engines in memory. Rank 0's allocations can be made to fail.
+// Four engines, connected through memory. Allocations of rank 0 can be made to fail.
 class Cluster {
  public:
-  explicit Cluster(const Story& story) : story_(story), hub_(std::move(LoopbackHub::make({.count = world}).value())) {
+  explicit Cluster(const Case& test_case) : case_(test_case), hub_(std::move(LoopbackHub::make({.count = world}).value())) {
     for (Rank r = 0; r < world; ++r) {
       engines_.push_back(std::make_unique<Engine>(EngineLimits{}, compute_));
       auto& engine = *engines_.back();
@@ -61,20 +62,20 @@ class Cluster {
       std::vector<PeerIndex> members;
       for (PeerIndex peer = 0; peer < world; ++peer) {
         members.push_back(peer == r ? self_peer : peer);
-        if (peer != r) engine.add_peer(peer, hub_->at(r), "process " + std::to_string(peer));
+        if (peer != r) engine.add_peer(peer, hub_->at(r), concat("process ", peer));
       }
       groups_.push_back(&engine.make_group(1, 7, members, std::vector<uint32_t>(world, 0)));
       for (int i = 0; i < operations; ++i) values_[i].emplace_back(count, static_cast<int32_t>(r + 1));
     }
   }
 
-  // False if fewer than n allocations were made.
+  // Returns false if rank 0 made fewer than n allocations.
   bool run(uint64_t n) {
     allocations = 0;
     fails_from = n;
-    fails_to = story_.for_good ? UINT64_MAX : n;
-    for (Rank r = story_.last ? 1 : 0; r < world; ++r) call(r);
-    if (story_.last) {
+    fails_to = case_.permanent ? UINT64_MAX : n;
+    for (Rank r = case_.calls_last ? 1 : 0; r < world; ++r) call(r);
+    if (case_.calls_last) {
       settle(5);
       call(0);
     }
@@ -93,7 +94,7 @@ class Cluster {
     for (int i = 0; i < operations; ++i) {
       const Tensor tensor{std::span<int32_t>(values_[i][r])};
       auto request = all_reduce_call({r, world, second}, tensor, tensor,
-                                     {.order = Order::any, .schedule = story_.schedule, .slice_bytes = 1024});
+                                     {.order = Order::any, .schedule = case_.schedule, .slice_bytes = 1024});
       armed = r == 0;
       done_[i][r] = engines_[r]->submit(*groups_[r], std::move(*request), 0, now_);
       armed = false;
@@ -111,12 +112,12 @@ class Cluster {
           armed = false;
         }
       }
-      ASSERT_LT(polls, 1000) << "it is never quiet";
+      ASSERT_LT(polls, 1000) << "the engines never stop making progress";
       now_ += millisecond;
     }
   }
 
-  Story story_;
+  Case case_;
   InlineCompute compute_;
   std::unique_ptr<LoopbackHub> hub_;
   std::vector<std::unique_ptr<Engine>> engines_;
@@ -134,25 +135,25 @@ void expect_ended(const Cluster& cluster, int operation, Rank rank, const std::s
     return;
   }
   const auto text = done.status.to_string();
-  // Another rank may report the failure to rank 0 first, although rank 0 caused it.
+  // Another rank may report the failure back to rank 0. Even then, the error of rank 0 says "out of memory".
   if (rank == 0) EXPECT_NE(text.find("out of memory"), std::string::npos) << where << ": " << text;
   else EXPECT_NE(text.find("rank 0"), std::string::npos) << where << ": " << text;
 }
 
-class Allocation : public testing::TestWithParam<Story> {};
+class Allocation : public testing::TestWithParam<Case> {};
 
-TEST_P(Allocation, may_fail_at_any_time_and_ends_what_needed_it) {
-  Cluster(GetParam()).run(UINT64_MAX);  // allocations that happen once per process
+TEST_P(Allocation, any_failed_allocation_ends_the_operations_that_need_it) {
+  Cluster(GetParam()).run(UINT64_MAX);  // makes the allocations that happen only once per process
   uint64_t n = 1, failed = 0;
   for (bool more = true; more; ++n) {
     const auto before = live;
     {
       Cluster cluster(GetParam());
       more = cluster.run(n);
-      const auto where = "allocation " + std::to_string(n);
+      const auto where = concat("allocation ", n);
       for (int i = 0; i < operations; ++i) {
         for (Rank r = 0; r < world; ++r) {
-          expect_ended(cluster, i, r, where + ", operation " + std::to_string(i) + ", rank " + std::to_string(r));
+          expect_ended(cluster, i, r, concat(where, ", operation ", i, ", rank ", r));
           failed += !cluster.done(i, r).status.ok();
           ASSERT_TRUE(more || cluster.done(i, r).status.ok())
               << "nothing failed, but " << cluster.done(i, r).status.to_string();
@@ -166,16 +167,16 @@ TEST_P(Allocation, may_fail_at_any_time_and_ends_what_needed_it) {
   EXPECT_GT(failed, n) << "hardly anything failed";
 }
 
-std::string story_name(const testing::TestParamInfo<Story>& info) {
-  return std::string(name(info.param.schedule)) + (info.param.last ? "_last" : "") + (info.param.for_good ? "_for_good" : "");
+std::string case_name(const testing::TestParamInfo<Case>& info) {
+  return std::string(name(info.param.schedule)) + (info.param.calls_last ? "_last" : "") +
+         (info.param.permanent ? "_permanently" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Allocation,
-                         testing::Values(Story{ScheduleKind::two_step, false, false},
-                                         Story{ScheduleKind::two_step, true, false}, Story{ScheduleKind::two_step, true, true},
-                                         Story{ScheduleKind::ring, false, false}, Story{ScheduleKind::ring, true, true},
-                                         Story{ScheduleKind::one_shot, true, false}),
-                         story_name);
+                         testing::Values(Case{ScheduleKind::two_step, false, false}, Case{ScheduleKind::two_step, true, false},
+                                         Case{ScheduleKind::two_step, true, true}, Case{ScheduleKind::ring, false, false},
+                                         Case{ScheduleKind::ring, true, true}, Case{ScheduleKind::one_shot, true, false}),
+                         case_name);
 
 }  // namespace
 }  // namespace unisono

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string_view>
 
+#include "base/concat.h"
 #include "codecs/error_bound.h"
 #include "kernels/dispatch.h"
 #include "schedules/make.h"
@@ -21,10 +23,10 @@ Bytes input_of(const Call& call, Rank rank, uint32_t world) {
   return input;
 }
 
-// The reduction of all inputs in rank order, as the scalar kernels define it. Computed once per call, because it is most of a
-// check's work.
+// The inputs of a call, and their reduction in rank order, which the scalar reference computes. Each call is reduced only once,
+// because the reduction takes most of the time of a check.
 struct Reduced {
-  std::vector<Bytes> inputs;  // by rank
+  std::vector<Bytes> inputs;  // input of each rank
   Bytes result;
 };
 
@@ -56,7 +58,7 @@ size_t elements_before(const Call& call, Rank rank) {
   return before;
 }
 
-// The output that a rank must have if no values are added.
+// Returns the output that a rank must have after a collective that adds no values.
 Bytes moved(const Call& call, Rank rank, uint32_t world) {
   const auto size = element_bytes(call.dtype);
   Bytes expected;
@@ -91,9 +93,10 @@ double epsilon(DType dtype) {
   }
 }
 
-// |error| of a sum of n values in any order is below n * epsilon * sum of magnitudes (Higham, Accuracy and Stability, §4.2). A
-// product's is n * epsilon of itself. The final rounding and the division are within the same bound.
-bool near(const Call& call, const std::byte* got, const std::vector<Bytes>& inputs, size_t index) {
+// A sum of n values, added in any order, has an error below n * epsilon * sum(|x|). See Higham, Accuracy and Stability of
+// Numerical Algorithms, §4.2. A product has an error below n * epsilon * |product|. `bound` has n + 2 instead of n, because the
+// final rounding and the division add to the error.
+bool is_within_rounding_bound(const Call& call, const std::byte* got, const std::vector<Bytes>& inputs, size_t index) {
   const auto offset = index * element_bytes(call.dtype);
   const auto world = static_cast<double>(inputs.size());
   double sum = 0, magnitude = 0, product = 1;
@@ -111,7 +114,7 @@ bool near(const Call& call, const std::byte* got, const std::vector<Bytes>& inpu
   }
 }
 
-// Error bound for the elements of an encoded call with exact inputs between -8 and 8.
+// Returns the largest permitted error of one element of an encoded call. The inputs of the call are between -8 and 8.
 double encoding_bound(const Call& call, const Codec& codec, uint32_t world) {
   if (!call.reduces()) return encoding_error_bound(codec.gather, call.dtype, 8);
   const double bound = sum_error_bound(codec, call.dtype, 8, world);
@@ -119,9 +122,9 @@ double encoding_bound(const Call& call, const Codec& codec, uint32_t world) {
 }
 
 struct Expected {
-  Bytes moved;                       // if no values are added
-  std::span<const std::byte> bytes;  // of `moved`, or of the reduction
-  size_t first = 0;                  // first element of the inputs in `bytes`
+  Bytes moved;                       // empty if the call reduces
+  std::span<const std::byte> bytes;  // the expected bytes; they lie in `moved` or in Reduced::result
+  size_t first = 0;                  // index of the element in the reduction with which `bytes` begins
 };
 
 Expected expected_of(const Call& call, Rank rank, uint32_t world, const Reduced& reduced) {
@@ -140,24 +143,27 @@ Expected expected_of(const Call& call, Rank rank, uint32_t world, const Reduced&
   return e;
 }
 
-// The part of the output that the collective defines.
-std::span<const std::byte> defined(const Call& call, Rank rank, const Part& part, size_t bytes) {
+// Returns the part of the output whose values the collective defines.
+std::span<const std::byte> defined_output(const Call& call, Rank rank, const Part& part, size_t bytes) {
   const std::span<const std::byte> all(part.result);
   if (call.collective == Collective::reduce_scatter && part.memory.in_place)
     return all.subspan(elements_before(call, rank) * element_bytes(call.dtype), bytes);
   return all.first(std::min(bytes, all.size()));
 }
 
-// Only direct schedules define the order of a sum. It is irrelevant for integers and small whole numbers.
-bool to_the_bit(const Call& call, const Part& part, uint32_t world) {
-  if (world == 1) return call.values != Values::special;  // a NaN stays unchanged if nothing is added
+// Returns whether every bit of the output is defined. The order of additions matters only for floating-point values that are
+// not small whole numbers, and only direct schedules, which add in rank order, define this order.
+bool is_defined_to_the_bit(const Call& call, const Part& part, uint32_t world) {
+  // A single rank adds nothing, so its NaNs keep their payload. The reference would replace them.
+  if (world == 1) return call.values != Values::special;
   if (!call.reduces() || !is_floating(call.dtype) || call.values == Values::exact) return true;
-  const auto* const schedule = find_schedule(part.completion->report.schedule);  // null: fitted to links, or relayed
+  // The pointer is null if the schedule is relayed or fitted to the links: the table contains no such names.
+  const auto* const schedule = find_schedule(part.completion->report.schedule);
   return schedule != nullptr && schedule->is_direct(world_max);
 }
 
 std::string where(const Program& program, size_t call, Rank rank) {
-  return "call " + std::to_string(call) + " (" + program.calls[call].to_string() + "), rank " + std::to_string(rank);
+  return concat("call ", call, " (", program.calls[call].to_string(), "), rank ", rank);
 }
 
 void check_part(const Program& program, size_t index, Rank rank, const Part& part, const Reduced& reduced,
@@ -165,7 +171,7 @@ void check_part(const Program& program, size_t index, Rank rank, const Part& par
   const auto& call = program.calls[index];
   const auto world = program.groups[call.group].world();
   const auto expected = expected_of(call, rank, world, reduced);
-  const auto got = defined(call, rank, part, expected.bytes.size());
+  const auto got = defined_output(call, rank, part, expected.bytes.size());
   const auto size = element_bytes(call.dtype);
   if (got.size() != expected.bytes.size())
     return problems.push_back(where(program, index, rank) + ": the output has the wrong size");
@@ -174,21 +180,21 @@ void check_part(const Program& program, size_t index, Rank rank, const Part& par
       const double value = as_double(call.dtype, got.data() + i * size),
                    wanted = as_double(call.dtype, expected.bytes.data() + i * size);
       if (std::abs(value - wanted) <= encoding_bound(call, codec, world)) continue;
-      return problems.push_back(where(program, index, rank) + ", " + codec.to_string() + ": element " + std::to_string(i) +
-                                " is " + std::to_string(value) + ", expected about " + std::to_string(wanted));
+      return problems.push_back(concat(where(program, index, rank), ", ", codec.to_string(), ": element ", i, " is ", value,
+                                       ", expected about ", wanted));
     }
     return;
   }
-  const bool exact = to_the_bit(call, part, world);
+  const bool exact = is_defined_to_the_bit(call, part, world);
   const bool rough = call.reduces() && is_floating(call.dtype) && call.values == Values::rough;
   if (exact && !rough && std::equal(got.begin(), got.end(), expected.bytes.begin())) return;
   for (size_t i = 0; i < got.size() / size; ++i) {
     const bool equal = std::memcmp(got.data() + i * size, expected.bytes.data() + i * size, size) == 0;
-    if ((exact && !equal) || (rough && !near(call, got.data() + i * size, reduced.inputs, expected.first + i))) {
-      return problems.push_back(where(program, index, rank) + ", " + std::string(part.completion->report.schedule) +
-                                ": element " + std::to_string(i) + " is " +
-                                std::to_string(as_double(call.dtype, got.data() + i * size)) + ", expected " +
-                                std::to_string(as_double(call.dtype, expected.bytes.data() + i * size)));
+    if ((exact && !equal) ||
+        (rough && !is_within_rounding_bound(call, got.data() + i * size, reduced.inputs, expected.first + i))) {
+      return problems.push_back(concat(where(program, index, rank), ", ", part.completion->report.schedule, ": element ", i,
+                                       " is ", as_double(call.dtype, got.data() + i * size), ", expected ",
+                                       as_double(call.dtype, expected.bytes.data() + i * size)));
     }
   }
 }
@@ -201,7 +207,7 @@ void check_values(const Program& program, size_t index, const std::vector<Part>&
   const Part* first = nullptr;
   for (Rank rank = 0; rank < parts.size(); ++rank) {
     const auto& part = parts[rank];
-    if (!part.done || !part.status().ok() || part.slip != Slip::none) continue;
+    if (!part.done || !part.status().ok() || part.mistake != Mistake::none) continue;
     check_part(program, index, rank, part, reduced, problems);
     if (call.collective != Collective::all_reduce && call.collective != Collective::all_gather) continue;
     if (first == nullptr) first = &part;
@@ -211,7 +217,8 @@ void check_values(const Program& program, size_t index, const std::vector<Part>&
 }
 
 std::vector<Rank> ranks_named(std::string message) {
-  for (size_t at; (at = message.find(" gave up: ")) != std::string::npos;) message.erase(0, at + 10);
+  static constexpr std::string_view aborted = " aborted the operation: ";
+  for (size_t at; (at = message.find(aborted)) != std::string::npos;) message.erase(0, at + aborted.size());
   std::vector<Rank> ranks;
   for (size_t at = 0; (at = message.find("rank ", at)) != std::string::npos;) {
     at += 5;
@@ -223,14 +230,15 @@ std::vector<Rank> ranks_named(std::string message) {
 
 namespace {
 
-// Errors may blame faulty ranks, and ranks that had not made the call.
+// Checks that the error names at least one rank to blame. A rank is to blame if it is faulty, if it made the call very late, or
+// if it did not make the call.
 void check_blame(const Run& run, size_t index, Rank rank, const FaultPlan& plan, std::vector<std::string>& problems) {
   const auto& program = run.program();
   const auto& call = program.calls[index];
   const auto& group = program.groups[call.group];
   const auto& parts = run.parts()[index];
   const auto& status = parts[rank].status();
-  if (is_faulty(plan, group.members[rank])) return;  // a rank that is cut off cannot know which rank is to blame
+  if (is_faulty(plan, group.members[rank])) return;  // this rank may be cut off, so it cannot know which rank is to blame
   auto first_call = parts[rank].submitted_at;
   for (const auto& part : parts) first_call = part.submitted ? std::min(first_call, part.submitted_at) : first_call;
   const auto too_late = first_call + call.options.timeout.count() * millisecond / 2;
@@ -272,43 +280,45 @@ void check_errors(const Run& run, const Cluster& cluster, const ErrorRules& rule
       const bool slept = std::any_of(rules.plan.faults.begin(), rules.plan.faults.end(),
                                      [&](const Fault& f) { return f.kind == FaultKind::stop && f.process == process; });
       if (!slept && part.ended_at > deadline_of(program.calls[index], part) + lateness_max) {
-        problems.push_back(where(program, index, rank) + ": ended " +
-                           std::to_string((part.ended_at - deadline_of(program.calls[index], part)) / millisecond) +
-                           " ms after its deadline");
+        problems.push_back(concat(where(program, index, rank), ": ended ",
+                                  (part.ended_at - deadline_of(program.calls[index], part)) / millisecond,
+                                  " ms after its deadline"));
       }
       if (!part.status().ok()) check_error(run, index, rank, rules, problems);
     }
   }
 }
 
-void check_slips(const Run& run, std::vector<std::string>& problems) {
+void check_mistakes(const Run& run, std::vector<std::string>& problems) {
   const auto& program = run.program();
   for (const auto& deviation : program.deviations) {
     const auto& call = program.calls[deviation.call];
-    if (deviation.slip == Slip::none || deviation.slip == Slip::missing) continue;
-    // Roots, senders, and ranks whose block has the right size may finish before they can notice.
-    if (call.is_rooted() || call.is_message() || (call.collective == Collective::all_to_all && !call.counts.empty())) continue;
+    if (deviation.mistake == Mistake::none || deviation.mistake == Mistake::missing) continue;
+    // In these calls, some ranks may finish before they notice the deviation: senders, and ranks whose blocks have the right
+    // sizes. In a gather or scatter with uneven blocks, the deviating rank's own block may have the right size.
+    const bool may_be_right = deviation.mistake == Mistake::size && call.is_rooted() && !call.counts.empty();
+    if (call.is_message() || may_be_right || (call.collective == Collective::all_to_all && !call.counts.empty())) continue;
     const auto& parts = run.parts()[deviation.call];
     for (Rank rank = 0; rank < parts.size() && parts.size() > 1; ++rank) {
       if (parts[rank].done && parts[rank].status().ok())
-        problems.push_back(where(program, deviation.call, rank) + ": reports ok although rank " +
-                           std::to_string(program.groups[call.group].rank_of(deviation.process)) + " called something else");
+        problems.push_back(concat(where(program, deviation.call, rank), ": reports ok although rank ",
+                                  program.groups[call.group].rank_of(deviation.process), " called something else"));
     }
   }
 }
 
-void check_given_back(Cluster& cluster, std::vector<std::string>& problems) {
+void check_nothing_held(Cluster& cluster, std::vector<std::string>& problems) {
   const auto held = cluster.network().held();
   for (PeerIndex process = 0; process < cluster.size(); ++process) {
     if (!cluster.alive(process)) continue;
-    const auto text = "process " + std::to_string(process);
+    const auto text = concat("process ", process);
     auto& engine = cluster.engine(process);
-    if (engine.active() != 0) problems.push_back(text + " still has " + std::to_string(engine.active()) + " operations");
-    if (engine.held_bytes() != 0)
-      problems.push_back(text + " still holds " + std::to_string(engine.held_bytes()) + " bytes of its pool");
+    if (engine.active() != 0) problems.push_back(concat(text, " still has ", engine.active(), " operations"));
+    if (engine.held_bytes() != 0) problems.push_back(concat(text, " still holds ", engine.held_bytes(), " bytes of its pool"));
     if (!held[process].empty()) problems.push_back(text + " still has " + held[process]);
   }
-  for (const auto& violation : cluster.network().violations()) problems.push_back("broken rule: " + violation);
+  for (const auto& violation : cluster.network().violations())
+    problems.push_back("violation of the transport's rules: " + violation);
 }
 
 }  // namespace unisono::sim

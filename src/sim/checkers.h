@@ -1,5 +1,5 @@
-// Checks after a run: values are right and equal, errors name a rank that is to blame, everything ends in time, and all memory
-// is returned.
+// Checks that are made after a run: values are correct and equal on all ranks, all memory is returned, all operations end in
+// time, and every error names a rank that is to blame.
 #pragma once
 
 #include <string>
@@ -10,11 +10,12 @@
 
 namespace unisono::sim {
 
-// An operation that must fail may end this long after its deadline.
+// A failing operation may end at most this long after its deadline.
 inline constexpr Nanos lateness_max = 200 * millisecond;
 
-// Every rank that reports ok holds the right values: exact to the bit if the order of additions is defined or irrelevant.
-// Otherwise they are within the rounding bound, and the bits are equal on all ranks.
+// Checks the values of every rank that reports ok. If the order of additions is defined or does not matter, every bit must be
+// as expected. Otherwise the values must be within the rounding bound. In an all-reduce or an all-gather, all ranks must also
+// hold the same bits.
 void check_values(const Program& program, size_t call, const std::vector<Part>& parts, std::vector<std::string>& problems);
 
 struct ErrorRules {
@@ -23,16 +24,19 @@ struct ErrorRules {
   bool wrong_program = false;
   bool any_rank_may_fail = false;
 };
-// Errors have the expected codes, come in time, and name a rank that is to blame.
+// Checks that errors have the expected codes, come in time, and name a rank that is to blame.
 void check_errors(const Run& run, const Cluster& cluster, const ErrorRules& rules, std::vector<std::string>& problems);
 
-// If one rank made a different call, no rank whose result depends on it reports ok.
-void check_slips(const Run& run, std::vector<std::string>& problems);
+// Checks that no rank reports ok for a call that another rank made differently. Skips calls in which a rank may finish before
+// it can notice.
+void check_mistakes(const Run& run, std::vector<std::string>& problems);
 
-// The ranks that a message blames: the ranks after the word "rank", without those that only passed the error on.
+// Returns the ranks that an error message blames: the numbers that follow the word "rank". A rank that only passed the error on
+// is left out.
 std::vector<Rank> ranks_named(std::string message);
 
-// After all operations ended and all groups are gone: no memory is held, and no rank broke the rules of Transport.
-void check_given_back(Cluster& cluster, std::vector<std::string>& problems);
+// Checks that no process holds memory, and that no process broke the rules of Transport. Call this after all operations have
+// ended and all groups are destroyed.
+void check_nothing_held(Cluster& cluster, std::vector<std::string>& problems);
 
 }  // namespace unisono::sim

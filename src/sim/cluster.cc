@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/concat.h"
+
 namespace unisono::sim {
 
 Cluster::Cluster(const ClusterSettings& settings, Trace& trace)
@@ -15,7 +17,7 @@ Cluster::Cluster(const ClusterSettings& settings, Trace& trace)
     process.engine.set_topology(settings.topology);
     process.engine.set_epoch(sim_epoch);
     for (PeerIndex peer = 0; peer < settings.processes; ++peer) {
-      if (peer != self) process.engine.add_peer(peer, process.transport, "process " + std::to_string(peer));
+      if (peer != self) process.engine.add_peer(peer, process.transport, concat("process ", peer));
     }
   }
 }
@@ -115,7 +117,8 @@ void Cluster::poll(PeerIndex process) {
   touched(process);
 }
 
-// The event queue holds one timer per process, never later than the engine's next deadline.
+// Schedules a timer event for the engine's next deadline. If the process already has a timer event at that time or earlier,
+// nothing is done.
 void Cluster::set_timer(PeerIndex process) {
   auto& p = *processes_[process];
   const auto deadline = p.engine.next_deadline();

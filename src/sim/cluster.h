@@ -1,5 +1,5 @@
-// Virtual processes, each with the real engine, over a virtual network in virtual time. It is the second driver of the state
-// machines; the first is group/lifecycle. Single-threaded; equal settings and calls give equal runs to the bit.
+// Virtual processes on a virtual network in virtual time. Each process has the real engine. This class drives the engines, as
+// group/lifecycle does in production. A cluster is single-threaded. Equal settings and equal calls give identical runs.
 #pragma once
 
 #include <functional>
@@ -38,27 +38,29 @@ class Cluster {
   Nanos now() const { return event_queue_.now(); }
   Engine& engine(PeerIndex process) { return processes_[process]->engine; }
   Network& network() { return network_; }
-  // members: processes in rank order, including this process.
+  // `members` lists all processes of the group in rank order, including `process`.
   GroupCore& make_group(PeerIndex process, uint32_t number, const std::vector<PeerIndex>& members,
                         const std::vector<uint32_t>& host_groups);
 
-  // Schedules an event of the scenario. It happens whether the process is stopped or not; see awake().
+  // Schedules an action of the scenario. It is executed even while a process is stopped; see awake_at().
   void at(Nanos time, std::function<void()> action);
-  // Calls `call` after every event in which the process did something: operations may have ended.
+  // Calls `call` after every event of a process, because an operation of the process may have ended.
   void on_progress(std::function<void(PeerIndex)> call) { progress_ = std::move(call); }
-  // Call after using a process's engine outside an event.
+  // Call this after the engine of a process was used outside an event.
   void touched(PeerIndex process);
 
-  // Faults. A stopped process neither polls nor computes until the given time.
+  // Stops the process: it neither polls nor computes until the given time.
   void stop(PeerIndex process, Nanos until);
-  // Kills the process. The others notice after about `notice`; `never`: only by their deadlines.
+  // Kills the process. The other processes notice this after about `notice`. If `notice` is `never`, they notice it only when
+  // their deadlines pass.
   void kill(PeerIndex process, Nanos notice);
   void slow_down(PeerIndex process, double compute, double link);
   bool alive(PeerIndex process) const { return !processes_[process]->dead; }
-  // When the process can act again; the current time if it can act now.
+  // Returns the time at which the process can act again, or the current time if it can act now.
   Nanos awake_at(PeerIndex process) const;
 
-  // Runs until no event is left, or until the time; now() may be earlier afterwards. True if no event is left.
+  // Runs until no event is left, or until `time`. Returns whether no event is left. Afterwards, now() may be earlier than
+  // `time`.
   bool run_until(Nanos time);
   bool step();
   uint64_t events() const { return events_; }

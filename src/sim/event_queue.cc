@@ -14,7 +14,7 @@ void EventQueue::add(Nanos at, EventKind kind, PeerIndex rank, uint64_t index) {
   if (event.at == now_) return due_.push_back(event);
   if (kind != EventKind::arrive) return sift_in(event);
   auto& line = lines_[rank];
-  if (line.first == nobody) {
+  if (line.first == no_event) {
     line.first = event.sequence;
     line.last = event.at;
     sift_in(event);
@@ -22,7 +22,7 @@ void EventQueue::add(Nanos at, EventKind kind, PeerIndex rank, uint64_t index) {
     line.last = event.at;
     line.behind.push_back(event);
   } else {
-    sift_in(event);  // earlier than the line's last event, so not in the line
+    sift_in(event);  // the event is earlier than the last event of the line, so it goes into the heap
   }
 }
 
@@ -50,7 +50,7 @@ Event EventQueue::pop_heap() {
   now_ = first.at;
   auto& line = lines_[first.rank];
   if (first.kind == EventKind::arrive && line.first == first.sequence) {
-    line.first = nobody;
+    line.first = no_event;
     if (!line.behind.empty()) {
       const auto next = line.behind.front();
       line.behind.pop_front();
@@ -65,7 +65,7 @@ Event EventQueue::pop_heap() {
   return first;
 }
 
-// Replaces the first event by this one.
+// Replaces the first event of the heap by `event` and restores the heap's order.
 void EventQueue::sift_down(const Event& event) {
   size_t hole = 0;
   for (;;) {

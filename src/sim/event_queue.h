@@ -1,8 +1,9 @@
-// The event queue of virtual time: earliest first, equal times in the order of insertion.
+// The event queue of virtual time. Events are ordered by time. Events with the same time are ordered by their insertion, so a
+// run depends only on the calls that were made.
 //
-// A run depends only on the calls made, never on an address, a hash order or a clock. A large run holds a million events, and
-// each level of a heap costs a cache miss. So events of one rank that come in time order, such as frames on the wire, wait in a
-// line; the heap holds only its first event. Events of the current time bypass the heap.
+// A large run holds a million events, and each level of a heap costs a cache miss. To keep the heap small, frames that arrive
+// at one rank in time order wait in a queue of this rank, which is called its line. The heap holds only the first event of each
+// line, and the events that are in no line. Events of the current time bypass the heap.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +17,13 @@
 namespace unisono::sim {
 
 enum class EventKind : uint8_t {
-  arrive,    // a frame (index) reached its receiver
+  arrive,    // a frame has reached its receiver; Event::index identifies the frame
   poll,      // the rank wakes up and polls
-  timer,     // the rank's engine asked for this wake-up
-  computed,  // a computation (index) is done
+  timer,     // a deadline of the rank's engine has come
+  computed,  // a computation is complete; Event::index identifies it
   credit,    // links of the rank may accept frames again
-  lose,      // the rank notices that a link (index) is gone
-  act,       // an event planned by the scenario (index)
+  lose,      // the rank notices that a link is gone; Event::index identifies the loss
+  act,       // an action of the scenario is due; Event::index is its number
 };
 
 struct Event {
@@ -38,26 +39,26 @@ class EventQueue {
   explicit EventQueue(size_t ranks) : lines_(ranks), polls_(ranks, never) {}
 
   Nanos now() const { return now_; }
-  bool empty() const {
-    return heap_.empty() && due_.empty();
-  }  // the heap holds the first event of every line that is not empty
-  // Requires a non-empty queue.
+  // This need not check lines_, because heap_ holds the first event of every non-empty line.
+  bool empty() const { return heap_.empty() && due_.empty(); }
+  // Returns the time of the next event. Requires a non-empty queue.
   Nanos next_at() const { return due_.empty() ? heap_.front().at : now_; }
-  // A time in the past means now.
+  // Adds an event. A time in the past is replaced by the current time.
   void add(Nanos at, EventKind kind, PeerIndex rank, uint64_t index);
-  // The rank polls at this time or earlier. Several requests become one event.
+  // Lets the rank poll at this time or earlier. Several requests become one event.
   void request_poll(PeerIndex rank, Nanos at);
-  // False: an earlier poll made this one obsolete.
+  // Call this for each poll event. Returns false if the rank has already polled, so that this event is obsolete.
   bool take_poll(const Event& event);
   // Removes the next event and advances the time to it. Requires a non-empty queue.
   Event pop();
 
  private:
-  static constexpr uint64_t nobody = UINT64_MAX;
-  struct Line {                // frames that arrive at one rank
-    uint64_t first = nobody;   // sequence number of its first event, which is in the heap
-    Nanos last = 0;            // time of its last event
-    std::deque<Event> behind;  // all but the first
+  static constexpr uint64_t no_event = UINT64_MAX;
+  struct Line {  // frames that arrive at one rank, in time order
+    // Sequence number of the line's first event, which is in the heap; no_event if the line is empty.
+    uint64_t first = no_event;
+    Nanos last = 0;            // time of the line's last event
+    std::deque<Event> behind;  // all events except the first
   };
 
   static bool before(const Event& a, const Event& b) { return a.at != b.at ? a.at < b.at : a.sequence < b.sequence; }
@@ -68,7 +69,7 @@ class EventQueue {
   Nanos now_ = 0;
   uint64_t next_sequence_ = 0;
   std::vector<Event> heap_;
-  std::vector<Line> lines_;  // by rank
+  std::vector<Line> lines_;  // indexed by rank
   std::deque<Event> due_;    // events of the current time
   std::vector<Nanos> polls_;
 };

@@ -10,7 +10,7 @@
 namespace unisono::sim {
 namespace {
 
-TEST(EventQueue, events_come_by_time_and_equal_times_in_the_order_added) {
+TEST(EventQueue, events_are_ordered_by_time_then_by_insertion) {
   constexpr uint64_t seed = 5;
   EventQueue event_queue(1);
   Random random(seed);
@@ -30,8 +30,8 @@ TEST(EventQueue, events_come_by_time_and_equal_times_in_the_order_added) {
   EXPECT_TRUE(event_queue.empty());
 }
 
-// Frames wait in per-receiver lines, which must not change the order.
-TEST(EventQueue, frames_of_many_ranks_come_by_time_whether_they_overtake_each_other_or_not) {
+// Frames wait in a line per receiver; lines must not change the order of events.
+TEST(EventQueue, frames_of_many_ranks_are_ordered_by_time_even_if_they_overtake_each_other) {
   constexpr uint64_t seed = 6;
   constexpr PeerIndex ranks = 5;
   EventQueue event_queue(ranks);
@@ -61,20 +61,20 @@ TEST(EventQueue, frames_of_many_ranks_come_by_time_whether_they_overtake_each_ot
   EXPECT_TRUE(event_queue.empty());
 }
 
-TEST(EventQueue, what_is_added_for_now_comes_behind_what_already_waits_for_now) {
+TEST(EventQueue, an_event_added_for_now_follows_those_that_already_wait_for_now) {
   EventQueue event_queue(1);
   event_queue.add(10, EventKind::act, 0, 1);
   event_queue.add(10, EventKind::act, 0, 2);
   EXPECT_EQ(event_queue.pop().index, 1u);
   event_queue.add(10, EventKind::act, 0, 3);
-  event_queue.add(4, EventKind::act, 0, 4);  // a time in the past means now
+  event_queue.add(4, EventKind::act, 0, 4);  // 4 is in the past and becomes the current time
   EXPECT_EQ(event_queue.pop().index, 2u);
   EXPECT_EQ(event_queue.pop().index, 3u);
   EXPECT_EQ(event_queue.pop().index, 4u);
   EXPECT_EQ(event_queue.now(), 10);
 }
 
-TEST(EventQueue, many_wishes_to_poll_make_one_poll_at_the_earliest_time) {
+TEST(EventQueue, several_poll_requests_make_one_poll_at_the_earliest_time) {
   EventQueue event_queue(2);
   event_queue.request_poll(0, 50);
   event_queue.request_poll(0, 20);

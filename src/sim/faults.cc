@@ -2,10 +2,14 @@
 
 #include <algorithm>
 
+#include "base/concat.h"
+
 namespace unisono::sim {
 namespace {
 
-constexpr double lossy = 0.05;  // above it, retransmissions may outlast an operation or break a link
+// If more than this fraction of the packets is lost, retransmissions may take longer than the timeout of an operation, or a
+// link may break.
+constexpr double lossy = 0.05;
 
 constexpr FaultProfile profiles[] = {FaultProfile::none, FaultProfile::light,     FaultProfile::heavy, FaultProfile::kill,
                                      FaultProfile::stop, FaultProfile::partition, FaultProfile::mixed};
@@ -18,7 +22,8 @@ Fault make_slow(const FaultRequest& q, Random& random) {
   return {.kind = FaultKind::slow, .process = any(random, q.processes), .factor = 2 + random.unit() * 8};
 }
 
-// Half of the stops end long before a deadline, the others long after it.
+// Makes a fault that stops a process for a while. Half of the stops are much shorter than an operation's timeout, and the
+// others are much longer.
 Fault make_stop(const FaultRequest& q, Random& random) {
   Fault fault{.kind = FaultKind::stop, .at = time_below(random, q.span), .process = any(random, q.processes)};
   fault.time = random.chance(0.5) ? time_below(random, q.timeout / 10) : 2 * q.timeout + time_below(random, q.timeout);
@@ -54,13 +59,13 @@ Fault make_partition(const FaultRequest& q, Random& random) {
   return fault;
 }
 
-std::string process_text(PeerIndex process) { return "process " + std::to_string(process); }
-std::string time_text(Nanos time) { return time == never ? "never" : std::to_string(time / microsecond) + " us"; }
+std::string process_text(PeerIndex process) { return concat("process ", process); }
+std::string time_text(Nanos time) { return time == never ? "never" : concat(time / microsecond, " us"); }
 
 std::string to_string(const Fault& f) {
   const auto at = " at " + time_text(f.at);
   switch (f.kind) {
-    case FaultKind::slow: return process_text(f.process) + " is " + std::to_string(f.factor) + " times as slow";
+    case FaultKind::slow: return concat(process_text(f.process), " is ", f.factor, " times as slow");
     case FaultKind::stop: return process_text(f.process) + " stops" + at + " for " + time_text(f.time);
     case FaultKind::kill: return process_text(f.process) + " dies" + at + ", noticed after " + time_text(f.time);
     case FaultKind::cut:
@@ -91,12 +96,12 @@ Result<FaultProfile> parse_fault_profile(std::string_view text) {
   for (const auto profile : profiles) {
     if (text == name(profile)) return profile;
   }
-  return Status(Code::invalid,
-                "'" + std::string(text) + "' is no fault profile: none, light, heavy, kill, stop, partition or mixed");
+  return Status(Code::invalid, "'" + std::string(text) +
+                                   "' is not a fault profile; expected none, light, heavy, kill, stop, partition or mixed");
 }
 
 std::string FaultPlan::to_string() const {
-  std::string text = loss > 0 ? "packet loss " + std::to_string(loss) : std::string();
+  std::string text = loss > 0 ? concat("packet loss ", loss) : std::string();
   for (const auto& fault : faults) text += (text.empty() ? "" : "; ") + sim::to_string(fault);
   return text.empty() ? "no faults" : text;
 }
@@ -126,8 +131,8 @@ FaultPlan make_fault_plan(const FaultRequest& q, Random& random) {
     default: break;
   }
   if (mixed && random.chance(0.3)) add(make_kill, 1), add(make_stop, 1), add(make_cut, 1);
-  plan.calm_at = q.span;
-  for (const auto& fault : plan.faults) plan.calm_at = std::max(plan.calm_at, end_of(fault));
+  plan.faults_end_at = q.span;
+  for (const auto& fault : plan.faults) plan.faults_end_at = std::max(plan.faults_end_at, end_of(fault));
   return plan;
 }
 
@@ -140,7 +145,7 @@ bool harmless(const FaultPlan& plan, const FaultRequest& q) {
 }
 
 bool is_faulty(const FaultPlan& plan, PeerIndex process) {
-  if (plan.loss > lossy) return true;  // any link may break
+  if (plan.loss > lossy) return true;  // loss may break any link
   return std::any_of(plan.faults.begin(), plan.faults.end(), [&](const Fault& f) {
     return f.kind == FaultKind::partition || f.process == process || (f.kind == FaultKind::cut && f.other == process);
   });
@@ -157,7 +162,7 @@ NetworkSettings random_network(Random& random) {
   n.slots = 2 + static_cast<uint32_t>(random.below(30));
   n.result_slots = 1 + static_cast<uint32_t>(random.below(n.slots - 1));
   const auto chance = [&] { return random.chance(0.3) ? 0.0 : random.chance(0.3) ? 1.0 : random.unit(); };
-  n.lend = chance();
+  n.view_chance = chance();
   n.copy = chance();
   n.split = chance();
   n.refuse = random.chance(0.5) ? 0 : random.unit() * 0.3;

@@ -1,4 +1,5 @@
-// The faults of one run, chosen by profile and seed: a value that can be printed and compared.
+// The faults of one run. They are chosen at random for a profile and a seed. A fault plan is a value that can be printed and
+// compared.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +19,15 @@ const char* name(FaultProfile profile);
 Result<FaultProfile> parse_fault_profile(std::string_view text);
 
 enum class FaultKind : uint8_t {
-  slow,       // the process computes and sends `factor` times as slowly, from the start
-  stop,       // the process does nothing for `time`, then continues
-  kill,       // the process dies; the others notice after `time` (`never`: only by their deadlines)
-  cut,        // the link between process and other breaks; both notice after about `time`
-  partition,  // processes whose bit in `side` is set are separated from the others for `time`; links break after `notice`
+  slow,  // from the start of the run, the process computes and sends `factor` times as slowly
+  stop,  // the process does nothing for `time`, then continues
+  // The process dies. The other processes notice this after `time`; if `time` is `never`, they notice it only by their
+  // deadlines.
+  kill,
+  cut,  // the link between `process` and `other` breaks; both notice after about `time`
+  // For `time`, the processes are divided into two sets that cannot communicate. The bits of `side` say which process is in
+  // which set. The links between the sets break after `notice`.
+  partition,
 };
 
 struct Fault {
@@ -36,9 +41,9 @@ struct Fault {
 };
 
 struct FaultPlan {
-  double loss = 0;  // of packets, until `calm_at`
+  double loss = 0;  // this fraction of packets is lost until `faults_end_at`
   std::vector<Fault> faults;
-  Nanos calm_at = 0;  // the last temporary fault has ended by then
+  Nanos faults_end_at = 0;  // all temporary faults have ended by this time
 
   std::string to_string() const;
 };
@@ -46,17 +51,19 @@ struct FaultPlan {
 struct FaultRequest {
   FaultProfile profile = FaultProfile::none;
   uint32_t processes = 2;
-  Nanos span = 5 * millisecond;       // faults begin within it
-  Nanos timeout = 500 * millisecond;  // of operations: determines which faults are short and which are long
+  Nanos span = 5 * millisecond;  // faults begin before this time
+  // Timeout of operations. Stops and partitions are chosen to be much shorter or much longer than this.
+  Nanos timeout = 500 * millisecond;
 };
 FaultPlan make_fault_plan(const FaultRequest& request, Random& random);
 
-// Whether every operation must succeed despite the plan, because no fault lasts as long as an operation may.
+// Returns whether every operation must succeed in spite of the faults. This is the case if no process is killed, no link is
+// cut, loss is rare, and stops and partitions are much shorter than the timeout.
 bool harmless(const FaultPlan& plan, const FaultRequest& request);
-// Whether an error may name this process (partition: any).
+// Returns whether an error may blame this process. In a partition, an error may blame any process.
 bool is_faulty(const FaultPlan& plan, PeerIndex process);
 
-// Random link behaviour within the freedom that Transport leaves; all of it is legal without faults.
+// Returns random settings of the links. Everything that such links do is allowed by Transport even without faults.
 NetworkSettings random_network(Random& random);
 
 }  // namespace unisono::sim

@@ -1,4 +1,4 @@
-// Blame for late operations in cases where ranks must ask each other.
+// Tests which rank the errors blame for a late operation. To find that rank, the ranks must ask each other.
 #include <gtest/gtest.h>
 
 #include "group/api/calls.h"
@@ -11,7 +11,7 @@ namespace {
 constexpr uint32_t world = 4;
 constexpr Nanos timeout = 100 * millisecond;
 
-// One ring all-reduce; each rank calls at its own time.
+// One ring all-reduce in which each rank calls at a given time.
 class LateCalls {
  public:
   explicit LateCalls(const Nanos (&calls)[world])
@@ -46,7 +46,8 @@ class LateCalls {
   std::shared_ptr<Completion> done_[world];
 };
 
-// Rank 1 asks first. It waits for data that rank 0 passes on, and rank 0 waits for rank 3.
+// Rank 1 reaches its deadline first and asks the other ranks for whom they wait. Rank 1 waits for data by way of rank 0. Rank 0
+// waits for rank 3, which calls last.
 TEST(Late, a_rank_that_calls_during_the_inquiry_is_named) {
   const LateCalls calls({30 * millisecond, 0, 30 * millisecond, 120 * millisecond});
   for (Rank rank = 0; rank < world; ++rank) {

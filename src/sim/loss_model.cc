@@ -6,18 +6,20 @@
 #include <iterator>
 #include <span>
 
+#include "base/concat.h"
+
 namespace unisono::sim {
 namespace {
 
 using Kind = LossModel::Kind;
 
 constexpr double burst_max = 1e9;
-constexpr double rounding = 1e-9;  // tolerance for conditions that decimal numbers meet exactly
+constexpr double rounding = 1e-9;  // decimal numbers are inexact, so comparisons tolerate this difference
 
 struct Key {
   const char* name;
   double LossModel::*value;
-  bool must_be = true;
+  bool required = true;
 };
 struct KindText {
   Kind kind;
@@ -55,7 +57,7 @@ bool read(Number& number, std::string_view text) {
 
 bool read_share(double& share, std::string_view text) { return read(share, text) && share >= 0 && share <= 1; }
 
-bool read_place(int64_t& rank, std::string_view text) {
+bool read_rank_or_any(int64_t& rank, std::string_view text) {
   uint32_t number = 0;
   rank = -1;
   if (text == "*") return true;
@@ -64,53 +66,55 @@ bool read_place(int64_t& rank, std::string_view text) {
   return true;
 }
 
-// Shortest text that parses to the same number.
+// Returns the shortest text that parses to the same number.
 std::string shortest(double number) {
   char text[32];
   return {text, std::to_chars(std::begin(text), std::end(text), number).ptr};
 }
 
-std::string place_text(int64_t rank) { return rank < 0 ? "*" : std::to_string(rank); }
+std::string rank_or_any_text(int64_t rank) { return rank < 0 ? "*" : std::to_string(rank); }
 
-// "0>1=0.3"
+// Parses text such as "0>1=0.3".
 Status read_link(LossModel& model, std::string_view part) {
   const auto arrow = part.find('>'), equals = part.find('=');
   LossModel::Link link;
-  if (equals == part.npos || arrow > equals || !read_place(link.sender, part.substr(0, arrow)) ||
-      !read_place(link.receiver, part.substr(arrow + 1, equals - arrow - 1)) || !read_share(link.loss, part.substr(equals + 1)))
-    return wrong(std::string(part) + ": it looks like 0>1=0.3 or 2>*=0.1, sender, receiver and loss from 0 to 1");
+  if (equals == part.npos || arrow > equals || !read_rank_or_any(link.sender, part.substr(0, arrow)) ||
+      !read_rank_or_any(link.receiver, part.substr(arrow + 1, equals - arrow - 1)) ||
+      !read_share(link.loss, part.substr(equals + 1)))
+    return wrong(std::string(part) + ": expected a link such as 0>1=0.3 or 2>*=0.1: sender, receiver, and loss from 0 to 1");
   if (link.sender >= 0 && link.sender == link.receiver) return wrong(std::string(part) + ": a rank has no link to itself");
   model.links.push_back(link);
   return {};
 }
 
-// "3@100" or "3@100-200"
+// Parses text such as "3@100" or "3@100-200".
 Status read_dead(LossModel& model, std::string_view value) {
   const auto at = value.find('@'), dash = value.find('-');
-  LossModel::Outage outage{.to = LossModel::for_ever};
+  LossModel::Outage outage{.to = LossModel::no_end};
   const bool good = at != value.npos && read(outage.rank, value.substr(0, at)) &&
                     read(outage.from, value.substr(at + 1, dash == value.npos ? dash : dash - at - 1)) &&
                     (dash == value.npos || read(outage.to, value.substr(dash + 1)));
   if (!good || outage.to < outage.from)
-    return wrong("dead=" + std::string(value) + ": it looks like 3@100 or 3@100-200, a rank and from which step to which");
+    return wrong("dead=" + std::string(value) +
+                 ": expected an outage such as 3@100 or 3@100-200: a rank, the first step, and the last step");
   model.dead.push_back(outage);
   return {};
 }
 
-// "3x0.2"
+// Parses text such as "3x0.2".
 Status read_slow(LossModel& model, std::string_view value) {
   const auto cross = value.find('x');
   LossModel::Slow slow;
   if (cross == value.npos || !read(slow.rank, value.substr(0, cross)) || !read_share(slow.share, value.substr(cross + 1)))
     return wrong("slow=" + std::string(value) +
-                 ": it looks like 3x0.2, a rank and the share of its streams that come too late");
+                 ": expected 3x0.2: a rank, and the fraction of its streams that arrive too late");
   model.slow.push_back(slow);
   return {};
 }
 
 Status read_granularity(LossModel& model, std::string_view value) {
   if (value != "datagram" && value != "shard")
-    return wrong("granularity=" + std::string(value) + ": it is none of datagram, shard");
+    return wrong("granularity=" + std::string(value) + ": expected datagram or shard");
   model.granularity = value == "shard" ? LossModel::Granularity::shard : LossModel::Granularity::datagram;
   return {};
 }
@@ -155,22 +159,23 @@ Status check_law(const LossModel& model) {
                      shortest((p - model.good) / (model.bad - p)));
       return {};
     case Kind::chain:
-      if (p >= 1) return wrong("p=" + shortest(p) + ": a chain that recovers loses less than everything");
+      if (p >= 1) return wrong("p=" + shortest(p) + ": a chain that recovers cannot lose everything, so p must be less than 1");
       if (!(model.recovery > 0)) return wrong("recovery=0: what was lost would never arrive again");
       if (model.fall() > 1 + rounding)
-        return wrong("recovery=" + shortest(model.recovery) + ": at most " + shortest((1 - p) / p) + " goes with so much loss");
+        return wrong("recovery=" + shortest(model.recovery) + ": at most " + shortest((1 - p) / p) +
+                     " is possible with this much loss");
       return {};
     case Kind::joint:
       if (p >= 1) return wrong("p=" + shortest(p) + ": it must be less than 1");
       if (!(model.both >= p * p - rounding && model.both <= p + rounding))
-        return wrong("both=" + shortest(model.both) + ": it lies between " + shortest(p * p) +
-                     ", independent receivers, and p=" + shortest(p));
+        return wrong("both=" + shortest(model.both) + ": it must lie between " + shortest(p * p) +
+                     " (independent receivers) and p=" + shortest(p));
       return {};
   }
   return {};
 }
 
-// The parts after the colon; if the first is only a number, it is p.
+// Parses the parts after the colon. If the first part has no name, it is the value of `p`.
 Status read_parts(LossModel& model, const KindText& kind, std::string_view parts) {
   std::string seen = ",";
   for (size_t begin = 0; begin <= parts.size();) {
@@ -180,12 +185,12 @@ Status read_parts(LossModel& model, const KindText& kind, std::string_view parts
     if (auto status = bare ? read_number(model, kind.keys[0], part) : read_part(model, kind, part); !status.ok()) return status;
     const auto key = bare ? std::string(kind.keys[0].name) : std::string(part.substr(0, part.find('=')));
     if (key != "dead" && key != "slow" && seen.find("," + key + ",") != seen.npos)
-      return wrong(std::string(part) + ": is there twice");
+      return wrong(std::string(part) + ": is given twice");
     seen += key + ",";
     begin = end + 1;
   }
   for (const auto& key : kind.keys) {
-    if (key.must_be && seen.find("," + std::string(key.name) + ",") == seen.npos)
+    if (key.required && seen.find("," + std::string(key.name) + ",") == seen.npos)
       return wrong(std::string(kind.name) + ": " + key.name + "= is missing");
   }
   return {};
@@ -205,11 +210,11 @@ Result<LossModel> LossModel::parse(std::string_view text) {
                                   [&](const KindText& each) { return text.substr(0, colon) == each.name; });
   if (kind == std::end(kinds))
     return wrong("\"" + std::string(text.substr(0, colon)) +
-                 "\" is no share and none of none, iid, gilbert_elliott, chain, joint, links");
+                 "\" is neither a loss from 0 to 1 nor one of none, iid, gilbert_elliott, chain, joint, links");
   model.kind = kind->kind;
   if (colon < text.size()) {
     if (auto status = read_parts(model, *kind, text.substr(colon + 1)); !status.ok()) return status;
-  } else if (std::any_of(kind->keys.begin(), kind->keys.end(), [](const Key& key) { return key.must_be; })) {
+  } else if (std::any_of(kind->keys.begin(), kind->keys.end(), [](const Key& key) { return key.required; })) {
     return wrong(std::string(kind->name) + ": " + kind->keys[0].name + "= is missing");
   }
   if (auto status = check_law(model); !status.ok()) return status;
@@ -223,14 +228,15 @@ std::string LossModel::to_string() const {
   const auto add = [&](const std::string& part) { all += (all.find(':') == all.npos ? ":" : ",") + part; };
   for (const auto& key : text.keys) {
     if (kind == Kind::iid) add(shortest(loss));
-    else if (key.must_be || this->*key.value != usual.*key.value) add(std::string(key.name) + "=" + shortest(this->*key.value));
+    else if (key.required || this->*key.value != usual.*key.value)
+      add(std::string(key.name) + "=" + shortest(this->*key.value));
   }
-  for (const auto& link : links) add(place_text(link.sender) + ">" + place_text(link.receiver) + "=" + shortest(link.loss));
+  for (const auto& link : links)
+    add(rank_or_any_text(link.sender) + ">" + rank_or_any_text(link.receiver) + "=" + shortest(link.loss));
   if (granularity == Granularity::shard) add("granularity=shard");
   for (const auto& outage : dead)
-    add("dead=" + std::to_string(outage.rank) + "@" + std::to_string(outage.from) +
-        (outage.to == for_ever ? "" : "-" + std::to_string(outage.to)));
-  for (const auto& one : slow) add("slow=" + std::to_string(one.rank) + "x" + shortest(one.share));
+    add(concat("dead=", outage.rank, "@", outage.from, outage.to == no_end ? "" : concat("-", outage.to)));
+  for (const auto& one : slow) add(concat("slow=", one.rank, "x", shortest(one.share)));
   return all;
 }
 
@@ -239,9 +245,7 @@ Status LossModel::check(uint32_t world) const {
   for (const auto& link : links) last = std::max({last, link.sender, link.receiver});
   for (const auto& outage : dead) last = std::max<int64_t>(last, outage.rank);
   for (const auto& one : slow) last = std::max<int64_t>(last, one.rank);
-  return last < world
-             ? Status()
-             : wrong("it names rank " + std::to_string(last) + ", and there are " + std::to_string(world) + ", from 0");
+  return last < world ? Status() : wrong(concat("names rank ", last, ", but the ranks are 0 to ", world - 1));
 }
 
 double LossModel::link_loss(Rank sender, Rank receiver) const {
@@ -253,13 +257,17 @@ double LossModel::link_loss(Rank sender, Rank receiver) const {
   return found;
 }
 
-// Stationary: a (1 - bad share) = r (bad share), with mean loss p. For h_g = 0 and h_b = 1: a = p / (L (1 - p)).
+// Let a link spend the fraction s of the time in the bad state. It turns bad with probability a, and recovers with probability
+// r. In the stationary state, a (1 - s) = r s, and the mean loss is p = (1 - s) h_g + s h_b. Let L = 1 / r be the mean length
+// of a burst. With h_g = 0 and h_b = 1 it follows that a = p / (L (1 - p)).
 double LossModel::fall() const {
   if (kind == Kind::gilbert_elliott) return (loss - good) / (burst * (bad - loss));
   return kind == Kind::chain ? loss * recovery / (1 - loss) : 0;
 }
 
-// p = x + (1 - x) y and c = x + (1 - x) y^2, where x is lost at all and y at each: 1 - c = (1 - p)(1 + y).
+// Let x be the probability that all receivers lose a range together, and y the probability that one receiver loses it
+// independently. One receiver loses a range with probability p = x + (1 - x) y, and two receivers both lose it with probability
+// c = x + (1 - x) y^2. It follows that 1 - c = (1 - p)(1 + y).
 double LossModel::own_loss() const { return std::clamp((loss - both) / (1 - loss), 0., 1.); }
 double LossModel::common_loss() const { return std::clamp(1 - (1 - loss) / (1 - own_loss()), 0., 1.); }
 

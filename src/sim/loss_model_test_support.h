@@ -1,4 +1,4 @@
-// Loss models for tests, as texts.
+// Texts of loss models for tests.
 #pragma once
 
 #include <gtest/gtest.h>

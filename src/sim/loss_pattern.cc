@@ -7,11 +7,11 @@ namespace {
 
 using Kind = LossModel::Kind;
 
-// Distinguishes independent draws at one position.
+// Says what a random draw decides. One position may need several draws. Draws for different purposes are independent.
 enum Draw : uint64_t { draw_state = 0, draw_loss = 1, draw_late = 2 };
 
-double unit(uint64_t key, uint64_t place, Draw draw) {
-  return static_cast<double>(mix64(mix64(key ^ place) + draw) >> 11) * 0x1.0p-53;
+double unit(uint64_t key, uint64_t index, Draw draw) {
+  return static_cast<double>(mix64(mix64(key ^ index) + draw) >> 11) * 0x1.0p-53;
 }
 
 }  // namespace
@@ -38,9 +38,9 @@ LossPattern::LossPattern(const LossModel& model, uint64_t seed, const Shape& sha
   }
 }
 
-bool LossPattern::walk(Walk& walk, uint64_t key, uint64_t place, const Chain& chain) {
-  if (place + 1 < walk.next) walk = {};
-  for (; walk.next <= place; ++walk.next) {
+bool LossPattern::walk(Walk& walk, uint64_t key, uint64_t index, const Chain& chain) {
+  if (index + 1 < walk.next) walk = {};
+  for (; walk.next <= index; ++walk.next) {
     const double drawn = unit(key, walk.next, draw_state);
     walk.bad = drawn < (walk.next == 0 ? chain.stationary : walk.bad ? 1 - chain.recovery : chain.fall);
   }
@@ -63,9 +63,9 @@ bool LossPattern::in_bad_state(const DatagramPosition& at, uint64_t key, uint64_
   const size_t link = size_t{at.sender} * shape_.world + at.receiver;
   if (model_.kind == Kind::gilbert_elliott) return walk(walks_[link], key, sequence, chain_);
   const size_t range = model_.granularity == LossModel::Granularity::shard ? 0 : at.range;
-  // Each range of each phase has its own chain.
-  const size_t place = at.phase * shape_.ranges + range;
-  return walk(walks_[link * 2 * shape_.ranges + place], mix64(key + 1 + place), at.step, chain_);
+  // Each range of each phase has a separate chain.
+  const size_t index = at.phase * shape_.ranges + range;
+  return walk(walks_[link * 2 * shape_.ranges + index], mix64(key + 1 + index), at.step, chain_);
 }
 
 bool LossPattern::lost(const DatagramPosition& at) {

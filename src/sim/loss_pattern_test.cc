@@ -27,7 +27,7 @@ constexpr const char* all_kinds[] = {"iid:0.3",
                                      "iid:0.3,granularity=shard",
                                      "iid:0.3,slow=1x0.5"};
 
-std::vector<DatagramPosition> places(uint32_t world, uint64_t steps, uint32_t ranges) {
+std::vector<DatagramPosition> positions(uint32_t world, uint64_t steps, uint32_t ranges) {
   std::vector<DatagramPosition> all;
   for (uint64_t step = 0; step < steps; ++step) {
     for (uint32_t phase = 0; phase < 2; ++phase) {
@@ -41,8 +41,8 @@ std::vector<DatagramPosition> places(uint32_t world, uint64_t steps, uint32_t ra
   return all;
 }
 
-TEST(LossPattern, is_that_of_its_seed_in_whatever_order_it_is_asked) {
-  const auto in_order = places(3, 12, 4);
+TEST(LossPattern, a_pattern_depends_on_its_seed_and_not_on_the_order_of_queries) {
+  const auto in_order = positions(3, 12, 4);
   std::vector<size_t> shuffled(in_order.size());
   for (size_t i = 0; i < shuffled.size(); ++i) shuffled[i] = i;
   Random random(5);
@@ -53,9 +53,9 @@ TEST(LossPattern, is_that_of_its_seed_in_whatever_order_it_is_asked) {
         other(model_of(text), 8, {.world = 3, .ranges = 4});
     std::vector<bool> fates;
     size_t differ = 0;
-    for (const auto& place : in_order) {
-      fates.push_back(first.lost(place));
-      differ += other.lost(place) != fates.back();
+    for (const auto& position : in_order) {
+      fates.push_back(first.lost(position));
+      differ += other.lost(position) != fates.back();
     }
     for (const size_t i : shuffled) ASSERT_EQ(second.lost(in_order[i]), fates[i]) << i;
     EXPECT_GT(differ, 0u) << "another seed";
@@ -82,12 +82,12 @@ TEST(LossPattern, each_link_loses_as_much_as_its_model_says) {
   }
 }
 
-TEST(LossPattern, nothing_and_everything_are_lost_for_certain) {
+TEST(LossPattern, losses_of_zero_and_one_are_certain) {
   LossPattern none(model_of("none"), 3, {}), zero(model_of("0"), 3, {}), all(model_of("1"), 3, {});
-  for (const auto& place : places(2, 500, 1)) {
-    EXPECT_FALSE(none.lost(place));
-    EXPECT_FALSE(zero.lost(place));
-    EXPECT_TRUE(all.lost(place));
+  for (const auto& position : positions(2, 500, 1)) {
+    EXPECT_FALSE(none.lost(position));
+    EXPECT_FALSE(zero.lost(position));
+    EXPECT_TRUE(all.lost(position));
   }
 }
 
@@ -103,7 +103,7 @@ TEST(LossPattern, a_shard_is_lost_whole_or_not_at_all) {
   EXPECT_EQ(seen.size(), 2u);
 }
 
-TEST(LossPattern, two_receivers_both_miss_as_often_as_joint_losses_say) {
+TEST(LossPattern, two_receivers_lose_together_as_often_as_the_model_says) {
   LossPattern pattern(model_of("joint:p=0.1,both=0.05"), 3, {.world = 3, .ranges = 1});
   constexpr uint64_t steps = 100000;
   double both = 0, first = 0;
@@ -117,7 +117,7 @@ TEST(LossPattern, two_receivers_both_miss_as_often_as_joint_losses_say) {
   EXPECT_NEAR(first / steps, .1, 5 * std::sqrt(.1 / steps));
 }
 
-TEST(LossPattern, what_a_chain_lost_arrives_in_the_next_step_with_its_recovery) {
+TEST(LossPattern, a_range_lost_by_a_chain_arrives_in_the_next_step_with_probability_recovery) {
   LossPattern pattern(model_of("chain:p=0.1,recovery=0.25"), 3, {.world = 2, .ranges = 2});
   double lost = 0, recovered = 0;
   bool before = false;
@@ -129,17 +129,17 @@ TEST(LossPattern, what_a_chain_lost_arrives_in_the_next_step_with_its_recovery) 
   EXPECT_NEAR(recovered / lost, .25, 5 * std::sqrt(.19 / lost));
 }
 
-TEST(LossPattern, of_a_dead_peer_nothing_arrives_while_it_is_dead) {
+TEST(LossPattern, nothing_from_or_to_a_dead_peer_arrives) {
   LossPattern pattern(model_of("none:dead=1@10-19,dead=2@15"), 3, {.world = 4, .ranges = 2});
-  for (const auto& place : places(4, 30, 2)) {
+  for (const auto& position : positions(4, 30, 2)) {
     const auto dead = [&](Rank rank) {
-      return (rank == 1 && place.step >= 10 && place.step <= 19) || (rank == 2 && place.step >= 15);
+      return (rank == 1 && position.step >= 10 && position.step <= 19) || (rank == 2 && position.step >= 15);
     };
-    EXPECT_EQ(pattern.lost(place), dead(place.sender) || dead(place.receiver));
+    EXPECT_EQ(pattern.lost(position), dead(position.sender) || dead(position.receiver));
   }
 }
 
-TEST(LossPattern, of_a_slow_peer_a_share_of_streams_comes_too_late_at_all_receivers) {
+TEST(LossPattern, a_fraction_of_a_slow_peers_streams_is_late_at_all_receivers) {
   LossPattern pattern(model_of("none:slow=1x0.25"), 3, {.world = 3, .ranges = 2});
   double late = 0;
   for (uint64_t step = 0; step < 20000; ++step) {
@@ -154,7 +154,7 @@ TEST(LossPattern, of_a_slow_peer_a_share_of_streams_comes_too_late_at_all_receiv
 struct Spread {
   double mean = 0, deviation = 0;
 };
-// Spread of the losses in streams of this many datagrams, each stream on its own link.
+// Returns mean and standard deviation of the number of datagrams that a stream loses. Each stream is on a separate link.
 Spread losses_in_streams(const LossModel& model, uint32_t datagrams, size_t streams) {
   const uint32_t world = 128;
   LossPattern pattern(model, 17, {.world = world, .ranges = datagrams});
@@ -171,7 +171,9 @@ Spread losses_in_streams(const LossModel& model, uint32_t datagrams, size_t stre
   return {sum / count, std::sqrt(squares / count - sum / count * sum / count)};
 }
 
-// Check D8 of docs/design/methods/packet_loss.md.
+// The mean is n p = 725 * 0.1. Without bursts, the variance is n p (1 - p).
+// With bursts, it is n p (1 - p) (1 + l) / (1 - l) - 2 p (1 - p) l / (1 - l)^2.
+// Here l = 1 - a - r = 0.8611 is the correlation of the chain.
 TEST(LossPattern, bursts_have_the_specified_mean_and_deviation) {
   const auto bursts = losses_in_streams(model_of("gilbert_elliott:p=0.1,burst=8"), 725, 16000);
   EXPECT_NEAR(bursts.mean, 72.5, .03 * 72.5);
@@ -181,7 +183,7 @@ TEST(LossPattern, bursts_have_the_specified_mean_and_deviation) {
   EXPECT_NEAR(independent.deviation, 8.08, .03 * 8.08);
 }
 
-TEST(LossPattern, chains_begin_as_they_go_on) {
+TEST(LossPattern, chains_start_in_their_stationary_state) {
   for (const char* text : {"gilbert_elliott:p=0.3,burst=8", "chain:p=0.3,recovery=0.1"}) {
     LossPattern pattern(model_of(text), 29, {.world = 128, .ranges = 1});
     double lost = 0;
@@ -192,8 +194,9 @@ TEST(LossPattern, chains_begin_as_they_go_on) {
   }
 }
 
-// docs/design/methods/packet_loss.md, "Bursts": p (1 - r)^(k - 1), not p^k.
-TEST(LossPattern, all_of_the_last_are_lost_as_often_as_bursts_last) {
+// A stream loses its last k datagrams with probability p (1 - r)^(k - 1), not p^k. See docs/design/methods/packet_loss.md,
+// "Bursts".
+TEST(LossPattern, the_last_ranges_are_all_lost_as_often_as_bursts_last) {
   constexpr uint32_t datagrams = 64, last = 8;
   constexpr size_t streams = 128 * 128;
   LossPattern pattern(model_of("gilbert_elliott:p=0.1,burst=8"), 23, {.world = 128, .ranges = datagrams});

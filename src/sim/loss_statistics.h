@@ -1,4 +1,5 @@
-// Mean over steps of a quantity that is correlated between steps, with its standard error, from the means of blocks of steps.
+// Estimates the mean of a quantity over many steps, and the standard error of this mean. The values of neighbouring steps are
+// correlated. Therefore steps are joined to blocks, and both numbers are computed from the means of the blocks.
 #pragma once
 
 #include <cmath>
@@ -8,11 +9,11 @@
 
 namespace unisono::sim {
 
-// Each step adds a sum and its number of samples. Steps after the last whole block do not count, and blocks without samples are
-// left out.
+// For each step, the caller adds the sum of the step's samples and the number of these samples. A last block that is incomplete
+// is ignored, and so is a block without samples.
 class BlockMeans {
  public:
-  BlockMeans() = default;  // with blocks of one step
+  BlockMeans() = default;  // each block is one step
   explicit BlockMeans(uint64_t steps_per_block) : steps_per_block_(steps_per_block) {}
 
   void add(double sum, double samples) {
@@ -35,13 +36,13 @@ class BlockMeans {
     for (const auto& block : blocks_) all += block.samples;
     return all;
   }
-  // NaN without blocks.
+  // Returns the mean of all samples, or NaN if there are no blocks.
   double mean() const {
     double sum = 0;
     for (const auto& block : blocks_) sum += block.mean * block.samples;
     return sum / samples();
   }
-  // Standard error of the mean; infinite for one block.
+  // Returns the standard error of the mean, or infinity if there are fewer than two blocks.
   double standard_error() const {
     if (blocks_.size() < 2) return std::numeric_limits<double>::infinity();
     const double centre = mean(), all = samples(), count = static_cast<double>(blocks_.size());
@@ -60,9 +61,9 @@ class BlockMeans {
   std::vector<Block> blocks_;
 };
 
-// For a mean of this many blocks: the number of standard errors that is as unlikely as z is with a known error. Student's
-// distribution by Wallace's approximation (1959, "Bounds on normal approximations to Student's and the chi-square
-// distributions").
+// Returns by how many standard errors a mean may be wrong, if it was computed from `blocks` blocks. An error larger than this
+// is as rare as an error of more than z standard errors in a normal distribution. Computes Student's distribution by Wallace's
+// approximation (1959, "Bounds on normal approximations to Student's and the chi-square distributions").
 inline double student(double z, size_t blocks) {
   if (blocks < 2) return std::numeric_limits<double>::infinity();
   const double freedom = static_cast<double>(blocks - 1), scaled = z * (8 * freedom + 3) / (8 * freedom + 1);

@@ -1,9 +1,10 @@
-// Sending: send credit, slots, and the timing of frames.
+// How the network sends frames: send credit, slots, and the times at which frames arrive.
 #include "sim/network.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "base/concat.h"
 #include "wire/checksum.h"
 
 namespace unisono::sim {
@@ -21,7 +22,7 @@ Network::Network(const NetworkSettings& settings, uint32_t processes, uint64_t s
 Network::~Network() = default;
 
 void Network::violation(const std::string& what) {
-  if (violations_.size() < 20) violations_.push_back(std::to_string(event_queue_.now()) + " ns: " + what);
+  if (violations_.size() < 20) violations_.push_back(concat(event_queue_.now(), " ns: ", what));
 }
 
 // Frames and blocks -------------------------------------------------------------------------------------------------
@@ -62,11 +63,12 @@ uint32_t Network::take_block(size_t bytes) {
   const auto number = free_blocks_.back();
   free_blocks_.pop_back();
   auto& block = blocks_[number - 1];
-  // Exact size, and freed to the heap, so that sanitizers notice accesses beyond it or after it is freed.
+  // The block has exactly this size, and its memory goes back to the heap when it is dropped. So sanitizers detect an access
+  // beyond the block's end, and an access after it was dropped.
   block.data = std::make_unique<std::byte[]>(std::max<size_t>(bytes, 1));
   block.bytes = bytes;
   block.uses = 1;
-  block.slot_owner = no_one;
+  block.slot_owner = no_process;
   return number;
 }
 
@@ -75,13 +77,13 @@ void Network::drop_block(uint32_t number) {
   auto& block = blocks_[number - 1];
   block.data.reset();
   free_blocks_.push_back(number);
-  const auto owner = std::exchange(block.slot_owner, no_one);
-  if (owner == no_one) return;
+  const auto owner = std::exchange(block.slot_owner, no_process);
+  if (owner == no_process) return;
   --stations_[owner].slots_out;
   give_credit(owner);
 }
 
-// After this call, the payload no longer needs the sender's memory.
+// Copies the payload into a block of the network, so that the frame no longer uses the sender's memory.
 void Network::own_payload(Frame& frame) {
   if (frame.block != 0 || frame.data == nullptr) return;
   frame.block = take_block(frame.header.payload_bytes);
@@ -90,20 +92,19 @@ void Network::own_payload(Frame& frame) {
   frame.data = data;
 }
 
-void Network::tell_sent(Frame& frame) {
-  if (frame.tell == NotifySender::nobody) return;
-  frame.tell = NotifySender::nobody;
+void Network::report_sent(Frame& frame) {
+  if (frame.notify == NotifySender::never) return;
+  frame.notify = NotifySender::never;
   add_event(frame.from, {NetworkEventKind::sent, frame.to, frame.send_id});
 }
 
 void Network::verify(const Frame& frame) {
   if (settings_.single_copy || frame.data == nullptr || crc32c(frame.data, frame.header.payload_bytes) == frame.checksum)
     return;
-  violation("rank " + std::to_string(frame.from) + " changed a payload before sent(): chunk " +
-            std::to_string(frame.header.chunk));
+  violation(concat("rank ", frame.from, " changed a payload before sent(): chunk ", frame.header.chunk));
 }
 
-// Room --------------------------------------------------------------------------------------------------------------
+// Send credit -------------------------------------------------------------------------------------------------------
 
 void Network::want_credit(PeerIndex self, PeerIndex peer) {
   auto& l = link(self, peer);
@@ -112,20 +113,21 @@ void Network::want_credit(PeerIndex self, PeerIndex peer) {
   stations_[self].wants_credit.push_back(peer);
 }
 
-// Memory became free at this process: notifies the peers that were refused, if they can send now.
+// Is called when links of process `self` may accept frames again. Notifies the process of each peer for which it had no credit
+// before and has credit now.
 void Network::give_credit(PeerIndex self) {
   auto& wants = stations_[self].wants_credit;
   if (wants.empty()) return;
   std::erase_if(wants, [&](PeerIndex peer) {
     auto& l = link(self, peer);
-    if (!l.lost && (l.under_way >= settings_.queue_frames_max || l.refused_until > event_queue_.now())) return false;
+    if (!l.lost && (l.in_flight >= settings_.queue_frames_max || l.refused_until > event_queue_.now())) return false;
     l.wants_credit = false;
     if (!l.lost) add_event(self, {NetworkEventKind::credit, peer, 0});
     return true;
   });
 }
 
-// True while the link randomly refuses; otherwise it draws anew.
+// Returns whether the link refuses to accept frames now. It begins to refuse at random, and continues for some time.
 bool Network::refuses(Link& l, PeerIndex self) {
   if (l.refused_until > event_queue_.now()) return true;
   if (settings_.refuse == 0 || !random_.chance(settings_.refuse)) return false;
@@ -143,28 +145,29 @@ size_t Network::credit(PeerIndex self, PeerIndex peer) {
     l.refused_until = event_queue_.now() + 1;
     event_queue_.add(l.refused_until, EventKind::credit, self, 0);
   }
-  if (injected || l.under_way >= settings_.queue_frames_max || refuses(l, self)) {
+  if (injected || l.in_flight >= settings_.queue_frames_max || refuses(l, self)) {
     want_credit(self, peer);
     return 0;
   }
-  return settings_.queue_frames_max - l.under_way;
+  return settings_.queue_frames_max - l.in_flight;
 }
 
 Slot Network::acquire(PeerIndex self, std::span<const PeerIndex> peers, size_t bytes, bool result) {
   auto& station = stations_[self];
   ++counters_.acquires;
-  if (bytes > payload_bytes_max) violation("rank " + std::to_string(self) + " acquires " + std::to_string(bytes) + " bytes");
+  if (bytes > payload_bytes_max) violation(concat("rank ", self, " acquires ", bytes, " bytes"));
   bool possible = settings_.views_use_queue && counters_.acquires != settings_.fail_acquire &&
                   station.slots_out < settings_.slots - (result ? 0 : settings_.result_slots);
   for (const auto peer : peers) {
     auto& l = link(self, peer);
     possible =
-        possible && !l.lost && (settings_.views_take_credit || l.under_way < settings_.queue_frames_max) && !refuses(l, self);
+        possible && !l.lost && (settings_.views_take_credit || l.in_flight < settings_.queue_frames_max) && !refuses(l, self);
   }
   if (!possible) {
     for (const auto peer : peers) want_credit(self, peer);
     if (station.slots_out == 0)
-      event_queue_.add(event_queue_.now() + 1, EventKind::credit, self, 0);  // nothing else would trigger the notification
+      // If the process uses no slots, no other event would make it try again.
+      event_queue_.add(event_queue_.now() + 1, EventKind::credit, self, 0);
     return {};
   }
   const auto number = take_block(bytes);
@@ -177,12 +180,12 @@ Slot Network::acquire(PeerIndex self, std::span<const PeerIndex> peers, size_t b
 
 void Network::abandon(PeerIndex self, const Slot& slot) {
   if (slot.handle == 0 || slot.handle > blocks_.size() || blocks_[slot.handle - 1].slot_owner != self) {
-    return violation("rank " + std::to_string(self) + " gives back a slot that it does not have");
+    return violation(concat("rank ", self, " returns a slot that it does not hold"));
   }
   drop_block(static_cast<uint32_t>(slot.handle));
 }
 
-// The journey -------------------------------------------------------------------------------------------------------
+// Transmission ------------------------------------------------------------------------------------------------------
 
 Nanos Network::arrival_time(PeerIndex from, PeerIndex to, size_t bytes, bool& broken) {
   auto& sender = stations_[from];
@@ -191,7 +194,8 @@ Nanos Network::arrival_time(PeerIndex from, PeerIndex to, size_t bytes, bool& br
     return static_cast<Nanos>(static_cast<double>(bytes) * 1000 * slowness / settings_.bytes_per_us);
   };
   sender.egress_free = std::max(sender.egress_free, event_queue_.now()) + wire(sender.slowness);
-  // The receiver's share of the wire is used in sending order, which is close enough and saves a second event.
+  // Frames occupy the receiver's ingress in the order in which they were sent, which is accurate enough. To use the order of
+  // arrival, the model would need a second event for each frame.
   receiver.ingress_free = std::max(receiver.ingress_free, sender.egress_free + settings_.latency) + wire(receiver.slowness);
   auto arrival = receiver.ingress_free;
   if (settings_.jitter > 0) arrival += static_cast<Nanos>(random_.below(static_cast<uint64_t>(settings_.jitter)));
@@ -211,7 +215,7 @@ void Network::launch(uint64_t key) {
   auto& frame = frame_at(key);
   const auto from = frame.from, to = frame.to;
   const auto bytes = sizeof(FrameHeader) + frame.header.payload_bytes;
-  // Large runs skip checksums and the trace of payloads, because reading gigabytes again would cost too much.
+  // In large runs, no payload checksum is computed, because it would read gigabytes a second time.
   frame.checksum = frame.data == nullptr || settings_.single_copy ? 0 : crc32c(frame.data, frame.header.payload_bytes);
   seal_frame(frame.header);
   trace_.frame(event_queue_.now(), "send", from, to, frame.header, frame.checksum);
@@ -220,25 +224,24 @@ void Network::launch(uint64_t key) {
   ++stations_[from].counters.sent_frames;
   stations_[from].counters.sent_bytes += bytes;
   frame.takes_credit = frame.header.payload_bytes > 0 && !(settings_.views_take_credit && frame.offered_slot);
-  link(from, to).under_way += frame.takes_credit;
+  link(from, to).in_flight += frame.takes_credit;
   bool broken = false;
   const auto arrival = arrival_time(from, to, bytes, broken);
   event_queue_.add(arrival, EventKind::arrive, to, key);
   if (++counters_.sends == settings_.fail_send) cut(from, to, 0, 10 * microsecond, "injected: a send failed");
   if (broken)
     cut(from, to, arrival - event_queue_.now(), arrival - event_queue_.now(),
-        "no acknowledgement after " + std::to_string(settings_.retransmits_max) + " retransmissions");
+        concat("no acknowledgement after ", settings_.retransmits_max, " retransmissions"));
 }
 
 bool Network::send(PeerIndex self, PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) {
   auto& l = link(self, peer);
   if (l.lost) return true;
   if (!payload.empty() && header.kind != FrameKind::failed &&
-      (l.under_way >= settings_.queue_frames_max || l.refused_until > event_queue_.now())) {
-    violation("rank " + std::to_string(self) + " sends to rank " + std::to_string(peer) + " without send credit");
+      (l.in_flight >= settings_.queue_frames_max || l.refused_until > event_queue_.now())) {
+    violation(concat("rank ", self, " sends to rank ", peer, " without send credit"));
   }
-  if (payload.size() > payload_bytes_max)
-    violation("rank " + std::to_string(self) + " sends " + std::to_string(payload.size()) + " bytes in one frame");
+  if (payload.size() > payload_bytes_max) violation(concat("rank ", self, " sends ", payload.size(), " bytes in one frame"));
   const auto key = take_frame();
   auto& frame = frame_at(key);
   frame.header = header;
@@ -251,10 +254,10 @@ bool Network::send(PeerIndex self, PeerIndex peer, const FrameHeader& header, st
     frame.data = payload.data();
     const bool copy = !settings_.single_copy && random_.chance(settings_.copy);
     if (copy) own_payload(frame);
-    // sent() may still follow, although the payload was copied.
+    // Even if the payload was copied, send() may return false at random. The sender is then notified by sent().
     free_already = copy && (settings_.copy >= 1 || random_.chance(0.5));
     if (!free_already)
-      frame.tell = settings_.single_copy || random_.chance(0.5) ? NotifySender::on_taking : NotifySender::on_arrival;
+      frame.notify = settings_.single_copy || random_.chance(0.5) ? NotifySender::on_receipt : NotifySender::on_arrival;
   }
   launch(key);
   return free_already;
@@ -263,10 +266,9 @@ bool Network::send(PeerIndex self, PeerIndex peer, const FrameHeader& header, st
 void Network::commit(PeerIndex self, const Slot& slot, const FrameHeader& header) {
   const auto number = static_cast<uint32_t>(slot.handle);
   if (number == 0 || number > blocks_.size() || blocks_[number - 1].slot_owner != self) {
-    return violation("rank " + std::to_string(self) + " commits a slot that it does not have");
+    return violation(concat("rank ", self, " commits a slot that it does not hold"));
   }
-  if (header.payload_bytes > blocks_[number - 1].bytes)
-    violation("rank " + std::to_string(self) + " commits more than its slot holds");
+  if (header.payload_bytes > blocks_[number - 1].bytes) violation(concat("rank ", self, " commits more than its slot holds"));
   const auto peers = blocks_[number - 1].peers;
   for (const auto peer : peers) {
     if (link(self, peer).lost) continue;

@@ -1,10 +1,15 @@
-// Virtual links between virtual processes: frames in flight, their timing and faults. SimTransport is one process's view of the
-// network.
+// Virtual links between virtual processes. The network decides when frames arrive, and makes the faults of links. A
+// SimTransport gives one process access to the network.
 //
-// Links are reliable, like the real transports: a lost packet costs a retransmission, and too many lost packets break the link.
-// Everything that Transport allows happens randomly, by seed: frames overtake each other, send credit runs out and returns,
-// sent() comes late or at once, and payloads are written to their destination in two parts or given as views. violations()
-// records whatever Transport forbids its user. Owns all frames and all memory behind views and slots; single-threaded.
+// Links are reliable, like the real transports. A lost packet costs a retransmission, and too many lost packets break the link.
+//
+// Everything that Transport allows happens at random, depending on the seed:
+// - Frames overtake each other. Send credit runs out and returns.
+// - sent() comes late or at once.
+// - A payload is written to its destination in two parts, or the receiver gets a view of it.
+//
+// violations() lists each use that Transport forbids. The network owns all frames, and the memory behind views and slots. It is
+// single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -21,35 +26,43 @@
 
 namespace unisono::sim {
 
-// Probabilities are 0 … 1 per frame or call.
+// The settings apply to all links. Probabilities are from 0 to 1, and apply to each frame or call.
 struct NetworkSettings {
   Nanos latency = 20 * microsecond;
-  Nanos jitter = 0;            // added delay, at most
-  double bytes_per_us = 1250;  // that a process sends, and also receives at the same time (10 Gbit/s)
-  double loss = 0;             // of a packet; costs `retransmit`, doubled each time
+  Nanos jitter = 0;  // a random delay of up to this is added to the latency
+  // A process sends at this rate, and can receive at the same rate at the same time. 1250 is 10 Gbit/s.
+  double bytes_per_us = 1250;
+  // Probability that a packet is lost. The first loss costs `retransmit`, and each further loss of the packet costs twice as
+  // much.
+  double loss = 0;
   Nanos retransmit = 500 * microsecond;
-  uint32_t retransmits_max = 10;   // one more breaks the link
-  bool ordered = true;             // frames of one link do not overtake each other
-  uint32_t queue_frames_max = 64;  // with payload, per link, sent and not yet taken
+  uint32_t retransmits_max = 10;  // if a packet is lost once more than this, the link breaks
+  bool ordered = true;            // frames of one link do not overtake each other
+  // While the receiver has not yet taken this many frames of a link, the link accepts no more frames with a payload.
+  uint32_t queue_frames_max = 64;
   bool views_use_queue = false;
-  uint32_t slots = 64, result_slots = 16;  // per process
-  double lend = 0;                         // a payload is given as a view although it has a destination
-  bool views_take_credit = false;          // views occupy the link's queue, and slots do not: as in shared memory
-  double copy = 1;                         // send() needs the payload only during the call
-  double split = 0;                        // a payload is written to its destination in two parts, the second one later
-  double refuse = 0;                       // credit() and acquire() refuse for a while
+  uint32_t slots = 64, result_slots = 16;  // each process has `slots` slots; result_slots of them are reserved for results
+  double view_chance = 0;  // Probability that the receiver gets a view of the payload instead of a copy in its receive buffer.
+  // If true, as in shared memory, a view stays in the queue of its link until it is released, and a frame from a slot is in no
+  // queue.
+  bool views_take_credit = false;
+  double copy = 1;  // probability that send() copies the payload
+  // Probability that a payload is written to its destination in two parts. The second part is written at a later poll.
+  double split = 0;
+  double refuse = 0;  // probability that credit() and acquire() refuse for a while
   Nanos refuse_max = 200 * microsecond;
-  uint32_t events_per_poll_max = 0;  // 0: all pending events
-  Nanos wake_max = 0;                // from an event to the poll that takes it
-  Nanos poll_gap = 0;                // a process polls no more often than this
-  // Saves time: views show the sender's own memory, and payloads are neither verified nor traced. Only without faults.
+  uint32_t events_per_poll_max = 0;  // a poll takes at most this many events; 0: all pending events
+  Nanos wake_max = 0;                // largest random delay between an event and the poll that takes it
+  Nanos poll_gap = 0;                // minimum time between two polls of a process
+  // True for large runs without faults: views show the memory of the sender, and payloads are neither verified nor traced.
   bool single_copy = false;
-  // The n-th call of its kind fails, counted from 1: a send or an arrival cuts its link, credit() and acquire() refuse.
+  // Injected faults. For each kind of call, the n-th call fails, counted from 1; with 0, no call fails. If a send or an arrival
+  // fails, its link is cut. If credit() or acquire() fails, it returns a refusal.
   uint64_t fail_send = 0, fail_receive = 0, fail_credit = 0, fail_acquire = 0;
 };
 
 struct NetworkCounters {
-  uint64_t frames = 0, bytes = 0;  // sent, headers included
+  uint64_t frames = 0, bytes = 0;  // frames and bytes sent, including headers
   uint64_t sends = 0, receives = 0, credits = 0, acquires = 0;
 };
 
@@ -60,41 +73,42 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  // One process's transport; see transports/transport.h.
+  // These functions implement the transport of process `self`; see transports/transport.h.
   size_t credit(PeerIndex self, PeerIndex peer);
   Slot acquire(PeerIndex self, std::span<const PeerIndex> peers, size_t bytes, bool result);
   void commit(PeerIndex self, const Slot& slot, const FrameHeader& header);
   void abandon(PeerIndex self, const Slot& slot);
   bool send(PeerIndex self, PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id);
   void release(PeerIndex self, const View& view);
-  void cancel(PeerIndex self, uint64_t match, uint64_t mask, uint32_t group, uint64_t operation);
+  void cancel(PeerIndex self, const Cancellation& what);
   bool poll(PeerIndex self, Sink& sink);
   void close(PeerIndex self, PeerIndex peer);
-  bool has_events(PeerIndex self) const { return !stations_[self].news.empty(); }
+  bool has_events(PeerIndex self) const { return !stations_[self].events.empty(); }
 
-  // Events.
+  // These functions handle events of the event queue.
   void arrive(uint64_t frame);
   void credit_again(PeerIndex self) { give_credit(self); }
   void lose(uint64_t loss);
 
-  // Faults, effective from now on.
-  // Cuts the link between the two; each notices after its delay (`never`: not at all).
+  // Cuts the link between `a` and `b` at once. Process `a` notices this after `notice_a`, and process `b` after `notice_b`.
+  // With `never`, the process does not notice it.
   void cut(PeerIndex a, PeerIndex b, Nanos notice_a, Nanos notice_b, const std::string& why);
-  // The process is gone: it takes nothing and polls no more. This does not cut its links.
+  // Kills the process: it no longer receives or polls. Its links are not cut.
   void kill(PeerIndex self);
-  // Frames between the two sides wait until `until`.
+  // Divides the processes into two sides. Frames from one side to the other wait until time `until`.
   void partition(std::vector<bool> side, Nanos until);
   bool separated(PeerIndex a, PeerIndex b) const { return event_queue_.now() < heals_ && side_[a] != side_[b]; }
   void slow_link(PeerIndex self, double factor) { stations_[self].slowness = factor; }
-  void calm();  // no more loss, jitter, refusals and injected failures
+  void end_faults();  // ends loss, jitter, refusals and injected failures
 
   bool is_cut(PeerIndex a, PeerIndex b) const { return links_[a * count_ + b].cut; }
   const NetworkSettings& settings() const { return settings_; }
   const NetworkCounters& counters() const { return counters_; }
   TransportCounters counters_of(PeerIndex self) const { return stations_[self].counters; }
-  // Rules that the transports' user has broken, each with its time.
+  // Each text says which process broke a rule of Transport, and how.
   const std::vector<std::string>& violations() const { return violations_; }
-  // Memory of the network that each process still holds, and the reverse; empty if none. Visits all frames once.
+  // Returns a text for each process. It lists the network's memory that the process has not returned, and the process's memory
+  // that the network still uses. Without such memory, the text is empty. The function visits all frames once.
   std::vector<std::string> held() const;
   std::string held_by(PeerIndex self) const { return held()[self]; }
 
@@ -103,39 +117,39 @@ class Network {
     free,
     flying,
     queued,
-    landing,
-    lent,
+    writing,
+    viewed,
     stranded
-  };                                                                    // stranded: never arrives; the sender does not know yet
-  enum class NotifySender : uint8_t { nobody, on_arrival, on_taking };  // when sent(id) is reported to the sender
-  enum class NetworkEventKind : uint8_t { frame, landed, sent, credit, lost, nothing };
+  };  // `stranded`: the frame will never arrive, but its sender does not know yet
+  enum class NotifySender : uint8_t { never, on_arrival, on_receipt };  // says when sent(id) is reported to the sender
+  enum class NetworkEventKind : uint8_t { frame, write_rest, sent, credit, lost, nothing };
 
   struct Frame {
     FrameHeader header;
     const std::byte* data = nullptr;
     uint64_t send_id = 0;
-    uint32_t block = 0;  // 0: data is the sender's memory, or there is none
+    uint32_t block = 0;  // number of the block that owns `data`; 0: `data` is null, or points into the sender's memory
     uint32_t checksum = 0;
     PeerIndex from = 0, to = 0;
     uint32_t generation = 0;
     State state = State::free;
-    NotifySender tell = NotifySender::nobody;
-    bool offered_slot = false;  // the payload was committed in a slot, not sent
-    bool takes_credit = false;  // counts in its link's queue
+    NotifySender notify = NotifySender::never;
+    bool offered_slot = false;  // the payload was committed in a slot, not passed to send()
+    bool takes_credit = false;  // the frame counts in the queue of its link
     std::byte* target = nullptr;
-    size_t landed = 0;
+    size_t written = 0;
   };
   struct Block {
     std::unique_ptr<std::byte[]> data;
     size_t bytes = 0;
     uint32_t uses = 0;
-    PeerIndex slot_owner = no_one;
+    PeerIndex slot_owner = no_process;
     std::vector<PeerIndex> peers;
   };
-  struct Link {  // one direction
+  struct Link {  // one direction between two processes
     Nanos last_arrival = 0;
     Nanos refused_until = 0;
-    uint32_t under_way = 0;
+    uint32_t in_flight = 0;
     bool cut = false, lost = false, wants_credit = false;
   };
   struct NetworkEvent {
@@ -147,8 +161,8 @@ class Network {
     PeerIndex self = 0, peer = 0;
     std::string why;
   };
-  struct Station {  // one process
-    std::deque<NetworkEvent> news;
+  struct Station {  // the state of one process
+    std::deque<NetworkEvent> events;
     std::vector<PeerIndex> wants_credit;
     Nanos egress_free = 0, ingress_free = 0;
     Nanos next_poll = 0;
@@ -158,14 +172,14 @@ class Network {
     TransportCounters counters;
   };
 
-  static constexpr PeerIndex no_one = UINT32_MAX;
+  static constexpr PeerIndex no_process = UINT32_MAX;
   static constexpr size_t page_frames = 1024;
 
   Frame& frame_at(uint64_t key) { return pages_[(key & 0xFFFFFFFF) / page_frames][(key & 0xFFFFFFFF) % page_frames]; }
   const Frame& frame_at(uint64_t key) const {
     return pages_[(key & 0xFFFFFFFF) / page_frames][(key & 0xFFFFFFFF) % page_frames];
   }
-  // Null if the frame no longer exists.
+  // Returns null if the frame no longer exists.
   Frame* find(uint64_t key);
   uint64_t key_of(uint32_t index) { return uint64_t{frame_at(index).generation} << 32 | index; }
   template <typename F>
@@ -177,21 +191,21 @@ class Network {
   void own_payload(Frame& frame);
   void strand(uint64_t key);
   void drop_sends(PeerIndex self, PeerIndex peer);
-  void tell_sent(Frame& frame);
+  void report_sent(Frame& frame);
 
   Link& link(PeerIndex from, PeerIndex to) { return links_[size_t{from} * count_ + to]; }
-  void add_event(PeerIndex self, const NetworkEvent& news);
+  void add_event(PeerIndex self, const NetworkEvent& event);
   void want_credit(PeerIndex self, PeerIndex peer);
   void give_credit(PeerIndex self);
   bool refuses(Link& link, PeerIndex self);
   Nanos arrival_time(PeerIndex from, PeerIndex to, size_t bytes, bool& broken);
   void launch(uint64_t key);
   void deliver(PeerIndex self, uint64_t key, Sink& sink);
-  void land(PeerIndex self, uint64_t key, Sink& sink);
-  void lend(uint64_t key, Sink& sink);
-  void taken(const Frame& frame);
+  void finish_write(PeerIndex self, uint64_t key, Sink& sink);
+  void give_view(uint64_t key, Sink& sink);
+  void count_received(const Frame& frame);
   void leave_queue(Frame& frame);
-  void report_lost(PeerIndex self, const NetworkEvent& news, Sink& sink);
+  void report_lost(PeerIndex self, const NetworkEvent& event, Sink& sink);
   void violation(const std::string& what);
   void verify(const Frame& frame);
 
@@ -202,9 +216,9 @@ class Network {
   Random random_;
   std::vector<std::unique_ptr<Frame[]>> pages_;
   std::vector<uint32_t> free_frames_;
-  std::vector<Block> blocks_;  // by number - 1
+  std::vector<Block> blocks_;  // index: block number - 1
   std::vector<uint32_t> free_blocks_;
-  std::vector<Link> links_;  // by from * count + to
+  std::vector<Link> links_;  // index: from * count_ + to
   std::vector<Station> stations_;
   std::vector<bool> side_;
   Nanos heals_ = 0;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/concat.h"
 #include "schedules/make.h"
 #include "unisono/codec_facts.h"
 
@@ -49,7 +50,8 @@ ScheduleKind random_schedule(Collective collective, Order order, uint32_t world,
   return possible ? kind : ScheduleKind::automatic;
 }
 
-// Drawn separately, so that equal seeds give equal programs with and without codecs.
+// Adds a random codec to the call. The codec is drawn from its own random generator, so it does not change the rest of the
+// program.
 void add_codec(Call& call, Random random) {
   const auto collective = call.collective;
   if (!takes_codec(collective) || !random.chance(0.4)) return;
@@ -108,7 +110,7 @@ Call random_call(const Program& program, const ProgramRequest& q, Random& random
   return call;
 }
 
-// Randomly in place if the collective allows it.
+// Returns whether the collective allows input and output to be the same buffer.
 bool may_be_in_place(const Call& call, Rank rank) {
   switch (call.collective) {
     case Collective::all_reduce:
@@ -177,14 +179,14 @@ Fill Call::fill(Rank rank) const {
 }
 
 std::string Call::to_string() const {
-  std::string text = std::string(name(collective)) + " of group " + std::to_string(group) + ", " + std::to_string(count) +
-                     (counts.empty() ? "" : " (uneven)") + " " + name(dtype);
+  std::string text =
+      concat(name(collective), " of group ", group, ", ", count, counts.empty() ? "" : " (uneven)", " ", name(dtype));
   if (reduces()) text += std::string(" ") + name(options.op);
-  if (is_rooted() || is_message()) text += ", root " + std::to_string(root);
-  if (is_message()) text += " to " + std::to_string(destination) + " tag " + std::to_string(tag);
-  text += std::string(", ") + name(options.schedule) + ", slices of " + std::to_string(options.slice_bytes);
+  if (is_rooted() || is_message()) text += concat(", root ", root);
+  if (is_message()) text += concat(" to ", destination, " tag ", tag);
+  text += concat(", ", name(options.schedule), ", slices of ", options.slice_bytes);
   if (options.codec) text += ", " + options.codec->to_string();
-  return options.id == 0 ? text : text + ", id " + std::to_string(options.id);
+  return options.id == 0 ? text : concat(text, ", id ", options.id);
 }
 
 Memory make_memory(const Call& call, Rank rank, uint32_t world, Random& random) {
@@ -239,15 +241,14 @@ Result<OperationRequest> make_request(const Call& call, Rank rank, uint32_t worl
     default: break;
   }
   const bool sends = rank == call.root;
-  return message_call(caller, sends ? Collective::send : Collective::recv, in, out, sends ? call.destination : call.root,
-                      call.tag, o);
+  return message_call(caller, sends ? Collective::send : Collective::recv, in, out, sends ? call.destination : call.root, o);
 }
 
-Slip Program::slip_of(PeerIndex process, size_t call) const {
+Mistake Program::mistake_of(PeerIndex process, size_t call) const {
   for (const auto& d : deviations) {
-    if (d.process == process && d.call == call) return d.slip;
+    if (d.process == process && d.call == call) return d.mistake;
   }
-  return Slip::none;
+  return Mistake::none;
 }
 
 Program single_call(uint32_t processes, const Call& call) {
@@ -285,47 +286,49 @@ Program random_program(const ProgramRequest& q, Random& random) {
       const auto rank = program.groups[call.group].rank_of(process);
       if (rank != UINT32_MAX && call.concerns(rank)) order.push_back(i);
     }
-    // Numbered calls may come in any order; messages keep their order.
+    // Calls with numbers may be made in any order. Messages must keep their order, so a program with messages keeps the order
+    // of all its calls.
     for (size_t i = 0; numbered && !messages && i + 1 < order.size(); ++i)
       std::swap(order[i], order[i + random.below(order.size() - i)]);
   }
   program.think_max = random.chance(0.3) ? 0 : static_cast<Nanos>(random.below(500)) * microsecond;
-  // A rank that waits for a message, or for a call that others make later, must not block calls that the others wait for.
+  // A limit on calls in flight could cause a deadlock here: a rank may wait for a message, or for a numbered call that another
+  // rank makes later. At the limit, the other rank might never make that call.
   if (!numbered && !messages && random.chance(0.7)) program.in_flight_max = 1 + random.below(3);
   return program;
 }
 
-Call slipped(const Call& call, Slip slip, uint32_t world) {
+Call with_mistake(const Call& call, Mistake mistake, uint32_t world) {
   auto wrong = call;
-  switch (slip) {
-    case Slip::none:
-    case Slip::missing: break;
-    case Slip::size: ++wrong.count; break;
-    case Slip::dtype: wrong.dtype = call.dtype == DType::i32 ? DType::u8 : DType::i32; break;
-    case Slip::op: wrong.options.op = call.options.op == ReduceOp::max ? ReduceOp::sum : ReduceOp::max; break;
-    case Slip::collective:
+  switch (mistake) {
+    case Mistake::none:
+    case Mistake::missing: break;
+    case Mistake::size: ++wrong.count; break;
+    case Mistake::dtype: wrong.dtype = call.dtype == DType::i32 ? DType::u8 : DType::i32; break;
+    case Mistake::op: wrong.options.op = call.options.op == ReduceOp::max ? ReduceOp::sum : ReduceOp::max; break;
+    case Mistake::collective:
       wrong.collective = call.collective == Collective::barrier ? Collective::all_reduce : Collective::barrier;
       break;
-    case Slip::root: wrong.root = (call.root + 1) % world; break;
+    case Mistake::root: wrong.root = (call.root + 1) % world; break;
   }
   if (wrong.collective == Collective::barrier)
     wrong.count = 0, wrong.counts.clear(), wrong.options.schedule = ScheduleKind::automatic;
   if (wrong.collective != call.collective) wrong.options.schedule = ScheduleKind::automatic, wrong.options.codec.reset();
-  if (slip == Slip::size && !wrong.counts.empty()) ++wrong.counts[0];
+  if (mistake == Mistake::size && !wrong.counts.empty()) ++wrong.counts[0];
   return wrong;
 }
 
-// Whether the slip changes the process's call.
-static bool matters(const Call& call, Slip slip, uint32_t world) {
+// Returns whether the mistake makes this call different from the correct call.
+static bool changes_call(const Call& call, Mistake mistake, uint32_t world) {
   const bool barrier = call.collective == Collective::barrier;
-  switch (slip) {
-    case Slip::none: return false;
-    case Slip::size:
-    case Slip::dtype: return !barrier;
-    case Slip::op: return call.reduces();
-    case Slip::collective: return !call.is_message();
-    case Slip::root: return call.is_rooted() && world > 1;
-    case Slip::missing: return true;
+  switch (mistake) {
+    case Mistake::none: return false;
+    case Mistake::size:
+    case Mistake::dtype: return !barrier;
+    case Mistake::op: return call.reduces();
+    case Mistake::collective: return !call.is_message();
+    case Mistake::root: return call.is_rooted() && world > 1;
+    case Mistake::missing: return true;
   }
   return false;
 }
@@ -336,15 +339,15 @@ void make_wrong(Program& program, Random& random) {
   if (order.empty()) return;
   if (random.chance(0.2) && order.size() > 1) {
     const auto at = random.below(order.size() - 1);
-    for (const auto each : {order[at], order[at + 1]}) program.deviations.push_back({process, each, Slip::none});
+    for (const auto each : {order[at], order[at + 1]}) program.deviations.push_back({process, each, Mistake::none});
     return std::swap(order[at], order[at + 1]);
   }
   const auto at = order[random.below(order.size())];
-  auto slip = Slip::none;
-  while (!matters(program.calls[at], slip, program.groups[program.calls[at].group].world()))
-    slip = static_cast<Slip>(1 + random.below(6));
-  program.deviations.push_back({process, at, slip});
-  if (slip == Slip::missing) std::erase(order, at);
+  auto mistake = Mistake::none;
+  while (!changes_call(program.calls[at], mistake, program.groups[program.calls[at].group].world()))
+    mistake = static_cast<Mistake>(1 + random.below(6));
+  program.deviations.push_back({process, at, mistake});
+  if (mistake == Mistake::missing) std::erase(order, at);
 }
 
 }  // namespace unisono::sim

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/concat.h"
 #include "group/api/calls.h"
 #include "group/lifecycle/reform.h"
 #include "sim/tensors.h"
@@ -13,7 +14,7 @@
 namespace unisono::sim {
 namespace {
 
-constexpr std::byte reform_kind{1};  // first byte of a control message, as in group/lifecycle
+constexpr std::byte reform_kind{1};  // the first byte of each control message about re-forming, as in group/lifecycle
 
 PeerId id_of(PeerIndex process) { return {.low = process + 1, .high = 0x73696D}; }
 PeerIndex process_of(const PeerId& id) { return static_cast<PeerIndex>(id.low - 1); }
@@ -23,14 +24,14 @@ Roster first_roster(uint32_t processes) {
   for (PeerIndex p = 0; p < processes; ++p) {
     roster.members.push_back({.id = id_of(p),
                               .rank = p,
-                              .host = "host" + std::to_string(p / 2),
+                              .host = concat("host", p / 2),
                               .pid = static_cast<int32_t>(100 + p),
-                              .endpoints = {"sim://" + std::to_string(p)}});
+                              .endpoints = {concat("sim://", p)}});
   }
   return roster;
 }
 
-// One process: plays group/lifecycle and the user's program.
+// One process. This class takes the place of group/lifecycle and of the user's program.
 class Member {
  public:
   using Report = std::function<void(const std::string&)>;
@@ -43,7 +44,7 @@ class Member {
         reform_(first_roster(cluster.size()), id_of(self)),
         random_(mix64(settings.seed) ^ self) {
     auto& engine = cluster_.engine(self_);
-    engine.on_control([this](PeerIndex from, ByteView message) { heard(from, message); });
+    engine.on_control([this](PeerIndex from, ByteView message) { on_message(from, message); });
     engine.on_lost([this](PeerIndex peer, const Status&) {
       reform_.peer_lost(id_of(peer), cluster_.now());
       due_ = true;
@@ -55,23 +56,23 @@ class Member {
     form();
   }
 
-  // Called after every event of this process, and by its timer.
-  void go_on() {
+  // Continues the program. This is called after every event of the process, and by its timer.
+  void proceed() {
     if (ended_) return;
-    if (due_ || reform_.next_deadline() <= cluster_.now()) turn();
+    if (due_ || reform_.next_deadline() <= cluster_.now()) step_reform();
     if (ended_ || reform_.running()) return;
     if (operation_ != nullptr) {
       if (operation_->done) finish_call();
-    } else if (reform_.wanted()) {
+    } else if (reform_.requested_by_peer()) {
       begin_reforming();
     } else if (done_ < settings_.calls && !waiting_) {
       call_later();
     }
   }
 
-  bool through() const { return ended_ || (done_ >= settings_.calls && !reform_.running() && !reform_.wanted()); }
+  bool finished() const { return ended_ || (done_ >= settings_.calls && !reform_.running() && !reform_.requested_by_peer()); }
   bool ended() const { return ended_; }
-  const Status& ended_why() const { return ended_why_; }
+  const Status& end_status() const { return end_status_; }
   const std::vector<Roster>& rosters() const { return rosters_; }
   ReformReport report() const { return counts_; }
 
@@ -96,12 +97,12 @@ class Member {
             .seed = mix64(settings_.seed ^ uint64_t{wire_epoch(rosters_.back())} << 16 ^ done_ << 8 ^ process)};
   }
 
-  // Deferred, because the engine may be in the middle of an upcall.
+  // The engine may be in the middle of a callback now, so the next call is made in a later event.
   void call_later() {
     waiting_ = true;
     cluster_.at(cluster_.now() + static_cast<Nanos>(random_.below(static_cast<uint64_t>(settings_.think_max))), [this] {
       waiting_ = false;
-      if (!cluster_.alive(self_) || ended_ || reform_.running() || reform_.wanted() || operation_ != nullptr ||
+      if (!cluster_.alive(self_) || ended_ || reform_.running() || reform_.requested_by_peer() || operation_ != nullptr ||
           done_ >= settings_.calls)
         return;
       if (cluster_.awake_at(self_) > cluster_.now()) return later(cluster_.awake_at(self_));
@@ -113,7 +114,7 @@ class Member {
     cluster_.at(at, [this] {
       if (!cluster_.alive(self_)) return;
       if (cluster_.awake_at(self_) > cluster_.now()) return later(cluster_.awake_at(self_));
-      go_on();
+      proceed();
     });
   }
 
@@ -153,7 +154,7 @@ class Member {
         total[i] = static_cast<int32_t>(static_cast<uint32_t>(total[i]) + static_cast<uint32_t>(part[i]));
     }
     if (!std::equal(tensor_.view().begin(), tensor_.view().end(), reinterpret_cast<const std::byte*>(total.data())))
-      report_("wrong values in epoch " + std::to_string(rosters_.back().epoch));
+      report_(concat("wrong values in epoch ", rosters_.back().epoch));
     if (!tensor_.guards_intact()) report_("memory beside a tensor was written to");
   }
 
@@ -168,18 +169,19 @@ class Member {
     }
     const auto status = reform_.start(request, cluster_.now());
     if (!status.ok()) report_("cannot re-form: " + status.to_string());
-    turn();
+    step_reform();
   }
 
-  void heard(PeerIndex from, ByteView message) {
+  void on_message(PeerIndex from, ByteView message) {
     if (message.empty() || message.front() != reform_kind) return;
     const auto status = reform_.message(id_of(from), message.subspan(1), cluster_.now());
-    if (!status.ok()) report_("a message of process " + std::to_string(from) + " is refused: " + status.to_string());
+    if (!status.ok()) report_(concat("a message of process ", from, " is refused: ", status.to_string()));
     due_ = true;
     flush();
-    // Operations that are nearly done may still succeed: a faster rank has sent its whole part before it began to re-form.
+    // Operations that are nearly complete may still succeed: a faster rank sends all of its data before it begins to re-form
+    // the group, so the missing data is already on its way.
     const auto now = cluster_.now();
-    if (reform_.wanted() && operation_ != nullptr)
+    if (reform_.requested_by_peer() && operation_ != nullptr)
       cluster_.engine(self_).drain(from, {Code::peer_lost, "another member re-forms the group"},
                                    now + settings_.reform_timeout / 2, now);
   }
@@ -195,8 +197,8 @@ class Member {
     }
   }
 
-  // One step of the state machine, and its consequences.
-  void turn() {
+  // Executes one step of the re-forming state machine, and does what follows from the step.
+  void step_reform() {
     due_ = false;
     if (removed_) return end({Code::peer_lost, "removed"});
     if (reform_.running()) reform_.woke(cluster_.now());
@@ -224,7 +226,7 @@ class Member {
 
   void end(const Status& why) {
     ended_ = true;
-    ended_why_ = why;
+    end_status_ = why;
     operation_ = nullptr;
     cluster_.engine(self_).end_all_groups(why, cluster_.now());
   }
@@ -241,7 +243,7 @@ class Member {
   GuardedBuffer tensor_;
   uint64_t done_ = 0;
   bool waiting_ = false, due_ = false, removed_ = false, ended_ = false;
-  Status ended_why_;
+  Status end_status_;
   ReformReport counts_;
 };
 
@@ -250,7 +252,8 @@ bool was_stopped(const FaultPlan& plan, PeerIndex process) {
                      [&](const Fault& f) { return f.kind == FaultKind::stop && f.process == process; });
 }
 
-// Cut links and partitions may leave two groups, and lossy links may remove any rank; then only safety is checked.
+// Returns whether the plan contains only faults of processes. For other plans, only safety is checked: cut links and partitions
+// may leave two groups, and links that lose packets may remove any rank.
 bool only_processes_fail(const FaultPlan& plan) {
   return plan.loss < 0.05 && std::none_of(plan.faults.begin(), plan.faults.end(), [](const Fault& f) {
            return f.kind == FaultKind::cut || f.kind == FaultKind::partition;
@@ -265,14 +268,14 @@ void check_rosters(const std::vector<std::unique_ptr<Member>>& members, Cluster&
     const auto& m = *members[p];
     for (const auto& roster : m.rosters()) {
       const auto [at, fresh] = by_epoch.emplace(wire_epoch(roster), roster);
-      if (!fresh && at->second != roster) problems.push_back("two rosters under epoch " + std::to_string(roster.epoch));
+      if (!fresh && at->second != roster) problems.push_back(concat("two rosters under epoch ", roster.epoch));
     }
     if (!cluster.alive(p)) continue;
-    const auto text = "process " + std::to_string(p);
-    if (!m.through()) problems.push_back(text + " never got through");
+    const auto text = concat("process ", p);
+    if (!m.finished()) problems.push_back(text + " did not finish");
     if (!only_processes_fail(plan)) continue;
     if (m.ended() && !was_stopped(plan, p))
-      problems.push_back(text + " was removed although it was never silent: " + m.ended_why().to_string());
+      problems.push_back(text + " was removed although it was never silent: " + m.end_status().to_string());
     if (m.ended()) continue;
     if (last && *last != m.rosters().back()) problems.push_back(text + " is in another group than others");
     last = m.rosters().back();
@@ -285,15 +288,13 @@ ReformReport run_reforming(Cluster& cluster, const FaultPlan& plan, const Reform
                            std::vector<std::string>& problems) {
   std::vector<std::unique_ptr<Member>> members;
   for (PeerIndex p = 0; p < cluster.size(); ++p) {
-    const auto report = [&problems, p](const std::string& what) {
-      problems.push_back("process " + std::to_string(p) + ": " + what);
-    };
+    const auto report = [&problems, p](const std::string& what) { problems.push_back(concat("process ", p, ": ", what)); };
     members.push_back(std::make_unique<Member>(cluster, p, settings, report));
   }
-  cluster.on_progress([&](PeerIndex process) { members[process]->go_on(); });
+  cluster.on_progress([&](PeerIndex process) { members[process]->proceed(); });
   for (PeerIndex p = 0; p < cluster.size(); ++p) {
     cluster.at(0, [&members, &cluster, p] {
-      if (cluster.alive(p)) members[p]->go_on();
+      if (cluster.alive(p)) members[p]->proceed();
     });
   }
   cluster.run_until(limit);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/concat.h"
+
 namespace unisono::sim {
 namespace {
 
@@ -16,7 +18,7 @@ Run::Run(Cluster& cluster, const Program& program, const RunSettings& settings)
       settings_(settings),
       random_(mix64(settings.seed ^ 0x72756E)),
       groups_(cluster.size()),
-      walkers_(cluster.size()) {
+      progress_(cluster.size()) {
   for (const auto& call : program_.calls) parts_.emplace_back(program_.groups[call.group].world());
   for (PeerIndex process = 0; process < cluster_.size(); ++process) {
     for (const auto& group : program_.groups) {
@@ -26,27 +28,27 @@ Run::Run(Cluster& cluster, const Program& program, const RunSettings& settings)
     }
     schedule(process, static_cast<Nanos>(random_.below(static_cast<uint64_t>(program_.think_max) + 1)));
   }
-  cluster_.on_progress([this](PeerIndex process) { harvest(process); });
+  cluster_.on_progress([this](PeerIndex process) { collect_ended(process); });
 }
 
 void Run::schedule(PeerIndex process, Nanos at) {
-  if (std::exchange(walkers_[process].scheduled, true)) return;
+  if (std::exchange(progress_[process].scheduled, true)) return;
   cluster_.at(at, [this, process] {
-    walkers_[process].scheduled = false;
-    walk(process);
+    progress_[process].scheduled = false;
+    make_next_call(process);
   });
 }
 
-// Makes the process's next call, and schedules the one after it.
-void Run::walk(PeerIndex process) {
-  auto& walker = walkers_[process];
+// Makes the process's next call, and schedules the call after it.
+void Run::make_next_call(PeerIndex process) {
+  auto& progress = progress_[process];
   const auto& order = program_.order[process];
   if (!cluster_.alive(process)) return;
   const auto awake = cluster_.awake_at(process);
   if (awake > cluster_.now()) return schedule(process, awake);
-  if (walker.next == order.size() || walker.in_flight >= program_.in_flight_max) return;
-  submit(process, order[walker.next++]);
-  if (walker.next < order.size())
+  if (progress.next == order.size() || progress.in_flight >= program_.in_flight_max) return;
+  submit(process, order[progress.next++]);
+  if (progress.next < order.size())
     schedule(process, cluster_.now() + static_cast<Nanos>(random_.below(static_cast<uint64_t>(program_.think_max) + 1)));
 }
 
@@ -55,8 +57,8 @@ void Run::submit(PeerIndex process, size_t index) {
   const auto& group = program_.groups[right.group];
   const auto rank = group.rank_of(process);
   auto& part = parts_[index][rank];
-  part.slip = program_.slip_of(process, index);
-  const auto call = slipped(right, part.slip, group.world());
+  part.mistake = program_.mistake_of(process, index);
+  const auto call = with_mistake(right, part.mistake, group.world());
   part.memory = make_memory(call, rank, group.world(), random_);
   part.submitted = true;
   part.submitted_at = cluster_.now();
@@ -70,26 +72,26 @@ void Run::submit(PeerIndex process, size_t index) {
     part.completion->status = request.status();
     return;
   }
-  auto& walker = walkers_[process];
-  ++walker.in_flight;
-  walker.open.emplace_back(index, rank);
+  auto& progress = progress_[process];
+  ++progress.in_flight;
+  progress.open.emplace_back(index, rank);
   const auto id = call.is_message() ? call.tag : call.options.id;
   part.completion = cluster_.engine(process).submit(*groups_[process][right.group], std::move(*request), id, cluster_.now());
   cluster_.touched(process);
 }
 
-void Run::harvest(PeerIndex process) {
-  auto& walker = walkers_[process];
-  if (walker.open.empty()) return;
-  const auto before = walker.open.size();
-  std::erase_if(walker.open, [&](const auto& open) {
+void Run::collect_ended(PeerIndex process) {
+  auto& progress = progress_[process];
+  if (progress.open.empty()) return;
+  const auto before = progress.open.size();
+  std::erase_if(progress.open, [&](const auto& open) {
     auto& part = parts_[open.first][open.second];
     if (part.completion == nullptr || !part.completion->done) return false;
     ended(program_.calls[open.first], part);
     return true;
   });
-  walker.in_flight -= before - walker.open.size();
-  if (before != walker.open.size() && walker.next < program_.order[process].size()) schedule(process, cluster_.now());
+  progress.in_flight -= before - progress.open.size();
+  if (before != progress.open.size() && progress.next < program_.order[process].size()) schedule(process, cluster_.now());
 }
 
 void Run::ended(const Call& call, Part& part) {
@@ -113,10 +115,10 @@ void Run::check_memory() {
   for (size_t i = 0; i < parts_.size(); ++i) {
     for (Rank rank = 0; rank < parts_[i].size(); ++rank) {
       const auto& part = parts_[i][rank];
-      const auto where = "rank " + std::to_string(rank) + ", " + program_.calls[i].to_string();
+      const auto where = concat("rank ", rank, ", ", program_.calls[i].to_string());
       if (!part.memory.input.guards_intact() || !part.memory.output.guards_intact())
         problems_.push_back("memory beside a tensor was written to: " + where);
-      if (settings_.large || !part.done || part.slip == Slip::missing) continue;
+      if (settings_.large || !part.done || part.mistake == Mistake::missing) continue;
       if (!untouched(part.memory.input) || !untouched(part.memory.output))
         problems_.push_back("memory was written to after the operation's end: " + where);
     }
@@ -126,8 +128,8 @@ void Run::check_memory() {
 bool Run::all_ended() const {
   for (PeerIndex process = 0; process < cluster_.size(); ++process) {
     if (!cluster_.alive(process)) continue;
-    const auto& walker = walkers_[process];
-    if (!walker.open.empty() || walker.next < program_.order[process].size()) return false;
+    const auto& progress = progress_[process];
+    if (!progress.open.empty() || progress.next < program_.order[process].size()) return false;
   }
   return true;
 }

@@ -1,7 +1,8 @@
-// Executes a program on a cluster as a user's processes would: it calls, waits, checks the result and reuses the memory.
+// Executes a program on a cluster. Each process behaves like the program of a user: it makes a call, waits, checks the result,
+// and reuses the memory.
 //
-// When an operation has ended, its output is kept for the checkers and then overwritten. So a late read or write by the library
-// shows up.
+// When an operation has ended, its output is copied for the checkers and then overwritten. This reveals whether the library
+// reads or writes the memory too late.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +15,20 @@
 
 namespace unisono::sim {
 
-// One call on one of its ranks.
+// The state of one call on one of its ranks.
 struct Part {
   bool submitted = false, done = false;
   Memory memory;
-  Slip slip = Slip::none;
+  Mistake mistake = Mistake::none;
   std::shared_ptr<Completion> completion;
   Nanos submitted_at = 0, ended_at = 0;
-  std::vector<std::byte> result;  // output at the end of the operation
-  std::vector<std::byte> unread;  // input at the start, if it must not change
+  std::vector<std::byte> result;  // the output at the end of the operation
+  std::vector<std::byte> unread;  // the input at the start, if the operation must not change it
   const Status& status() const { return completion->status; }
 };
 
 struct RunSettings {
-  bool large = false;  // saves time: keeps no copies and overwrites nothing
+  bool large = false;  // saves time and memory: outputs are neither copied nor overwritten
   uint64_t seed = 1;
 };
 
@@ -35,29 +36,29 @@ class Run {
  public:
   Run(Cluster& cluster, const Program& program, const RunSettings& settings);
 
-  // Runs until all operations on living processes have ended and the links are idle, or until `limit`. True if all have ended.
+  // Runs until no event is left, or until time `limit`. Returns whether all operations of living processes have ended.
   bool finish(Nanos limit);
 
   const Program& program() const { return program_; }
-  // By call, then by rank in its group.
+  // The parts are indexed by call, and then by rank in the call's group.
   const std::vector<std::vector<Part>>& parts() const { return parts_; }
-  // Problems found during the run: calls refused as wrong, memory touched after the end.
+  // Each text says which call was refused as invalid, or which memory was touched after its operation had ended.
   const std::vector<std::string>& problems() const { return problems_; }
   // Checks the memory of all ended operations once more.
   void check_memory();
 
  private:
-  struct Walker {  // one process's position in its calls
+  struct CallProgress {  // progress of one process through its calls
     size_t next = 0;
     size_t in_flight = 0;
     bool scheduled = false;
     std::vector<std::pair<size_t, Rank>> open;
   };
 
-  void walk(PeerIndex process);
+  void make_next_call(PeerIndex process);
   void schedule(PeerIndex process, Nanos at);
   void submit(PeerIndex process, size_t index);
-  void harvest(PeerIndex process);
+  void collect_ended(PeerIndex process);
   void ended(const Call& call, Part& part);
   bool all_ended() const;
 
@@ -65,9 +66,9 @@ class Run {
   const Program& program_;
   RunSettings settings_;
   Random random_;
-  std::vector<std::vector<GroupCore*>> groups_;  // by process, by group
+  std::vector<std::vector<GroupCore*>> groups_;  // indexed by process, then by group
   std::vector<std::vector<Part>> parts_;
-  std::vector<Walker> walkers_;
+  std::vector<CallProgress> progress_;
   std::vector<std::string> problems_;
 };
 

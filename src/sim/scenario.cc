@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/concat.h"
 #include "sim/checkers.h"
 #include "sim/reforming.h"
 #include "sim/run.h"
@@ -11,9 +12,10 @@ namespace unisono::sim {
 namespace {
 
 constexpr ScenarioKind kinds[] = {ScenarioKind::all_reduce, ScenarioKind::random, ScenarioKind::wrong, ScenarioKind::reform};
-// Processing time between two polls. In large runs it saves host time, because one poll takes several frames.
+// In large runs, a process waits for this time between two polls. Meanwhile frames collect, so that a poll takes several of
+// them.
 constexpr Nanos large_poll_gap = 5 * microsecond;
-constexpr Nanos quiet_time = 10 * second;  // after the last deadline; everything must have ended by then
+constexpr Nanos quiet_time = 10 * second;  // all operations must have ended when this time has passed since the last deadline
 
 struct Plan {
   ClusterSettings cluster;
@@ -56,7 +58,7 @@ Plan make_plan(const ScenarioSettings& s, uint64_t seed) {
   c.topology = {shared_memory_profile(2), network_tcp_profile(2)};
   if (s.message_us != 0) c.topology.between.per_batch_cpu_us = s.message_us;
   if (s.kind == ScenarioKind::all_reduce) {
-    // Enough time on the slowest links for all data; without faults it should never expire.
+    // The timeout is long enough to send all data over the slowest links. Without faults, it should never expire.
     plan.fault_request.timeout = 2 * second + static_cast<Nanos>(s.bytes) * peers / 10;
     plan.program = single_call(peers, all_reduce_of(s, seed, plan.fault_request.timeout));
     for (Rank r = 0; r < peers; ++r) plan.program.groups[0].host_groups[r] = r / std::max(1u, s.ranks_per_host);
@@ -73,8 +75,8 @@ Plan make_plan(const ScenarioSettings& s, uint64_t seed) {
   }
   plan.faults = make_fault_plan(plan.fault_request, random);
   if (s.kind == ScenarioKind::all_reduce && s.faults == FaultProfile::none) {
-    // Zero-copy views save gigabytes in large runs. Not for one-shot: there each rank waits for its own sends before it adds,
-    // and would wait for the other ranks' additions.
+    // In large runs, views of the senders' memory save gigabytes. However, with one_shot a rank adds only after its own sends
+    // have ended, and with views a send ends only after the receiver has added. So the ranks would wait for each other.
     const bool one_shot =
         s.schedule == ScheduleKind::one_shot || (s.schedule == ScheduleKind::automatic && s.bytes < (128u << 10));
     c.network.single_copy = s.bytes * peers > (8u << 20) && !one_shot;
@@ -93,7 +95,7 @@ Plan make_plan(const ScenarioSettings& s, uint64_t seed) {
   return plan;
 }
 
-void plant(const FaultPlan& plan, Cluster& cluster) {
+void schedule_faults(const FaultPlan& plan, Cluster& cluster) {
   for (const auto& f : plan.faults) {
     if (f.kind == FaultKind::slow) {
       cluster.slow_down(f.process, f.factor, f.factor);
@@ -118,56 +120,60 @@ void plant(const FaultPlan& plan, Cluster& cluster) {
       }
     });
   }
-  if (plan.calm_at > 0) cluster.at(plan.calm_at, [&cluster] { cluster.network().calm(); });
+  if (plan.faults_end_at > 0) cluster.at(plan.faults_end_at, [&cluster] { cluster.network().end_faults(); });
 }
 
-// A large set of living processes with intact links among each other, found greedily by removing the worst process.
-std::vector<PeerIndex> healthy_core(Cluster& cluster) {
-  std::vector<PeerIndex> core;
+// Returns a large set of living processes in which every link is intact. To find it, removes the process with the most cut
+// links, until no link between the remaining processes is cut.
+std::vector<PeerIndex> connected_processes(Cluster& cluster) {
+  std::vector<PeerIndex> connected;
   for (PeerIndex p = 0; p < cluster.size(); ++p) {
-    if (cluster.alive(p)) core.push_back(p);
+    if (cluster.alive(p)) connected.push_back(p);
   }
   for (;;) {
     const auto cuts = [&](PeerIndex p) {
-      return std::count_if(core.begin(), core.end(), [&](PeerIndex q) { return q != p && cluster.network().is_cut(p, q); });
+      return std::count_if(connected.begin(), connected.end(),
+                           [&](PeerIndex q) { return q != p && cluster.network().is_cut(p, q); });
     };
-    const auto worst = std::max_element(core.begin(), core.end(), [&](PeerIndex a, PeerIndex b) { return cuts(a) < cuts(b); });
-    if (worst == core.end() || cuts(*worst) == 0) return core;
-    core.erase(worst);
+    const auto worst =
+        std::max_element(connected.begin(), connected.end(), [&](PeerIndex a, PeerIndex b) { return cuts(a) < cuts(b); });
+    if (worst == connected.end() || cuts(*worst) == 0) return connected;
+    connected.erase(worst);
   }
 }
 
-// Liveness: living, connected processes can continue as a group of their own.
-void check_core_goes_on(Cluster& cluster, uint64_t seed, std::vector<std::string>& problems) {
-  const auto core = healthy_core(cluster);
-  if (core.empty()) return;
+// Checks liveness: the living processes that are connected to each other can form a new group and continue.
+void check_connected_processes_continue(Cluster& cluster, uint64_t seed, std::vector<std::string>& problems) {
+  const auto connected = connected_processes(cluster);
+  if (connected.empty()) return;
   Call call;
   call.count = 1000;
   call.dtype = DType::i32;
   call.seed = mix64(seed ^ 0x636F7265);
   call.options.timeout = Milliseconds(2000);
-  call.options.schedule =
-      ScheduleKind::two_step;  // in large runs, views show the senders' own memory, which one-shot does not allow
+  call.options.schedule = ScheduleKind::two_step;  // runs that show views of the senders' memory must not use one_shot
   Program program;
-  program.groups.push_back({.number = 4711, .members = core, .host_groups = std::vector<uint32_t>(core.size(), 0)});
+  program.groups.push_back({.number = 4711, .members = connected, .host_groups = std::vector<uint32_t>(connected.size(), 0)});
   program.calls.push_back(call);
   program.order.resize(cluster.size());
-  for (const auto process : core) program.order[process] = {0};
+  for (const auto process : connected) program.order[process] = {0};
   Run run(cluster, program, {.large = false, .seed = seed});
   run.finish(cluster.now() + quiet_time);
   run.check_memory();
-  for (Rank rank = 0; rank < core.size(); ++rank) {
+  for (Rank rank = 0; rank < connected.size(); ++rank) {
     const auto& part = run.parts()[0][rank];
     if (!part.done)
-      problems.push_back("the healed core of " + std::to_string(core.size()) + " hangs at rank " + std::to_string(rank));
-    else if (!part.status().ok()) problems.push_back("the healed core fails: " + part.status().to_string());
+      problems.push_back(concat("the group of the ", connected.size(), " connected processes hangs at rank ", rank));
+    else if (!part.status().ok())
+      problems.push_back("the group of the connected processes fails: " + part.status().to_string());
   }
   check_values(program, 0, run.parts()[0], problems);
   problems.insert(problems.end(), run.problems().begin(), run.problems().end());
   cluster.on_progress(nullptr);
 }
 
-// Large runs keep no copies: the sum of small whole numbers is checked in place.
+// Checks the values of a large run, which keeps no copies. The inputs are small whole numbers, so every order of additions
+// gives the same sum.
 void check_large(const Program& program, const Run& run, std::vector<std::string>& problems) {
   const auto& call = program.calls[0];
   const auto world = program.groups[0].world();
@@ -189,17 +195,17 @@ void check_large(const Program& program, const Run& run, std::vector<std::string
     for (Rank r = 0; r < world; ++r) {
       const auto got = run.parts()[0][r].memory.output.view().subspan(first * size, n * size);
       if (std::memcmp(got.data(), expected.data(), got.size()) != 0)
-        return problems.push_back("rank " + std::to_string(r) + " holds wrong values between elements " +
-                                  std::to_string(first) + " and " + std::to_string(first + n));
+        return problems.push_back(concat("rank ", r, " holds wrong values between elements ", first, " and ", first + n));
     }
   }
 }
 
 bool is_tainted(const Program& program, size_t call) {
   if (program.deviations.empty()) return false;
-  // After a missing call, the others' numbers are shifted; then equal sizes may match by chance, and values are undefined.
+  // A missing call shifts the numbers of the later calls. The library may then combine different calls of equal size, so the
+  // values of no call are defined.
   return std::any_of(program.deviations.begin(), program.deviations.end(),
-                     [&](const Deviation& d) { return d.slip == Slip::missing || d.call == call; });
+                     [&](const Deviation& d) { return d.mistake == Mistake::missing || d.call == call; });
 }
 
 void count_outcomes(const Run& run, Outcome& outcome) {
@@ -222,35 +228,35 @@ void leave_groups(Cluster& cluster) {
   }
 }
 
-// Checks failed calls and everything else that a program notices.
+// Runs the program. Checks its errors, its values, and its memory.
 void run_program(const ScenarioSettings& settings, const Plan& plan, Cluster& cluster, Outcome& outcome) {
   const auto seed = plan.cluster.seed;
   auto& problems = outcome.problems;
   Run run(cluster, plan.program, {.large = plan.large, .seed = seed});
-  run.finish(plan.faults.calm_at + plan.fault_request.span * 4 + plan.fault_request.timeout * 8 + quiet_time);
+  run.finish(plan.faults.faults_end_at + plan.fault_request.span * 4 + plan.fault_request.timeout * 8 + quiet_time);
   const bool injected = settings.fail_send + settings.fail_receive > 0;
   const bool wrong = !plan.program.deviations.empty();
   const ErrorRules rules{.plan = plan.faults,
                          .all_must_succeed = harmless(plan.faults, plan.fault_request) && !wrong && !injected,
                          .wrong_program = wrong,
                          .any_rank_may_fail = injected};
-  cluster.network().calm();
+  cluster.network().end_faults();
   check_errors(run, cluster, rules, problems);
   if (plan.large) check_large(plan.program, run, problems);
   for (size_t i = 0; i < plan.program.calls.size() && !plan.large; ++i) {
     if (!is_tainted(plan.program, i)) check_values(plan.program, i, run.parts()[i], problems);
   }
-  check_slips(run, problems);
+  check_mistakes(run, problems);
   run.check_memory();
   problems.insert(problems.end(), run.problems().begin(), run.problems().end());
   count_outcomes(run, outcome);
   if (settings.kind != ScenarioKind::all_reduce) outcome.schedule.clear();
   cluster.on_progress(nullptr);
-  if (!plan.large) check_core_goes_on(cluster, seed, problems);
+  if (!plan.large) check_connected_processes_continue(cluster, seed, problems);
 }
 
 void run_reform(const Plan& plan, Cluster& cluster, Outcome& outcome) {
-  const auto limit = plan.faults.calm_at + 20 * ReformSettings{}.timeout + quiet_time;
+  const auto limit = plan.faults.faults_end_at + 20 * ReformSettings{}.timeout + quiet_time;
   const auto report = run_reforming(cluster, plan.faults, {.seed = plan.cluster.seed}, limit, outcome.problems);
   outcome.operations_ok = report.operations_ok;
   outcome.virtual_time = report.ended_at;
@@ -270,14 +276,14 @@ Result<ScenarioKind> parse_scenario_kind(std::string_view text) {
   for (const auto kind : kinds) {
     if (text == name(kind)) return kind;
   }
-  return Status(Code::invalid, "'" + std::string(text) + "' is no scenario: all-reduce, random, wrong or reform");
+  return Status(Code::invalid, "'" + std::string(text) + "' is not a scenario; expected all-reduce, random, wrong or reform");
 }
 
 Outcome run_scenario(const ScenarioSettings& settings, uint64_t seed, std::string* trace_text) {
   const auto plan = make_plan(settings, seed);
   Trace trace(trace_text);
   Cluster cluster(plan.cluster, trace);
-  plant(plan.faults, cluster);
+  schedule_faults(plan.faults, cluster);
   Outcome outcome;
   outcome.seed = seed;
   outcome.plan = plan.faults.to_string();
@@ -285,7 +291,7 @@ Outcome run_scenario(const ScenarioSettings& settings, uint64_t seed, std::strin
   else run_program(settings, plan, cluster, outcome);
   leave_groups(cluster);
   cluster.run_until(cluster.now() + quiet_time);
-  check_given_back(cluster, outcome.problems);
+  check_nothing_held(cluster, outcome.problems);
   outcome.trace_hash = trace.hash();
   outcome.network = cluster.network().counters();
   outcome.events = cluster.events();

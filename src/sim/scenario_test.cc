@@ -1,4 +1,5 @@
-// Whole runs in virtual time: every seed is another cluster, program and set of faults. UNISONO_TEST_SEEDS asks for more seeds.
+// Whole runs in virtual time. Every seed gives another cluster, program and set of faults. UNISONO_TEST_SEEDS raises the number
+// of seeds.
 #include "sim/scenario.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +63,7 @@ TEST(Scenario, all_reduce_under_any_fault_is_right_or_names_a_rank_to_blame) {
                   seed_count(25));
 }
 
-// If messages are expensive, values are relayed: a rank that waits for another one is not late itself.
+// Expensive messages make the library relay values. A rank that itself waits for relayed values must not be blamed as late.
 TEST(Scenario, relayed_sums_are_right_or_name_a_rank_to_blame) {
   for (const auto faults : {FaultProfile::none, FaultProfile::stop, FaultProfile::kill, FaultProfile::mixed}) {
     for (const uint32_t peers : {7u, 9u}) {
@@ -79,9 +80,9 @@ TEST(Scenario, relayed_sums_are_right_or_name_a_rank_to_blame) {
   }
 }
 
-// Large runs share memory between sender and receiver and poll less often; this test covers that. 1024 peers are left to the
-// command line.
-TEST(Scenario, a_large_all_reduce_succeeds_with_the_schedules_that_are_made_for_it) {
+// In large runs, sender and receiver share memory, and processes poll less often. This test covers that. Runs with 1024 peers
+// are started from the command line only.
+TEST(Scenario, a_large_all_reduce_succeeds_with_schedules_for_large_tensors) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   constexpr uint32_t peers = 72;
 #else
@@ -98,8 +99,9 @@ TEST(Scenario, a_large_all_reduce_succeeds_with_the_schedules_that_are_made_for_
   }
 }
 
-// From the size at which memory is shared. The group that continues is so small that it would choose one-shot.
-TEST(Scenario, a_medium_all_reduce_succeeds_too) {
+// From 9 peers on, sender and receiver share memory at this size. The run ends with a check in a small group, which must not
+// use one_shot with shared memory.
+TEST(Scenario, a_medium_all_reduce_succeeds) {
   for (const uint32_t peers : {9u, 16u, 40u}) {
     expect_passed({.kind = ScenarioKind::all_reduce, .peers = peers, .faults = FaultProfile::none, .bytes = 1u << 20}, 2);
   }
@@ -111,13 +113,13 @@ TEST_P(Profiles, random_programs_are_right_or_name_a_rank_to_blame) {
   expect_passed({.kind = ScenarioKind::random, .faults = GetParam()}, seed_count(60));
 }
 
-// Without failing processes, because otherwise blame would be ambiguous.
+// In these profiles no process fails, so only the wrong process is to blame.
 TEST(Scenario, wrong_programs_name_the_ranks_that_differ_and_never_hang) {
   for (const auto faults : {FaultProfile::none, FaultProfile::light})
     expect_passed({.kind = ScenarioKind::wrong, .faults = faults}, seed_count(100));
 }
 
-TEST_P(Profiles, a_group_that_loses_members_is_re_formed_and_goes_on) {
+TEST_P(Profiles, a_group_that_loses_members_re_forms_and_continues) {
   expect_passed({.kind = ScenarioKind::reform, .faults = GetParam()}, seed_count(30));
 }
 
@@ -126,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(All, Profiles,
                                          FaultProfile::stop, FaultProfile::partition, FaultProfile::mixed),
                          [](const auto& instance) { return std::string(name(instance.param)); });
 
-TEST(Scenario, one_seed_gives_one_trace_to_the_byte) {
+TEST(Scenario, equal_seeds_give_equal_traces) {
   for (const auto kind : {ScenarioKind::all_reduce, ScenarioKind::random, ScenarioKind::reform}) {
     for (uint64_t seed = 0; seed < 5; ++seed) {
       const ScenarioSettings settings{.kind = kind, .faults = FaultProfile::mixed, .bytes = 3000};
@@ -147,12 +149,12 @@ struct Injected {
   uint64_t NetworkCounters::*count;
 };
 
-// Without it, test names would contain addresses, which differ between runs.
+// Without this function, test names would contain addresses, which differ between runs.
 void PrintTo(const Injected& injected, std::ostream* out) { *out << injected.what; }
 
 class NthCall : public testing::TestWithParam<Injected> {};
 
-TEST_P(NthCall, may_fail_in_an_all_reduce_of_four_for_every_n) {
+TEST_P(NthCall, the_nth_call_may_fail_in_an_all_reduce_of_four) {
   for (const auto schedule :
        {ScheduleKind::two_step, ScheduleKind::ring, ScheduleKind::halving_doubling, ScheduleKind::one_shot}) {
     ScenarioSettings settings{.kind = ScenarioKind::all_reduce,
@@ -162,8 +164,8 @@ TEST_P(NthCall, may_fail_in_an_all_reduce_of_four_for_every_n) {
                               .order = Order::any,
                               .schedule = schedule,
                               .slice_bytes = 256};
-    const uint64_t seed =
-        GetParam().count == &NetworkCounters::credits ? 2 : 1;  // odd: the links have slots, so no credit is requested
+    // odd seeds give the links slots, and then no credit is requested
+    const uint64_t seed = GetParam().count == &NetworkCounters::credits ? 2 : 1;
     uint64_t n = 1;
     for (;; ++n) {
       settings.*GetParam().setting = n;

@@ -1,4 +1,4 @@
-// Seeds that once failed: each line of tests/seeds/*.txt holds arguments of `unisono simulate`.
+// Runs seeds that once failed: each line of tests/seeds/*.txt holds arguments of `unisono simulate`.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -13,7 +13,7 @@ std::filesystem::path seeds_folder() {
   return std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "tests" / "seeds";
 }
 
-TEST(Seeds, that_once_failed_pass) {
+TEST(Seeds, seeds_that_once_failed_pass) {
   size_t lines = 0;
   for (const auto& entry : std::filesystem::directory_iterator(seeds_folder())) {
     if (entry.path().extension() != ".txt") continue;
@@ -33,7 +33,7 @@ TEST(Seeds, that_once_failed_pass) {
   EXPECT_GT(lines, 0u) << "no seeds in " << seeds_folder();
 }
 
-TEST(Seeds, are_written_as_they_are_read) {
+TEST(Seeds, lines_are_written_as_they_are_read) {
   for (const auto* text :
        {"all-reduce --faults mixed --seeds 5", "random --peers 3 --faults none --seeds 0-9",
         "all-reduce --peers 64 --faults kill --bytes 4096 --dtype bf16 --op avg --order strict --schedule two_step --slice 512 "
@@ -46,7 +46,7 @@ TEST(Seeds, are_written_as_they_are_read) {
   }
 }
 
-TEST(Seeds, wrong_lines_are_refused_by_name) {
+TEST(Seeds, errors_of_wrong_lines_name_the_wrong_word) {
   for (const auto& [text, says] : {std::pair("all-reduce --peers", "--peers"), std::pair("everything --seeds 1", "everything"),
                                    std::pair("random --seeds 5-2", "5-2"), std::pair("random --speed 1", "--speed"),
                                    std::pair("random --faults some", "some"), std::pair("random --peers -1", "-1")}) {

@@ -5,13 +5,15 @@
 #include <sstream>
 #include <vector>
 
+#include "base/concat.h"
+
 namespace unisono::sim {
 namespace {
 
 constexpr uint64_t peers_max = 8192;
 
 Status wrong(std::string_view word, std::string_view value) {
-  return {Code::invalid, "'" + std::string(value) + "' does not fit " + std::string(word)};
+  return {Code::invalid, "'" + std::string(value) + "' is not a valid value of " + std::string(word)};
 }
 
 Result<uint64_t> number(std::string_view word, std::string_view text, uint64_t most) {
@@ -21,7 +23,7 @@ Result<uint64_t> number(std::string_view word, std::string_view text, uint64_t m
   return value;
 }
 
-// Finds the enumerator by its name.
+// Returns the enumerator with the given name.
 template <typename E>
 Result<E> named(std::string_view word, std::string_view text, int count) {
   for (int i = 0; i < count; ++i) {
@@ -71,7 +73,7 @@ Status apply(SettingsLine& line, const std::string& word, const std::string& val
   if (word == "--fail-receive") return put_number(s.fail_receive, word, value, UINT64_MAX);
   if (word == "--fail-credit") return put_number(s.fail_credit, word, value, UINT64_MAX);
   if (word == "--fail-acquire") return put_number(s.fail_acquire, word, value, UINT64_MAX);
-  return {Code::invalid, "there is no option '" + word + "'"};
+  return {Code::invalid, "unknown option '" + word + "'"};
 }
 
 }  // namespace
@@ -110,8 +112,8 @@ std::string to_text(const SettingsLine& line) {
   add("--fail-receive", s.fail_receive, 0u, plain);
   add("--fail-credit", s.fail_credit, 0u, plain);
   add("--fail-acquire", s.fail_acquire, 0u, plain);
-  text += " --seeds " + std::to_string(line.seeds.first);
-  return line.seeds.last == line.seeds.first ? text : text + "-" + std::to_string(line.seeds.last);
+  text += concat(" --seeds ", line.seeds.first);
+  return line.seeds.last == line.seeds.first ? text : concat(text, "-", line.seeds.last);
 }
 
 Result<SettingsLine> parse_settings(std::string_view text) {

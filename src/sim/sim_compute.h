@@ -1,5 +1,6 @@
-// Arithmetic that runs immediately and is charged in virtual time: not at all, to the process (which does nothing else
-// meanwhile), or to a worker that reports later.
+// Executes arithmetic at once and charges virtual time for it. In mode `free`, the arithmetic takes no time. In mode `busy`, it
+// takes time of the process, which does nothing else meanwhile. In mode `deferred`, it takes time of a worker, which reports
+// the end later.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +42,7 @@ class SimCompute final : public Compute {
   }
 
   void slow_down(double factor) { slowness_ = factor; }
-  // Until then the process computes and does not poll.
+  // Returns the time until which the process computes and does not poll.
   Nanos busy_until() const { return settings_.mode == ComputeMode::busy ? free_at_ : 0; }
 
  private:

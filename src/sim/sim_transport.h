@@ -1,8 +1,9 @@
-// One virtual process's transport: its view of the Network, through which it reaches all peers.
+// The transport of one virtual process. Through it, the process uses the Network and reaches all of its peers.
 #pragma once
 
 #include <string>
 
+#include "base/concat.h"
 #include "sim/network.h"
 #include "transports/transport.h"
 
@@ -24,17 +25,15 @@ class SimTransport final : public Transport {
     return network_.send(self_, peer, header, payload, id);
   }
   void release(const View& view) override { network_.release(self_, view); }
-  void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override {
-    network_.cancel(self_, match, mask, group, operation);
-  }
+  void cancel(const Cancellation& what) override { network_.cancel(self_, what); }
   bool poll(Nanos, Sink& sink) override { return network_.poll(self_, sink); }
-  Nanos next_deadline() const override { return never; }  // arrivals are events of the network, and these cause polls
+  Nanos next_deadline() const override { return never; }  // arrivals are events of the network, which cause polls
   void close(PeerIndex peer) override { network_.close(self_, peer); }
   int wait_handle() const override { return -1; }
   bool arm() override { return !network_.has_events(self_); }
   void disarm() override {}
   TransportCounters counters() const override { return network_.counters_of(self_); }
-  std::string describe(PeerIndex peer) const override { return "sim " + std::to_string(self_) + " -> " + std::to_string(peer); }
+  std::string describe(PeerIndex peer) const override { return concat("sim ", self_, " -> ", peer); }
 
  private:
   Network& network_;

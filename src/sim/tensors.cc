@@ -15,7 +15,7 @@ namespace {
 constexpr std::byte guard_byte{0xA7};
 constexpr size_t batch = 512;
 
-// Eight values per random word, as a large run makes hundreds of millions of them.
+// A large run makes hundreds of millions of values, so one random word gives eight of them.
 int small_number(uint64_t seed, size_t i) { return static_cast<int>(mix64(seed ^ (i / 8)) >> (i % 8 * 8) & 15) - 8; }
 
 double product_number(uint64_t seed, size_t i) {
@@ -51,7 +51,7 @@ double number(const Fill& fill, size_t i) {
   return 0;
 }
 
-// Eight values from one word are made together if the group is complete.
+// Where possible, makes the eight values of one random word together.
 template <typename T>
 void fill_small(uint64_t seed, size_t first, size_t count, T* values) {
   size_t k = 0;

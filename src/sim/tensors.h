@@ -1,4 +1,5 @@
-// Memory of simulated calls: values that follow from a seed, between guards that reveal writes beyond the buffer.
+// The memory of simulated calls. The values in it depend only on a seed. Guard bytes around each buffer reveal writes beyond
+// its ends.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +12,25 @@
 
 namespace unisono::sim {
 
-// exact: small whole numbers, whose sums are exact in any order. rough: any magnitude. special: with NaN, infinities, zeros of
-// both signs and subnormals. Integers are random bits in all three.
+// Says which floating-point values are made. exact: small whole numbers, whose sum is exact in any order. rough: values of any
+// magnitude. special: values that include NaN, infinities, zeros of both signs and subnormals. Integers are random bits in each
+// case.
 enum class Values : uint8_t { exact, rough, special };
 
 struct Fill {
   DType dtype = DType::f32;
   Values values = Values::exact;
-  bool product = false;  // exact: small enough for products
-  uint64_t seed = 0;     // of this tensor
+  bool product = false;  // the magnitude of all values is near 1, so that products of many values stay in range
+  uint64_t seed = 0;     // seed of this tensor
 };
 
-// Elements first … first + count of the tensor described by `fill`; `data` may have any alignment.
+// Writes elements [first, first + count) of the tensor that `fill` describes. `data` may have any alignment.
 void fill_values(const Fill& fill, size_t first, size_t count, std::byte* data);
 
-// One element as a number, for messages and for sums in double.
+// Returns one element as a number, for error messages and for sums in double.
 double as_double(DType dtype, const std::byte* element);
 
-// Exactly `bytes` bytes of memory, `shift` bytes off alignment, with guards on both sides.
+// A buffer of exactly `bytes` bytes, misaligned by `shift` bytes, with guard bytes on both sides.
 class GuardedBuffer {
  public:
   GuardedBuffer() = default;

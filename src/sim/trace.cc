@@ -1,5 +1,7 @@
 #include "sim/trace.h"
 
+#include "base/concat.h"
+
 namespace unisono::sim {
 namespace {
 
@@ -30,7 +32,7 @@ void Trace::write_frame(Nanos at, const char* what, PeerIndex from, PeerIndex to
 }
 
 void Trace::write_event(Nanos at, const char* what, PeerIndex from, PeerIndex to) {
-  *text_ += std::to_string(at) + " " + what + " " + rank_text(from) + " " + rank_text(to) + "\n";
+  *text_ += concat(at, " ", what, " ", rank_text(from), " ", rank_text(to), "\n");
 }
 
 }  // namespace unisono::sim

@@ -1,7 +1,9 @@
-// Trace of all frames on the virtual wires, as a hash and optionally as text: equal seeds of equal programs give equal traces.
+// A trace of all frames on the virtual links. It is kept as a hash, and optionally also as text. Runs with the same seed and
+// the same program have equal traces.
 //
-// A line holds: time in ns, event, from, to, frame kind, operation, chunk, slice, payload bytes, checksum of header and
-// payload. Lines without a frame (a cut link, a stopped process) end after `to`.
+// Each line of the text has these fields: time in ns, event, from, to, frame kind, operation, chunk, slice, payload bytes,
+// checksum of the header, and checksum of the payload. Some events have no frame, such as a cut link; their lines end after
+// `to`.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +19,7 @@ namespace unisono::sim {
 
 class Trace {
  public:
-  // text: null: hash only. Not owned.
+  // `text` is not owned. If it is null, only the hash is computed.
   explicit Trace(std::string* text = nullptr) : text_(text) {}
 
   void frame(Nanos at, const char* what, PeerIndex from, PeerIndex to, const FrameHeader& header, uint32_t payload_checksum) {

@@ -1,5 +1,4 @@
-// For tests: threads of this process that form a group over shared memory, one rank each. A test that uses this links the whole
-// library.
+// For tests: threads of this process that form a group over shared memory, one rank each. The test must link the whole library.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +20,8 @@ inline void member(const Options& options, const std::function<void(Group&)>& bo
 }
 }  // namespace detail
 
-// newcomer: body of one more thread, which joins when the others re-form the group; null: there is none.
+// Runs `body` on `world` threads, one rank per thread. newcomer: runs on one more thread, which joins when the others re-form
+// the group; null: no such thread.
 inline void in_group(uint32_t world, const std::function<void(Group&)>& body, const Options& common = {},
                      const std::function<void(Group&)>& newcomer = {}) {
   const TemporaryFolder folder;

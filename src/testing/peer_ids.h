@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/concat.h"
 #include "base/random.h"
 #include "rendezvous/roster.h"
 
@@ -17,9 +18,9 @@ inline MemberRecord member(uint32_t rank, uint64_t life = 1) {
   MemberRecord record;
   record.id = {rank + 1, life};
   record.rank = rank;
-  record.host = "h" + std::to_string(rank);
+  record.host = concat("h", rank);
   record.pid = static_cast<int32_t>(100 + rank);
-  record.endpoints = {"tcp://10.0.0." + std::to_string(rank) + ":1"};
+  record.endpoints = {concat("tcp://10.0.0.", rank, ":1")};
   return record;
 }
 

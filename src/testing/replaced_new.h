@@ -1,5 +1,5 @@
-// For tests: replaces operator new and delete of the whole program by two functions. The including file defines both in
-// namespace unisono::replaced_new. Include this in exactly one file of a program.
+// For tests: replaces operator new and delete in the whole program. The file that includes this defines the two functions
+// below, in namespace unisono::replaced_new. Include it in exactly one file of a program.
 #pragma once
 
 #include <cstddef>

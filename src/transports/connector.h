@@ -1,8 +1,9 @@
-// How a transport that crosses process borders makes its links. tcp, shm and udp implement it beside Transport.
+// How links between processes are made. The tcp, shm and udp transports implement this interface in addition to Transport.
 //
-// Links are made between processes that already know each other's PeerId, endpoints and job key (from the rendezvous or a
-// roster). For each pair one side dials and the other waits. Transport::poll drives everything. With an InboundRegistry a
-// transport accepts processes of the job that nobody added; then both sides of a pair may dial.
+// The two processes of a link know each other's PeerId, endpoints and job key. They know them from the rendezvous or from a
+// roster (the list of an elastic run's peers). One process dials, and the other waits for it. Transport::poll does all the
+// work. A transport with an InboundRegistry also accepts processes of the job that nobody added. In that case both processes of
+// a pair may dial.
 #pragma once
 
 #include <array>
@@ -16,48 +17,56 @@
 
 namespace unisono {
 
-// A random key, made by the rendezvous and known to members only. A connection that does not show it belongs to an
-// unauthenticated peer.
+// A random key that the rendezvous makes and that only members of the job know. A peer that does not present this key is
+// unauthenticated.
 using JobKey = std::array<std::byte, 16>;
 
 enum class LinkState : uint8_t { unknown, connecting, up, lost };
 
 struct LinkRequest {
   PeerIndex peer = 0;
-  PeerId id;          // of the other process; PeerId{} with an InboundRegistry: whichever process listens there
-  std::string label;  // "rank 3 (host b, pid 42)", for messages
-  std::vector<std::string> endpoints;  // the other side's endpoints(), best first
-  bool dial = false;                   // this side connects; otherwise it waits to be connected to
-  Nanos deadline = 0;                  // absolute; after it Sink::lost names every endpoint tried and its error
-  // If true, a dial ends as soon as every endpoint has refused it: nobody listens there, or another process does. Then
-  // Sink::lost says peer_lost (the process is gone). It says unavailable for a peer that does not answer in time or accepts
-  // nobody.
+  // The id of the other process. PeerId{} stands for whichever process listens at the endpoints; this needs an InboundRegistry.
+  PeerId id;
+  std::string label;                   // describes the peer in messages: "rank 3 (host b, pid 42)"
+  std::vector<std::string> endpoints;  // endpoints() of the other process, best first
+  bool dial = false;                   // true: this process connects; false: it waits for the other process to connect
+  // The link must be up by this time (absolute). Otherwise Sink::lost reports every endpoint that was tried, and its error.
+  Nanos deadline = 0;
+  // If true, the dial ends as soon as every endpoint has refused it. An endpoint refuses if nobody listens there, or if another
+  // process listens there. Sink::lost then gets the code peer_lost, because the process is gone. If the peer does not answer in
+  // time, or does not accept the connection, the code is unavailable.
   bool fail_if_refused = false;
 };
 
-// Numbers inbound connections: processes that show the key of the job and that nobody added. Transport::poll calls it, and it
-// must not call the transport.
+// Decides whether to accept an inbound connection from a process that nobody added. The process has already presented the job's
+// key. Transport::poll calls the registry; the registry must not call the transport.
 class InboundRegistry {
  public:
   virtual ~InboundRegistry() = default;
-  // The process inbound.id, to which there is no link, connects. Return true to accept it, with inbound.peer (a free index) and
-  // inbound.label filled in; Sink::credit tells when the link is up. Return false to refuse it (busy).
+  // Called when the process inbound.id connects and has no link yet. To accept it, set inbound.peer (a free index) and
+  // inbound.label, and return true. Sink::credit later reports that the link is up. To refuse it (busy), return false.
   virtual bool admit(LinkRequest& inbound) = 0;
-  // `id` is the process that answered the dial of `peer`, which had no id. If goes_on is false, the answer came from this
-  // process itself or from one that already has a link: the dial is over, the index is free again, and no `lost` follows.
+  // Called when `peer` was dialled by a request without an id, and the process `id` has answered. If goes_on is false, the dial
+  // is over, because the answer came from this process itself or from a process that already has a link. The index `peer` is
+  // then free again, and no `lost` follows.
   virtual void answered(PeerIndex peer, const PeerId& id, bool goes_on) = 0;
 };
 
 class Connector {
  public:
   virtual ~Connector() = default;
-  // Addresses at which this process can be reached: "tcp://192.168.1.7:45001", "tcp://[::1]:45001", "shm://<host>/<name>".
+  // Returns the addresses at which this process can be reached: "tcp://192.168.1.7:45001", "tcp://[::1]:45001",
+  // "shm://<host>/<name>".
   virtual std::vector<std::string> endpoints() const = 0;
-  // The key that dialled and accepted links must show. Until it is set, incoming connections wait; their number is bounded.
+  // Sets the job's key. The other process of every link must present this key. Before this call, incoming connections wait, and
+  // only a limited number of them can.
   virtual void set_job(const JobKey& key) = 0;
-  // Starts making a link. The same index may be used again after close() or lost.
+  // Starts making a link. The index request.peer may be used again after close() or lost.
   virtual Status add_peer(const LinkRequest& request) = 0;
   virtual LinkState state(PeerIndex peer) const = 0;
+  // Call this when no further process will connect to this one. The transport closes what only listening needs: descriptors and
+  // ports. Later links can still be made, but this process must dial them.
+  virtual void stop_listening() = 0;
 };
 
 }  // namespace unisono

@@ -1,7 +1,8 @@
-// The seam for lossy operations, beside Transport: paced and authenticated streams of datagrams to the ranks of a group. Each
-// range is sent once, and again only where the receiver asks. Implemented by the UDP transport and by the simulator.
+// The interface for lossy operations, which exists beside Transport. It sends paced and authenticated streams of datagrams to
+// the ranks of a group. A stream consists of ranges of data, each of which fits into one datagram. Each range is sent once, and
+// it is sent again only if the receiver requests it. The UDP transport and the simulator implement this interface.
 //
-// All calls come from the thread that calls Transport::poll; upcalls come from poll only.
+// All calls must come from the thread that calls Transport::poll. Only poll makes upcalls.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +20,22 @@ namespace unisono {
 class DatagramSink {
  public:
   virtual ~DatagramSink() = default;
-  // An authentic `data` or `end` datagram of the group's current epoch; the payload is valid during the call. The sink returns
-  // none, or why it dropped the datagram (op_old, op_ahead, place, size, duplicate, late); the service counts the reason.
+  // Delivers a datagram of the type `data` or `end` that is authentic and belongs to the group's current epoch. The payload is
+  // valid during the call. If the sink drops the datagram, it returns why: op_old, op_ahead, place, size, duplicate or late.
+  // Otherwise it returns `none`. The service counts these faults.
   virtual DatagramFault datagram(uint32_t group, Rank from, const DatagramHeader& header, std::span<const std::byte> payload,
                                  Nanos now) = 0;
-  // The kernel has taken every range of the stream and its first `end`.
+  // Reports that the kernel has taken every range of the stream and the stream's first `end` datagram.
   virtual void stream_sent(uint32_t group, Rank to, StreamName stream) = 0;
 };
 
-// Counters per peer since the group was opened. own_drops counts the drops of this process's socket, so it covers all its peers
-// together.
+// Counters of one peer. They start when the group is opened. The exception is own_drops: this is not a counter of the peer, but
+// counts the datagrams that this process's own socket dropped.
 struct DatagramCounters {
   uint64_t sent = 0, received = 0, repaired = 0;
   uint64_t own_drops = 0;
-  uint64_t firewalled = 0, refused = 0;  // EPERM and ECONNREFUSED for sent datagrams
+  // firewalled: a firewall refused the datagram (EPERM); refused: the peer's host refused it (ECONNREFUSED)
+  uint64_t firewalled = 0, refused = 0;
   uint64_t dropped[datagram_fault_count] = {};
 };
 
@@ -40,27 +43,32 @@ class DatagramService {
  public:
   virtual ~DatagramService() = default;
 
-  // Opens a group. peers: by rank; the entry of group.self is not used. The links to all must be up. Datagrams of this epoch
-  // that arrive before this call are dropped.
+  // Opens a group. `peers` is indexed by rank; the entry of this process's own rank is not used. The links to all other ranks
+  // must be up. If datagrams of this epoch arrive before this call, they are dropped.
   virtual Status open_group(uint32_t group, const DatagramGroup& what, std::span<const PeerIndex> peers,
                             DatagramSink& sink) = 0;
   virtual void close_group(uint32_t group) = 0;
-  // UDP payload of the largest datagram that is known to reach all these peers.
+  // Returns the largest UDP payload of a datagram that is known to reach all these peers, in bytes.
   virtual uint32_t datagram_bytes(std::span<const PeerIndex> peers) const = 0;
-  // True if no longer datagrams are being tried on the way to any of them: datagram_bytes does not grow any more.
+  // Returns true if the transport has finished probing the paths to these peers. Then datagram_bytes() no longer grows.
   virtual bool datagram_bytes_known(std::span<const PeerIndex> peers) const = 0;
+  // Begins to measure the rate of the path to this peer, unless that was done before. Call this if data will follow soon. Data
+  // that has to wait makes the transport measure the rate, too, but it waits meanwhile.
+  virtual void measure_rate(PeerIndex peer) = 0;
 
-  // Streams to one peer are sent in the order in which they are given. Peers take turns, as the pacer decides.
+  // Queues a stream. Streams to one peer are sent in the order of these calls. The pacer decides how the peers take turns.
   virtual void send_stream(uint32_t group, const OutStream& stream) = 0;
-  // The bytes of the stream are not touched afterwards, and repair requests for it are ignored.
+  // Drops a stream. After this call the stream's bytes are not read any more, and repair requests for it are ignored.
   virtual void drop_stream(uint32_t group, Rank to, StreamName stream) = 0;
-  // Asks for ranges again. The bitmap is as in wire/datagram.h; empty: all has arrived.
-  virtual void ask(uint32_t group, Rank from, StreamName stream, uint16_t slice, uint32_t first,
-                   std::span<const std::byte> bitmap) = 0;
-  // True while the sender holds this stream and the receiver has not confirmed all of it.
-  virtual bool stream_wanted(uint32_t group, Rank to, StreamName stream) const = 0;
+  // Asks the sender to repeat ranges of a stream. The bitmap says which ranges of the slice are missing; wire/datagram.h
+  // defines it. An empty bitmap tells the sender that the whole stream has arrived.
+  virtual void request_repair(uint32_t group, Rank from, StreamName stream, uint16_t slice, uint32_t first,
+                              std::span<const std::byte> bitmap) = 0;
+  // Returns true if this process still holds the stream, and the receiver has not yet confirmed that all of it has arrived.
+  virtual bool stream_unconfirmed(uint32_t group, Rank to, StreamName stream) const = 0;
 
-  // srtt + 4 rttvar of the link; 50 ms before the first measurement.
+  // Returns how long an answer from the rank may take: srtt + 4 rttvar of the link. Before the first measurement the result is
+  // 50 ms.
   virtual Nanos answer_time(uint32_t group, Rank rank) const = 0;
   virtual DatagramCounters datagram_counters(uint32_t group, Rank rank) const = 0;
 };

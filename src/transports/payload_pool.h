@@ -1,9 +1,10 @@
-// Reused memory for payloads that a transport keeps for a while: zero-copy views for the sink, and copies of what a sender
-// gave.
+// Memory for payloads that is used again and again. Blocks of the pool hold the zero-copy views that the sink gets, and copies
+// of payloads that a sender cannot keep.
 //
-// Blocks have power-of-two sizes. Used blocks are kept up to a limit. A handle names a block and is never 0. The bytes that one
-// owner (a peer) holds are limited, so that views kept from one peer cannot starve the others. Not thread-safe. The destructor
-// frees blocks that are still out.
+// The size of a block is a power of two. Returned blocks are kept for reuse, up to a limit. A handle identifies a block and is
+// never 0. Every block has an owner (a peer), and each owner may hold only a limited number of bytes. Therefore the views of
+// one peer cannot starve the other peers. The class is not thread-safe. The destructor also frees blocks that have not been
+// returned.
 #pragma once
 
 #include <array>
@@ -15,16 +16,17 @@
 namespace unisono {
 
 struct PayloadPoolLimits {
-  // Four frames of the largest size. When an owner holds this much, take() refuses. The transport then stops reading from that
-  // peer until something is released, and the network's flow control holds the peer back.
+  // Limits the bytes of one owner: to four frames of the largest size. When an owner holds this much, take() refuses. The
+  // transport then stops reading from that peer until a view is released, and the network's flow control makes the peer wait.
   size_t owner_bytes_max = 64u << 20;
-  // Free blocks beyond it go back to the operating system.
+  // Limits the bytes of the free blocks that are kept for reuse. Free blocks beyond this limit are given back to the operating
+  // system.
   size_t kept_bytes_max = 64u << 20;
 };
 
 class PayloadPool {
  public:
-  // Owner for blocks that are limited elsewhere (copies in a bounded send queue).
+  // The owner of blocks that need no limit. An example are copies in a send queue whose length is already limited.
   static constexpr uint32_t no_owner = UINT32_MAX;
 
   struct Block {
@@ -37,11 +39,11 @@ class PayloadPool {
   PayloadPool(const PayloadPool&) = delete;
   PayloadPool& operator=(const PayloadPool&) = delete;
 
-  // At least `bytes` of memory, 64-byte aligned. Empty if the owner holds too much already, or if the system has no more. An
-  // owner that holds nothing is never refused because of its limit.
+  // Returns a block of at least `bytes`, aligned to 64 bytes. Returns an empty block if the system has no memory, or if the
+  // owner would exceed its limit. But an owner that holds nothing always gets one block, even if this block exceeds the limit.
   Block take(uint32_t owner, size_t bytes);
   bool may_take(uint32_t owner, size_t bytes) const;
-  // Returns a block. Handles that are unknown or already returned are ignored.
+  // Takes a block back. Handles that are unknown or already returned are ignored.
   void give(uint64_t handle);
 
   size_t held_bytes(uint32_t owner) const { return owner < held_.size() ? held_[owner] : 0; }
@@ -65,10 +67,10 @@ class PayloadPool {
   uint32_t fresh_record(size_t size_class);
 
   PayloadPoolLimits limits_;
-  std::vector<Record> records_;                          // handle - 1 is the index
-  std::array<std::vector<uint32_t>, class_count> free_;  // records with memory, by class
-  std::vector<uint32_t> empty_;                          // records without memory
-  std::vector<size_t> held_;                             // by owner
+  std::vector<Record> records_;                          // The block with the handle h is records_[h - 1].
+  std::array<std::vector<uint32_t>, class_count> free_;  // for each size class: the indices of free records that have memory
+  std::vector<uint32_t> empty_;                          // indices of records without memory
+  std::vector<size_t> held_;                             // how many bytes each owner holds
   size_t kept_bytes_ = 0;
   size_t blocks_out_ = 0;
 };

@@ -1,17 +1,19 @@
-// The seam below the engine: moves frames between peers. It knows no tensor, never blocks and never reads the clock.
+// The interface below the engine: a transport moves frames between peers. It knows nothing about tensors, never blocks, and
+// never reads the clock.
 //
-// One Transport serves several peers; exactly one Transport (its route) serves each peer of a process. All calls come from one
-// thread at a time. Frames to one peer may arrive in any order, because a link may have several streams. Each frame arrives
-// exactly once or, after `lost`, not at all. acquire, commit, send, credit, release and cancel make no upcall: all upcalls come
-// from poll().
+// One Transport serves several peers. In each process, every peer belongs to exactly one Transport (its route). Only one thread
+// at a time may call a Transport. Only poll() makes upcalls. Each frame arrives exactly once, unless the link is lost before it
+// arrives. Frames to one peer may arrive in any order, because a link may have several streams.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "base/clock.h"
+#include "unisono/event.h"
 #include "unisono/status.h"
 #include "wire/frame.h"
 #include "wire/peer_id.h"
@@ -20,7 +22,7 @@ namespace unisono {
 
 class DatagramService;
 
-// Transport memory into which a sender writes a payload. data is null if no slot is free now.
+// Memory of the transport, into which a sender writes a payload. data is null if no slot is free now.
 struct Slot {
   std::byte* data = nullptr;
   size_t capacity = 0;
@@ -28,46 +30,63 @@ struct Slot {
   explicit operator bool() const { return data != nullptr; }
 };
 
-// A received payload. If it is a zero-copy view (handle not 0), the memory belongs to the transport until release(view).
+// A received payload. If it is a zero-copy view (its handle is not 0), the memory belongs to the transport, and may be read
+// until release(view).
 struct View {
   const std::byte* data = nullptr;
   size_t bytes = 0;
   uint64_t handle = 0;
 };
 
-// Receives the events of a transport. Only Transport::poll calls it. An upcall may call send, commit, acquire, release and
-// credit of any transport, but not poll.
+// What Transport::cancel takes back: pending sends, and the receive buffers for frames of one operation.
+struct Cancellation {
+  uint64_t match = 0, mask = 0;  // the sends with (id & mask) == match
+  uint32_t group = 0;
+  uint64_t operation = 0;
+  // If set, only the receive buffers for frames from this peer. Messages of two senders may have equal operation numbers.
+  std::optional<PeerIndex> from{};
+
+  bool concerns_send(uint64_t id) const { return (id & mask) == match; }
+  bool concerns_frames_from(PeerIndex peer) const { return !from || *from == peer; }
+};
+
+// Receives the events of a transport. Only Transport::poll calls it. During an upcall, the sink may call send, commit, acquire,
+// release and credit of any transport, but not poll.
 class Sink {
  public:
   virtual ~Sink() = default;
-  // Returns the receive buffer for the payload of this frame: header.payload_bytes writable bytes that stay valid until
-  // received, Transport::cancel or lost. Returns null to get a zero-copy view instead. The transport asks at most once per
-  // frame, and only for payloads that have not landed anywhere yet. A transport that already holds the whole payload in memory
-  // that it can lend need not ask.
-  virtual std::byte* place(PeerIndex from, const FrameHeader& header) = 0;
-  // A whole frame. It passed check_frame, and the payload checksum if it has one; header_checksum may be 0 where memory carried
-  // the header. view.data is what place gave (handle 0), or a zero-copy view (handle not 0: the sink must release it, now or
-  // later), or empty.
+  // Returns the buffer into which this frame's payload is to be written. Returns null to get the payload as a zero-copy view
+  // instead. The buffer has header.payload_bytes bytes, and stays valid until received, Transport::cancel or lost. The
+  // transport asks at most once per frame. It need not ask if the whole payload is already in memory that it can lend as a
+  // view.
+  virtual std::byte* receive_buffer(PeerIndex from, const FrameHeader& header) = 0;
+  // Delivers a whole frame. The frame has passed check_frame and, if it has a payload checksum, the check of this checksum. If
+  // the header came through shared memory, header_checksum may be 0. `view` is empty, or is the buffer from receive_buffer()
+  // (handle 0), or is a zero-copy view (handle not 0). The sink must release a zero-copy view, now or later.
   virtual void received(PeerIndex from, const FrameHeader& header, const View& view) = 0;
-  // True if the sink wants to work on what it has before more comes: the transport may end its poll() and keeps the rest.
+  // Returns true if the sink wants no more frames for now. In that case poll() may return, and a later poll() delivers the
+  // frames that are left.
   virtual bool has_enough() const { return false; }
-  // The transport no longer needs the payload of send(…, id).
+  // Reports that the transport no longer needs the payload that was passed to send(…, id).
   virtual void sent(uint64_t id) = 0;
-  // The link is gone: nothing more will come from or go to this peer. Pending sends to it are reported by sent() before this
-  // call. It is called once per peer, never with the code ok, and not after close().
+  // Reports that the link is gone: nothing more will come from or go to this peer. Before this call, sent() reports all pending
+  // sends to the peer. lost() is called once per peer, never with the code ok, and not after close().
   virtual void lost(PeerIndex peer, const Status& why) = 0;
-  // credit(peer) had been 0 and now is not.
+  // Reports that credit(peer) was 0 and is now positive.
   virtual void credit(PeerIndex peer) = 0;
+  // Reports an event of the link that no operation returns. The text calls the peer "it".
+  virtual void noticed(PeerIndex /*peer*/, EventKind /*kind*/, const std::string& /*text*/) {}
 };
 
 struct TransportCounters {
   uint64_t sent_frames = 0, sent_bytes = 0;          // headers included
   uint64_t received_frames = 0, received_bytes = 0;  // headers included
-  uint64_t refused_frames[frame_fault_count] = {};   // by FrameFault
-  uint64_t refused_connections = 0;                  // unauthenticated peers: other jobs, scanners, other protocols
+  uint64_t refused_frames[frame_fault_count] = {};   // indexed by FrameFault
+  // connections that were refused because the peer is unauthenticated: other jobs, scanners, other protocols
+  uint64_t refused_connections = 0;
 };
 
-// The result of Transport::next().
+// The result of Transport::next(): no frame is there, the expected frame is there, or another frame is there.
 enum class Next : uint8_t { none, expected, other };
 
 class Transport {
@@ -76,31 +95,33 @@ class Transport {
 
   virtual const char* name() const = 0;
 
-  // How many frames may be sent to the peer now; 0 after it is lost. After a 0, Sink::credit tells when there is credit again.
+  // Returns how many frames may be sent to the peer now; 0 if the peer is lost. If credit() has returned 0, the upcall
+  // Sink::credit reports when there is credit again.
   virtual size_t credit(PeerIndex peer) = 0;
-  // The largest payload that can be written into a slot and then reaches the peer without another copy. 0: the transport has no
-  // slots; use send().
+  // Returns the size of the largest payload that fits into a slot. A payload in a slot reaches the peer without being copied
+  // again. If the result is 0, the transport has no slots; use send().
   virtual size_t slot_bytes() const = 0;
-  // Transport memory for one payload of up to `bytes`, to be committed to all of `peers`. `result` marks payloads that end a
-  // chunk: their receiver needs nothing else before using them. Some slots are reserved for them, so that contributions can
-  // never block results. Null when no slot is free; Sink::credit follows. A transport without slots always returns null.
+  // Returns a slot for one payload of up to `bytes`, which will be committed to all of `peers`. `result` is true if the payload
+  // completes a chunk, so that its receiver can use the chunk at once. Some slots are reserved for results, so contributions
+  // can never block results. If no slot is free, returns a null slot, and Sink::credit follows when one is free. A transport
+  // without slots always returns a null slot.
   virtual Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) = 0;
-  // Sends the slot to the peers that were given to acquire; header.payload_bytes says how many bytes of it. Seals the header.
+  // Sends the first header.payload_bytes bytes of the slot to the peers that were passed to acquire(). Seals the header.
   virtual void commit(const Slot& slot, const FrameHeader& header) = 0;
-  // Returns a slot that will not be committed.
+  // Gives back a slot that will not be committed.
   virtual void abandon(const Slot& slot) = 0;
-  // Sends one frame. The payload must stay valid until Sink::sent(id), which poll() delivers. Returns true if the payload is
-  // already not needed any more; then sent(id) is not called. Requires credit(peer) > 0, except for frames without payload and
-  // for the reason of a failed operation: these are always accepted. Seals the header. For a lost peer it returns true and
-  // sends nothing.
+  // Sends one frame, and seals its header. Call this only if credit(peer) > 0. Two kinds of frames need no credit: frames
+  // without payload, and the frame that tells why an operation failed. Returns true if the transport no longer needs the
+  // payload. Otherwise the payload must stay valid until poll() calls Sink::sent(id). If the peer is lost, send() sends nothing
+  // and returns true.
   virtual bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) = 0;
-  // Returns a zero-copy view.
+  // Gives a zero-copy view back to the transport.
   virtual void release(const View& view) = 0;
-  // looks_ahead(), next() and take_next() are for callers that exchange short frames and wait for them, without slots, views
-  // and upcalls. looks_ahead() is true if looking at the next frame costs next to nothing, as in shared memory. Elsewhere
-  // next() never finds the expected frame.
+  // looks_ahead(), next() and take_next() are for callers that exchange short frames and wait for them. These functions use no
+  // slots, views or upcalls. looks_ahead() returns true if next() costs almost nothing, as in shared memory. If looks_ahead()
+  // returns false, next() never returns `expected`.
   virtual bool looks_ahead() const { return false; }
-  // Copies a payload and sends it to all of `peers`. Returns false and sends nothing where acquire() gives null.
+  // Copies a payload, and sends the copy to all of `peers`. If acquire() returns a null slot, sends nothing and returns false.
   virtual bool send_copies(std::span<const PeerIndex> peers, const FrameHeader& header, const std::byte* payload) {
     if (header.payload_bytes == 0) {
       for (const auto peer : peers) send(peer, header, {}, 0);
@@ -112,44 +133,49 @@ class Transport {
     commit(slot, header);
     return true;
   }
-  // Shows the next frame from the peer without taking it. `expected`: the frame equals `expected` in all but magic and
-  // checksums, is whole, and its payload can be read. `other`: poll() must handle the frame. take_next() takes the frames that
-  // were expected; their payloads must not be read after that. poll() must not be called between the two.
+  // Looks at the next frame from the peer, and leaves it there. Sets `payload` only if it returns `expected`.
+  // - expected: the frame is whole, its payload can be read, and its header equals `expected` except for magic and checksums
+  // - other: the frame is another one, which poll() must handle
+  // take_next() takes the expected frames; after it their payloads must not be read any more. Do not call poll() between next()
+  // and take_next().
   virtual Next next(PeerIndex /*from*/, const FrameHeader& /*expected*/, const std::byte*& /*payload*/) { return Next::none; }
   virtual void take_next(std::span<const PeerIndex> /*from*/) {}
-  // After this call the transport does not touch the memory of pending sends with these ids (id & mask == match), nor receive
-  // buffers for frames of this group and operation. A half-sent payload is copied; a half-received one is discarded. Neither
-  // sent() nor received() is called for them afterwards.
-  virtual void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) = 0;
+  // After this call the transport no longer uses the payloads of these sends, nor these receive buffers. If a payload is half
+  // sent, its rest is copied; if a payload is half received, it is discarded. Neither sent() nor received() follows for these
+  // sends and frames.
+  virtual void cancel(const Cancellation& what) = 0;
 
   // Moves bytes and makes upcalls. Returns true if anything happened.
   virtual bool poll(Nanos now, Sink& sink) = 0;
-  // The time at which poll must be called even if nothing arrives; `never` if there is none.
+  // Returns the time at which poll() must be called even if nothing arrives. `never` means that there is no such time.
   virtual Nanos next_deadline() const = 0;
-  // Ends the link in order: queued frames are written if the kernel takes them now. No `lost` follows.
+  // Ends the link normally: first writes those queued frames that the kernel takes now. No `lost` follows.
   virtual void close(PeerIndex peer) = 0;
 
-  // True while the transport still has something to write for closed links, or for operations that are over for their
-  // sender. Then poll() must be called when wait_handle() is readable after arm(), and at next_deadline(), even while no
-  // operation is in flight.
+  // Returns true while the transport still has to write data of closed links or finished operations. In that case the caller
+  // must poll even if no operation is in flight: when wait_handle() is readable after arm(), and at next_deadline().
   virtual bool draining() const { return false; }
-  // True if something that was sent, or announced by close(), is not known to have arrived, and only poll() can deliver it. A
-  // leaving process polls until this is false, or as long as it likes. False where the kernel, or memory that outlives this
-  // process, holds the data.
+  // Returns true if there is a frame that was sent, or the end of a link, that may not arrive without further calls of poll().
+  // A process that leaves the job calls poll() until the result is false, or until its time limit has passed. The result is
+  // false if the kernel delivers the data, or if the data is in memory that exists longer than this process.
   virtual bool has_pending() const { return false; }
-  // Sleeping: a descriptor that becomes readable when poll() would do something, after arm() returned true; -1 if none.
+  // Returns a descriptor on which the caller can sleep: after arm() has returned true, the descriptor becomes readable when
+  // poll() has work. -1 means that there is no descriptor.
   virtual int wait_handle() const = 0;
-  // Call before sleeping on wait_handle(). False: there is work already, poll instead of sleeping.
+  // Call this before sleeping on wait_handle(). If it returns false, there is work already: then poll instead of sleeping.
   virtual bool arm() = 0;
   // Call after sleeping.
   virtual void disarm() = 0;
 
-  // The service for lossy operations; null: this transport delivers everything.
+  // Returns the service for lossy operations; null if this transport delivers everything.
   virtual DatagramService* datagrams() { return nullptr; }
 
   virtual TransportCounters counters() const = 0;
-  // For messages: "tcp 127.0.0.1:1234 -> 127.0.0.1:999 (eth0)", "shm pid 42".
+  // Describes the link to the peer, for messages: "tcp 127.0.0.1:1234 -> 127.0.0.1:999 (eth0)", "shm pid 42".
   virtual std::string describe(PeerIndex peer) const = 0;
+  // Says what holds up the data to this peer, as far as the transport knows, for errors and reports. The text calls the peer
+  // "it": "datagrams to it are now 1200 bytes, because larger ones get no acknowledgement". Empty: nothing is known.
+  virtual std::string trouble(PeerIndex /*peer*/) const { return {}; }
 };
 
 }  // namespace unisono

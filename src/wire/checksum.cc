@@ -28,7 +28,7 @@ uint64_t word_at(const std::byte* data) {
   return word;
 }
 
-// Continues the checksum `wide` over the rest of a message.
+// Updates the CRC `wide` with the remaining bytes of a message, and returns it.
 __attribute__((target("sse4.2"))) uint32_t finish_sse42(const std::byte* data, size_t bytes, uint64_t wide) {
   for (; bytes >= 8; bytes -= 8, data += 8) wide = _mm_crc32_u64(wide, word_at(data));
   auto crc = static_cast<uint32_t>(wide);
@@ -36,9 +36,9 @@ __attribute__((target("sse4.2"))) uint32_t finish_sse42(const std::byte* data, s
   return crc;
 }
 
-// The crc32 instruction takes a word in each cycle, and its result comes two cycles later; so three parts of a block are
-// computed side by side. A checksum is linear: the tables say what a checksum becomes after part_bytes zeros. Three parts of
-// 448 bytes are most of an Ethernet packet.
+// The processor can start a crc32 instruction in every cycle, but the result of the instruction comes some cycles later. So the
+// CRCs of three parts of a block are computed side by side. Then the three CRCs are joined into one. For this, the tables of
+// Shift say how a CRC changes when part_bytes zero bytes follow. Three parts of 448 bytes fill most of an Ethernet packet.
 constexpr size_t part_bytes = 448;
 using Shift = std::array<std::array<uint32_t, 256>, 4>;
 
@@ -59,7 +59,7 @@ constexpr Shift make_shift() {
 }
 constexpr Shift shift = make_shift();
 
-// The checksum `crc` after part_bytes more zeros.
+// Returns the CRC of a message that is followed by part_bytes zero bytes. `crc` is the CRC of the message without them.
 uint32_t shifted(uint64_t crc) {
   return shift[0][crc & 0xFF] ^ shift[1][crc >> 8 & 0xFF] ^ shift[2][crc >> 16 & 0xFF] ^ shift[3][crc >> 24 & 0xFF];
 }
@@ -79,17 +79,17 @@ __attribute__((target("sse4.2"))) uint32_t crc32c_sse42(const void* from, size_t
   return finish_sse42(data, bytes, wide);
 }
 
-// A message is a polynomial, and only its remainder modulo the checksum's polynomial counts. So 128 bits move forward by
-// `distance` bits: both halves are multiplied with that power of x, and the results are added. (Gopal et al., Fast CRC
-// Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel, 2009.) Bits are mirrored, as everywhere in this
-// checksum.
+// Factors for folding (Gopal et al., Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel, 2009).
+// The method treats a message as a polynomial. Only the remainder of this polynomial modulo the CRC polynomial matters. moved()
+// moves 128 bits forward by `distance` bits: it multiplies each half of them by a power of x, and adds the two products. The
+// order of the bits is mirrored, as everywhere in CRC-32C.
 struct alignas(64) Fold {
-  uint64_t factors[8];  // for the low and high halves, four times 128 bits
+  uint64_t factors[8];  // two factors, for the low and the high half of 128 bits; they are repeated four times to fill 512 bits
   constexpr explicit Fold(uint32_t distance) : factors{} {
     for (size_t i = 0; i < 8; ++i) factors[i] = factor(i % 2 == 0 ? distance + 32 : distance - 32);
   }
   static constexpr uint64_t factor(uint32_t power) {
-    uint32_t crc = 0x80000000u;  // x^0
+    uint32_t crc = 0x80000000u;  // the polynomial x^0; the order of the bits is mirrored
     for (; power > 0; --power) crc = (crc >> 1) ^ ((crc & 1) ? 0x82F63B78u : 0u);
     return uint64_t{crc} << 1;
   }
@@ -100,7 +100,7 @@ constexpr Fold over_128(128), over_512(512), over_2048(2048);
 
 UNISONO_FOLDING inline __m128i moved(__m128i bits, __m128i factors, __m128i to) {
   return _mm_ternarylogic_epi64(_mm_clmulepi64_si128(bits, factors, 0x00), _mm_clmulepi64_si128(bits, factors, 0x11), to,
-                                0x96);  // 0x96: exclusive or of all three
+                                0x96);  // this truth table means: exclusive or of the three operands
 }
 
 UNISONO_FOLDING inline __m512i moved(__m512i bits, __m512i factors, __m512i to) {

@@ -13,7 +13,7 @@ namespace {
 
 uint32_t crc32c_by(const ChecksumKernel& kernel, const void* data, size_t bytes) { return ~kernel.update(data, bytes, ~0u); }
 
-TEST(Checksum, has_the_value_that_is_known) {
+TEST(Checksum, has_the_published_value) {
   const std::string_view digits = "123456789";
   EXPECT_EQ(crc32c(digits.data(), digits.size()), 0xE3069283u);
   for (const auto& kernel : runnable_checksums())
@@ -21,8 +21,8 @@ TEST(Checksum, has_the_value_that_is_known) {
   EXPECT_EQ(crc32c(nullptr, 0), 0u);
 }
 
-// All lengths and alignments: parts of a block are computed side by side, and the rest is not.
-TEST(Checksum, is_that_of_the_table_for_all_lengths) {
+// Tries all lengths and alignments: kernels compute the full blocks of a message differently from the rest.
+TEST(Checksum, equals_the_table_checksum_for_all_lengths) {
   Random random(7);
   std::vector<std::byte> bytes(5000);
   for (auto& byte : bytes) byte = static_cast<std::byte>(random.next());
@@ -37,16 +37,16 @@ TEST(Checksum, is_that_of_the_table_for_all_lengths) {
   }
 }
 
-TEST(Checksum, reads_nothing_else) {
+TEST(Checksum, reads_only_the_given_bytes) {
   for (const size_t length : {1u, 63u, 255u, 256u, 257u, 320u, 511u, 1344u, 1416u}) {
-    const std::vector<std::byte> exact(length, std::byte{7});  // a sanitizer would see a read past the end
+    const std::vector<std::byte> exact(length, std::byte{7});  // allocated exactly: a sanitizer reports a read past the end
     const auto expected = crc32c_by(runnable_checksums().back(), exact.data(), length);
     for (const auto& kernel : runnable_checksums())
       EXPECT_EQ(crc32c_by(kernel, exact.data(), length), expected) << kernel.name << ", " << length;
   }
 }
 
-TEST(Checksum, of_two_pieces_is_that_of_the_whole) {
+TEST(Checksum, two_pieces_give_the_checksum_of_the_whole) {
   Random random(8);
   std::vector<std::byte> bytes(3000);
   for (auto& byte : bytes) byte = static_cast<std::byte>(random.next());

@@ -73,11 +73,11 @@ DatagramFault check_shape(std::span<const std::byte> datagram, uint32_t bytes_ma
   if (datagram.size() < datagram_header_bytes) return DatagramFault::too_short;
   DatagramHeader seen;
   std::memcpy(&seen, datagram.data(), sizeof seen);
-  // Path probes find out which lengths arrive, so they may be longer than the known length.
+  // A path probe may be longer than bytes_max, because path probes are sent to find out which lengths arrive.
   if (datagram.size() > bytes_max && seen.kind != DatagramKind::path_probe) return DatagramFault::too_short;
   if (seen.magic != datagram_magic) return DatagramFault::magic;
   if (seen.version != datagram_version) return DatagramFault::version;
-  constexpr unsigned known_flags = datagram_tail | datagram_repaired;
+  const unsigned known_flags = datagram_tail | datagram_repaired | (seen.kind == DatagramKind::data ? datagram_part : 0u);
   if (static_cast<uint8_t>(seen.kind) >= datagram_kind_count || (seen.flags & ~known_flags) != 0) return DatagramFault::kind;
   header = seen;
   return DatagramFault::none;

@@ -1,9 +1,9 @@
-// The datagram of UDP links: 56 bytes of header, then payload; at most one per IP packet.
+// The datagram of UDP links: a header of 56 bytes, then the payload. An IP packet holds at most one datagram.
 //
-// Layout is little-endian and fixed (docs/reference/wire_format.md); the struct is the layout. A receiver believes a datagram
-// only after check_datagram and its tag. It computes where the payload belongs from what both ends agreed on before, never from
-// the datagram. The layout and the order of checks come from docs/reference/wire_format.md and
-// docs/design/methods/packet_loss.md, "Keys and refusals".
+// The struct DatagramHeader is the layout. It is little-endian and fixed. A receiver uses a datagram only after it has passed
+// all checks below, including the check of its tag (a keyed checksum). No datagram carries an offset: the receiver computes the
+// position of the payload from sizes on which both ends agreed before. For the layout and the order of checks, see
+// docs/reference/wire_format.md and docs/design/methods/packet_loss.md, "Keys and refusals".
 #pragma once
 
 #include <cstddef>
@@ -22,46 +22,55 @@ enum class DatagramKind : uint8_t {
   path_probe = 4,
   control = 5,
   control_ack = 6,
-  // The next three are for links that carry whole frames reliably (docs/reference/wire_format.md). Each such link has an epoch
-  // of its own.
-  fragment = 7,  // op: number of the frame on this link; packet_index: of the fragment; slice: bytes of a full fragment of this
-                 // frame; deadline_us: bytes of the whole frame, header included. See transports/udp/reliable/udp_fragments.h
-  fragment_ack = 8,  // payload: see transports/udp/reliable/udp_loss_detector.h
-  hello = 9,         // makes a link: transports/udp/udp_handshake.h
+  // The next three kinds are for links that carry whole frames reliably (docs/reference/wire_format.md). Each of these links
+  // has its own epoch. In a datagram of the kind `fragment` (transports/udp/reliable/udp_fragments.h), four header fields have
+  // these meanings:
+  // - `op`: number of the frame on this link
+  // - `packet_index`: index of the fragment in the frame
+  // - `slice`: size of a full fragment in bytes
+  // - `deadline_us`: size of the whole frame in bytes, including its header
+  fragment = 7,      // a piece of a frame
+  fragment_ack = 8,  // transports/udp/reliable/udp_loss_detector.h describes its payload
+  hello = 9,         // sets up a link; see transports/udp/udp_handshake.h
 };
 inline constexpr uint8_t datagram_kind_count = 10;
 
-enum DatagramFlags : uint8_t { datagram_tail = 1, datagram_repaired = 2 };
+// `part` is for datagrams of the kind `data`: the payload is a RangePart (below) and a part of a range.
+enum DatagramFlags : uint8_t { datagram_tail = 1, datagram_repaired = 2, datagram_part = 4 };
 
 inline constexpr uint16_t datagram_magic = 0x5455;
 inline constexpr uint8_t datagram_version = 1;
 inline constexpr uint32_t datagram_header_bytes = 56,
-                          datagram_tagged_bytes = 48;  // bytes at the start of the header that the tag covers
+                          datagram_tagged_bytes = 48;  // the tag covers the first 48 bytes of the header
 inline constexpr uint32_t ranges_per_slice = 4096;
+// Every path must carry datagrams of this size. RFC 8899, section 5.1.2, calls it BASE_PLPMTU.
+inline constexpr uint32_t base_datagram_bytes = 1200;
 
 struct DatagramHeader {
   uint16_t magic = datagram_magic;
   uint8_t version = datagram_version;
   DatagramKind kind = DatagramKind::data;
   uint32_t epoch = 0;
-  uint64_t run_id = 0;                // random, one per job
-  uint32_t op = 0;                    // +1 per operation, wraps
-  uint16_t sender = 0, receiver = 0;  // ranks
-  uint8_t phase = 0;                  // 0 contribute, 1 result
+  uint64_t run_id = 0;                // random number of the job
+  uint32_t op = 0;                    // number of the operation; each operation adds 1, and the number wraps
+  uint16_t sender = 0, receiver = 0;  // ranks of the sender and the receiver
+  uint8_t phase = 0;                  // 0: contributions, 1: results
   uint8_t flags = 0;
   uint16_t slice = 0;
-  uint32_t packet_index = 0;  // in the slice
+  uint32_t packet_index = 0;  // index of the datagram in the slice
   uint16_t payload_bytes = 0;
-  uint16_t contributors = 0;  // K in phase 1, else 0
-  uint32_t flow_seq = 0;      // +1 per datagram of this sender to this receiver
-  uint32_t sent_at_us = 0;    // sender's clock, wraps
-  uint32_t deadline_us = 0;   // sender's t_hard
+  // In phase 1: how many ranks contributed to the result, or 0 if this is unknown. In phase 0: always 0.
+  uint16_t contributors = 0;
+  uint32_t flow_seq = 0;     // counts the datagrams from this sender to this receiver
+  uint32_t sent_at_us = 0;   // when it was sent, on the sender's clock; wraps
+  uint32_t deadline_us = 0;  // the sender's hard deadline for this phase
   uint64_t tag = 0;
 };
 static_assert(sizeof(DatagramHeader) == datagram_header_bytes && offsetof(DatagramHeader, flow_seq) == 36 &&
               offsetof(DatagramHeader, tag) == 48);
 
-// Why a datagram is dropped, in the order of the checks. Only the first fault is counted, and the datagram has no other effect.
+// The reasons for which a datagram is dropped, in the order of the checks. Only the first fault of a datagram is counted. A
+// datagram that is dropped has no other effect.
 enum class DatagramFault : uint8_t {
   none = 0,
   too_short,
@@ -85,15 +94,16 @@ enum class DatagramFault : uint8_t {
 inline constexpr int datagram_fault_count = 18;
 const char* name(DatagramFault fault);
 
-// mac: nobody outside the group can make a valid tag. checksum: CRC-32C, which detects damage only; for trusted links.
+// How the tags of datagrams are made. With `mac`, a tag is a SipHash, and no process outside the group can make a valid tag.
+// With `checksum`, a tag is a CRC-32C. It only detects damage, so it is meant for trusted links.
 enum class DatagramAuth : uint8_t { mac = 0, checksum = 1 };
 
-// The key and method for the tags of one link.
+// The key and the method with which the tags of one link are made.
 struct DatagramSeal {
   SipKey key;
   DatagramAuth auth = DatagramAuth::mac;
 };
-// The input of a tag: the key, the first datagram_tagged_bytes of the header, and the payload.
+// The input of a tag: the key, the first datagram_tagged_bytes bytes of the header, and the payload.
 struct DatagramTagged {
   SipMessage message;
   DatagramAuth auth = DatagramAuth::mac;
@@ -101,18 +111,19 @@ struct DatagramTagged {
 inline DatagramTagged tagged(std::span<const std::byte> header, std::span<const std::byte> payload, const DatagramSeal& seal) {
   return {.message = {seal.key, header.first(datagram_tagged_bytes), payload}, .auth = seal.auth};
 }
-inline constexpr size_t datagrams_per_batch = 88;  // two runs of segmentation offload, each 64 KiB of packets of Ethernet
-// Sets tags[i] to the tag of datagrams[i], for at most datagrams_per_batch. Several together cost less than one after the
-// other; see siphash.h.
+inline constexpr size_t datagrams_per_batch = 88;  // two 64 KiB sends with segmentation offload hold this many Ethernet packets
+// Sets tags[i] to the tag of datagrams[i]. There may be at most datagrams_per_batch datagrams. One call for several datagrams
+// costs less than one call for each of them; see siphash.h.
 void make_tags(std::span<const DatagramTagged> datagrams, std::span<uint64_t> tags);
-// Fills in tag. Call it last. Requires header.payload_bytes == payload.size().
+// Sets header.tag. Call it after all other fields are set. Requires header.payload_bytes == payload.size().
 void seal_datagram(DatagramHeader& header, std::span<const std::byte> payload, const DatagramSeal& seal);
 
-// The checks that need no group: too_short, magic, version, kind (and flags). bytes_max is the size of a full datagram; path
-// probes may be longer. If the result is none, `header` holds a copy.
+// Makes the checks for which no group is needed: too_short, magic, version, kind and flags. bytes_max is the size of a full
+// datagram; only path probes may be longer. If the result is DatagramFault::none, `header` holds a copy of the datagram's
+// header.
 DatagramFault check_shape(std::span<const std::byte> datagram, uint32_t bytes_max, DatagramHeader& header);
 
-// One epoch of one group, as its member `self` sees it.
+// One epoch of a group, as the member with the rank `self` sees it.
 struct DatagramGroup {
   uint64_t run_id = 0;
   uint32_t epoch = 0;
@@ -121,28 +132,41 @@ struct DatagramGroup {
   DatagramAuth auth = DatagramAuth::mac;
   GroupKey key{};
 };
-// Checks run, epoch, receiver and sender. The transport checks the address itself, after this.
+// Checks run, epoch, receiver and sender. The transport checks the sender's address afterwards.
 DatagramFault check_group(const DatagramHeader& header, const DatagramGroup& group);
-// Compares in constant time.
+// Compares two tags. The comparison always takes the same time, so an attacker learns nothing about the expected tag from it.
 constexpr bool same_tag(uint64_t a, uint64_t b) { return (a ^ b) == 0; }
 DatagramFault check_length(const DatagramHeader& header, std::span<const std::byte> datagram);
-// Checks length and tag. `seal` belongs to the link from header.sender to this rank.
+// Checks the length and the tag. `seal` is the one for the link from header.sender to this rank.
 DatagramFault check_tag(const DatagramHeader& header, std::span<const std::byte> datagram, const DatagramSeal& seal);
-// How far op is ahead of current; -1 means the operation before it.
+// Returns how many operations `op` is ahead of `current`. The result -1 means that `op` is the operation just before `current`.
 constexpr int32_t op_distance(uint32_t op, uint32_t current) { return static_cast<int32_t>(op - current); }
 
-// Payload of a repair request: first index in the header's slice, then a bitmap (bit 0 of byte 0 first, 1 = missing). An empty
-// bitmap means that nothing of this phase is missing, and the sender may drop the stream.
+// The payload of a repair request is the index of a range, which is a piece of the slice named in the header, and then a
+// bitmap. Bit k is 1 if range index + k is missing. Bit 0 is in byte 0. If the bitmap is empty, the receiver needs nothing more
+// of this phase, so the sender may drop the stream.
 inline constexpr size_t repair_bitmap_bytes_max = ranges_per_slice / 8;
 
-// Payload of feedback: 24 bytes.
+// If the path no longer carries a whole range in one datagram, the range is sent in parts. Part i holds the bytes
+// [i * range_part_bytes, (i + 1) * range_part_bytes) of the range; the last part may be shorter. A RangePart comes first.
+struct RangePart {
+  uint16_t index = 0;
+  uint16_t range_bytes = 0;  // size of the whole range
+  friend bool operator==(const RangePart&, const RangePart&) = default;
+};
+static_assert(sizeof(RangePart) == 4);
+inline constexpr uint32_t range_part_bytes = base_datagram_bytes - datagram_header_bytes - sizeof(RangePart);
+
+// The payload of a feedback datagram. It has 24 bytes.
 struct FlowFeedback {
-  uint32_t received = 0;  // datagrams since the epoch began
+  uint32_t received = 0;  // number of datagrams received since the epoch began
   uint32_t highest_flow_seq = 0;
-  uint32_t own_drops = 0;        // dropped because the receiver's own socket buffer was full
-  uint32_t echo_sent_at_us = 0;  // sent_at_us of the latest datagram
-  uint32_t echo_held_us = 0;     // time from the arrival of that datagram to this feedback
-  int32_t delay_us = 0;          // mean of (arrival clock - sent_at_us) since the last feedback; clocks differ
+  uint32_t own_drops = 0;        // number of datagrams lost because the receiver's socket buffer was full
+  uint32_t echo_sent_at_us = 0;  // sent_at_us of the datagram that arrived last
+  uint32_t echo_held_us = 0;     // how long before this feedback that datagram arrived
+  // The mean of (arrival time - sent_at_us) over the datagrams since the last feedback. It contains the difference between the
+  // two clocks.
+  int32_t delay_us = 0;
   friend bool operator==(const FlowFeedback&, const FlowFeedback&) = default;
 };
 static_assert(sizeof(FlowFeedback) == 24);

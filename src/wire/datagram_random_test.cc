@@ -20,7 +20,7 @@ constexpr uint64_t seed = 20261123;
 
 using Buffer = std::vector<std::byte>;
 
-Buffer random_sound(Random& random, const DatagramGroup& group) {
+Buffer random_valid(Random& random, const DatagramGroup& group) {
   Buffer payload(random.below(200));
   for (auto& byte : payload) byte = static_cast<std::byte>(random.next());
   auto made = header(static_cast<uint16_t>(payload.size()));
@@ -57,14 +57,14 @@ void damage(Buffer& bytes, Random& random) {
   }
 }
 
-TEST(DatagramRandom, damaged_ones_are_never_taken_and_sound_ones_always) {
+TEST(DatagramRandom, damaged_datagrams_are_refused_and_intact_ones_accepted) {
   std::cout << "seed " << seed << '\n';
   Random random(seed);
   const auto trusted = group();
   std::array<int, datagram_fault_count> seen{};
   int unchanged = 0;
   for (int round = 0; round < rounds; ++round) {
-    const auto sound = random_sound(random, trusted);
+    const auto sound = random_valid(random, trusted);
     if (round % 16 == 0) {
       ASSERT_EQ(check(sound, trusted), DatagramFault::none) << "round " << round;
     }
@@ -74,12 +74,12 @@ TEST(DatagramRandom, damaged_ones_are_never_taken_and_sound_ones_always) {
       ++unchanged;
       continue;
     }
-    bytes.shrink_to_fit();  // so that a sanitizer sees reads past the end
+    bytes.shrink_to_fit();  // gives up spare capacity, so that a sanitizer reports reads past the end
     const auto fault = check(bytes, trusted);
     ASSERT_NE(fault, DatagramFault::none) << "round " << round;
     ++seen[static_cast<size_t>(fault)];
   }
-  // The test saw each kind of fault, so it is not vacuous.
+  // Expects that each kind of fault has occurred. Otherwise the test above proves little.
   for (const auto fault :
        {DatagramFault::too_short, DatagramFault::magic, DatagramFault::version, DatagramFault::kind, DatagramFault::run,
         DatagramFault::epoch, DatagramFault::receiver, DatagramFault::sender, DatagramFault::length, DatagramFault::tag}) {
@@ -88,7 +88,7 @@ TEST(DatagramRandom, damaged_ones_are_never_taken_and_sound_ones_always) {
   EXPECT_LT(unchanged, rounds / 25);
 }
 
-TEST(DatagramRandom, any_bytes_get_a_verdict) {
+TEST(DatagramRandom, any_bytes_are_either_accepted_or_refused) {
   std::cout << "seed " << seed << '\n';
   Random random(seed + 1);
   const auto trusted = group();

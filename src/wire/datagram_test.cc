@@ -1,4 +1,4 @@
-// The bytes of a datagram, and one test for each way in which it can be wrong.
+// Tests the bytes of a datagram and each fault for which a datagram is dropped.
 #include "wire/datagram.h"
 
 #include <set>
@@ -20,7 +20,8 @@ std::string hex(std::span<const std::byte> bytes) {
   return text;
 }
 
-// A valid datagram with either kind of tag, changed before it is sealed: the tag is right, and only the change is wrong.
+// Applies `change` to a valid header and then seals the datagram, so its tag is right. Returns the fault that the checks find.
+// Expects the same fault with both kinds of tag.
 template <typename Change>
 DatagramFault fault_of_sealed(Change change) {
   auto made = header();
@@ -30,7 +31,7 @@ DatagramFault fault_of_sealed(Change change) {
   return fault;
 }
 
-// The same datagram, changed after it was sealed.
+// Applies `change` to the bytes of a sealed datagram and returns the fault.
 template <typename Change>
 DatagramFault fault_of_changed(Change change) {
   auto bytes = sealed(header(), payload(), group());
@@ -38,7 +39,7 @@ DatagramFault fault_of_changed(Change change) {
   return check(bytes, group());
 }
 
-// Check D3 of docs/design/methods/packet_loss.md.
+// Compares the whole datagram, tag included, with fixed bytes in the layout of docs/reference/wire_format.md.
 TEST(Datagram, has_the_documented_bytes) {
   const auto bytes = sealed(header(), payload(), group());
   EXPECT_EQ(hex(bytes),
@@ -48,7 +49,7 @@ TEST(Datagram, has_the_documented_bytes) {
   EXPECT_EQ(check(bytes, group()), DatagramFault::none);
 }
 
-TEST(Datagram, with_a_checksum_has_it_in_the_low_half_of_the_tag) {
+TEST(Datagram, the_checksum_is_in_the_low_half_of_the_tag) {
   const auto trusted = group(DatagramAuth::checksum);
   const auto bytes = sealed(header(), payload(), trusted);
   EXPECT_EQ(hex(bytes),
@@ -58,7 +59,7 @@ TEST(Datagram, with_a_checksum_has_it_in_the_low_half_of_the_tag) {
   EXPECT_EQ(check(bytes, trusted), DatagramFault::none);
 }
 
-TEST(Datagram, that_is_refused_leaves_no_header) {
+TEST(Datagram, a_refused_datagram_leaves_no_header) {
   auto made = header();
   made.version = 2;
   DatagramHeader seen{.op = 77};
@@ -66,23 +67,23 @@ TEST(Datagram, that_is_refused_leaves_no_header) {
   EXPECT_EQ(seen.op, 77u);
 }
 
-TEST(Datagram, without_payload_is_a_datagram) {
+TEST(Datagram, a_datagram_without_payload_is_accepted) {
   EXPECT_EQ(check(sealed(header(0), {}, group()), group()), DatagramFault::none);
 }
 
-TEST(Datagram, of_every_kind_is_taken) {
+TEST(Datagram, datagrams_of_every_kind_are_accepted) {
   for (uint8_t kind = 0; kind < datagram_kind_count; ++kind) {
     EXPECT_EQ(fault_of_sealed([&](auto& made) { made.kind = static_cast<DatagramKind>(kind); }), DatagramFault::none)
         << int{kind};
   }
 }
 
-TEST(Datagram, of_full_length_is_taken) {
+TEST(Datagram, a_datagram_of_full_length_is_accepted) {
   const std::vector<std::byte> full(bytes_max - datagram_header_bytes);
   EXPECT_EQ(check(sealed(header(static_cast<uint16_t>(full.size())), full, group()), group()), DatagramFault::none);
 }
 
-TEST(DatagramFaults, have_names_of_their_own) {
+TEST(DatagramFaults, each_fault_has_a_distinct_name) {
   std::set<std::string> names;
   for (int fault = 0; fault < datagram_fault_count; ++fault) names.insert(name(static_cast<DatagramFault>(fault)));
   EXPECT_EQ(names.size(), size_t{datagram_fault_count});
@@ -96,7 +97,7 @@ TEST(DatagramFaults, too_short_for_a_header) {
   EXPECT_EQ(check({}, group()), DatagramFault::too_short);
 }
 
-TEST(DatagramFaults, too_short_stands_for_too_long_likewise) {
+TEST(DatagramFaults, too_short_is_also_reported_for_too_long) {
   const std::vector<std::byte> long_one(bytes_max - datagram_header_bytes + 1);
   EXPECT_EQ(check(sealed(header(static_cast<uint16_t>(long_one.size())), long_one, group()), group()),
             DatagramFault::too_short);
@@ -119,21 +120,33 @@ TEST(DatagramFaults, kind) {
   EXPECT_EQ(fault_of_sealed([](auto& made) { made.kind = static_cast<DatagramKind>(10); }), DatagramFault::kind);
 }
 
-TEST(DatagramFaults, flags_that_mean_nothing_are_a_kind) {
-  for (const unsigned bit : {4u, 8u, 16u, 32u, 64u, 128u}) {
+TEST(DatagramFaults, kind_of_undefined_flags) {
+  for (const unsigned bit : {8u, 16u, 32u, 64u, 128u}) {
     EXPECT_EQ(fault_of_sealed([&](auto& made) { made.flags = static_cast<uint8_t>(made.flags | bit); }), DatagramFault::kind)
         << bit;
   }
   EXPECT_EQ(fault_of_sealed([](auto& made) { made.flags = datagram_tail | datagram_repaired; }), DatagramFault::none);
 }
 
+TEST(DatagramFaults, kind_of_a_part_that_is_not_data) {
+  for (uint8_t kind = 0; kind < datagram_kind_count; ++kind) {
+    const auto fault = fault_of_sealed([&](auto& made) {
+      made.kind = static_cast<DatagramKind>(kind);
+      made.flags = datagram_part;
+    });
+    EXPECT_EQ(fault, kind == 0 ? DatagramFault::none : DatagramFault::kind) << int{kind};
+  }
+}
+
+TEST(DatagramParts, a_part_fits_into_a_datagram_of_the_base_size) { EXPECT_EQ(range_part_bytes, 1200u - 56 - 4); }
+
 TEST(DatagramFaults, run) {
   EXPECT_EQ(fault_of_sealed([](auto& made) { made.run_id ^= 1ull << 63; }), DatagramFault::run);
 }
-TEST(DatagramFaults, epoch_that_has_passed) {
+TEST(DatagramFaults, epoch_of_the_past) {
   EXPECT_EQ(fault_of_sealed([](auto& made) { made.epoch = 6; }), DatagramFault::epoch);
 }
-TEST(DatagramFaults, epoch_that_is_to_come) {
+TEST(DatagramFaults, epoch_of_the_future) {
   EXPECT_EQ(fault_of_sealed([](auto& made) { made.epoch = 8; }), DatagramFault::epoch);
 }
 TEST(DatagramFaults, receiver) {
@@ -145,10 +158,10 @@ TEST(DatagramFaults, sender_outside_the_group) {
 TEST(DatagramFaults, sender_is_the_receiver) {
   EXPECT_EQ(fault_of_sealed([](auto& made) { made.sender = 5; }), DatagramFault::sender);
 }
-TEST(DatagramFaults, length_longer_than_said) {
+TEST(DatagramFaults, length_longer_than_declared) {
   EXPECT_EQ(fault_of_changed([](auto& bytes) { bytes.push_back({}); }), DatagramFault::length);
 }
-TEST(DatagramFaults, length_shorter_than_said) {
+TEST(DatagramFaults, length_shorter_than_declared) {
   EXPECT_EQ(fault_of_changed([](auto& bytes) { bytes.pop_back(); }), DatagramFault::length);
 }
 
@@ -171,8 +184,8 @@ TEST(DatagramFaults, tag_of_a_flipped_payload_bit) {
   EXPECT_EQ(fault_of_changed([](auto& bytes) { bytes[70] ^= std::byte{16}; }), DatagramFault::tag);
 }
 
-// A datagram for another rank, epoch, run or sender, whose field was made to fit: the tag is wrong, because the key of the link
-// differs.
+// Each of the next tests takes a valid datagram for another rank, epoch, run or sender. It overwrites that header field with
+// the expected value. The tag must be refused, because each link has another key.
 TEST(DatagramFaults, tag_of_the_right_content_at_the_wrong_receiver) {
   auto other = group();
   other.self = 4;
@@ -182,7 +195,7 @@ TEST(DatagramFaults, tag_of_the_right_content_at_the_wrong_receiver) {
   EXPECT_EQ(check(bytes, other), DatagramFault::tag);
 }
 
-TEST(DatagramFaults, tag_of_what_is_replayed_in_another_epoch) {
+TEST(DatagramFaults, tag_of_a_datagram_replayed_in_another_epoch) {
   auto other = group();
   other.epoch = 8;
   auto bytes = sealed(header(), payload(), group());
@@ -190,7 +203,7 @@ TEST(DatagramFaults, tag_of_what_is_replayed_in_another_epoch) {
   EXPECT_EQ(check(bytes, other), DatagramFault::tag);
 }
 
-TEST(DatagramFaults, tag_of_what_is_replayed_in_another_run) {
+TEST(DatagramFaults, tag_of_a_datagram_replayed_in_another_run) {
   auto other = group();
   other.run_id ^= 0xff;
   auto bytes = sealed(header(), payload(), group());
@@ -198,25 +211,26 @@ TEST(DatagramFaults, tag_of_what_is_replayed_in_another_run) {
   EXPECT_EQ(check(bytes, other), DatagramFault::tag);
 }
 
-TEST(DatagramFaults, tag_of_what_another_rank_sent) {
+TEST(DatagramFaults, tag_of_a_datagram_from_another_rank) {
   EXPECT_EQ(fault_of_changed([](auto& bytes) { bytes[20] = std::byte{3}; }), DatagramFault::tag);
 }
 
-TEST(DatagramFaults, tag_of_what_somebody_without_the_key_made) {
+TEST(DatagramFaults, tag_made_without_the_key) {
   auto unauthenticated = group();
   unauthenticated.key[0] ^= std::byte{1};
   EXPECT_EQ(check(sealed(header(), payload(), unauthenticated), group()), DatagramFault::tag);
 }
 
-TEST(DatagramFaults, tag_of_a_checksum_where_a_mac_is_due) {
+TEST(DatagramFaults, tag_with_a_checksum_instead_of_a_mac) {
   EXPECT_EQ(check(sealed(header(), payload(), group(DatagramAuth::checksum)), group()), DatagramFault::tag);
   EXPECT_EQ(check(sealed(header(), payload(), group()), group(DatagramAuth::checksum)), DatagramFault::tag);
 }
 
-// Only the first fault counts: each fault is combined with all that are checked after it.
-TEST(DatagramFaults, are_checked_in_order) {
+// Only the earliest check that fails is reported. The test adds faults in reverse order of the checks. So each new fault must
+// hide those added before.
+TEST(DatagramFaults, faults_are_checked_in_order) {
   auto made = header();
-  made.payload_bytes = 15;  // length; the tag is 0
+  made.payload_bytes = 15;  // payload() has one byte more: fault `length`; the tag is 0, so it is wrong, too
   const auto fault = [&] { return check(join(made, payload()), group()); };
   EXPECT_EQ(fault(), DatagramFault::length);
   made.sender = 9;
@@ -236,7 +250,7 @@ TEST(DatagramFaults, are_checked_in_order) {
   EXPECT_EQ(check(join(made, payload()), group(), 71), DatagramFault::too_short);
 }
 
-TEST(OpDistance, goes_on_after_the_last_number) {
+TEST(OpDistance, wraps_around_after_the_last_number) {
   EXPECT_EQ(op_distance(0, 0xFFFFFFFF), 1);
   EXPECT_EQ(op_distance(0xFFFFFFFF, 0), -1);
   EXPECT_EQ(op_distance(1000, 1000), 0);

@@ -1,6 +1,6 @@
 #include "wire/digest.h"
 
-#define XXH_INLINE_ALL  // the header holds all of it: programs that link us need not link libxxhash
+#define XXH_INLINE_ALL  // the header holds the whole implementation, so programs need not link libxxhash
 #include <xxhash.h>
 
 #include "wire/digest_avx2.h"

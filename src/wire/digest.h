@@ -1,4 +1,4 @@
-// The 64-bit digest of encoded chunks in elastic runs: XXH3 (64 bits, seed 0), fixed in the wire format.
+// The digest (a 64-bit hash) of encoded chunks in elastic runs. It is XXH3 with 64 bits and seed 0, as the wire format says.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Compiled for AVX2. This file includes no C++ header: an inline function compiled here could otherwise be linked into code for
-// other processors.
+// This file is compiled for AVX2, so it must include no C++ header. Otherwise it would contain AVX2 versions of inline
+// functions, and the linker could use these versions in code for other processors.
 #include "wire/digest_avx2.h"
 
 #ifdef UNISONO_DIGEST_AVX2

@@ -1,4 +1,4 @@
-// The digest with AVX2: the same values in half of the time. digest64() calls it where the processor has AVX2.
+// The digest, compiled for AVX2. It gives the same values in half the time. digest64() calls it if the processor has AVX2.
 #pragma once
 
 #include <stddef.h>

@@ -1,4 +1,5 @@
-// The digest of chunks is XXH3-64, whatever the library's version: values from its public test vectors and from xxhsum.
+// The digest must be XXH3-64 in every version of the library. The expected values come from XXH3's public test vectors and from
+// xxhsum.
 #include "wire/digest.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@
 namespace unisono {
 
 TEST(Digest, is_xxh3_of_64_bits) {
-  EXPECT_EQ(digest64({}), 0x2D06800538D394C2ull);  // XXH3 of nothing, seed 0
+  EXPECT_EQ(digest64({}), 0x2D06800538D394C2ull);  // XXH3 of no bytes, seed 0
   const char text[] = "unisono";
   const auto once = digest64(std::as_bytes(std::span(text, 7)));
   EXPECT_NE(once, digest64(std::as_bytes(std::span(text, 6))));
@@ -30,7 +31,7 @@ TEST(Digest, every_byte_and_the_length_count) {
   EXPECT_NE(digest64(std::span(bytes).first(999)), all_zero);
 }
 
-TEST(Digest, whatever_the_processor_has_it_is_the_same) {
+TEST(Digest, is_equal_on_every_instruction_set) {
   Random random(1);
   std::vector<std::byte> bytes(300'000);
   for (auto& byte : bytes) byte = static_cast<std::byte>(random.below(256));

@@ -1,7 +1,7 @@
-// The frame: 64 bytes of header, then payload_bytes of payload. The only unit that crosses a link between formed peers.
+// The frame: 64 bytes of header, then payload_bytes of payload. Everything that a reliable link delivers is a frame.
 //
-// Layout is little-endian and fixed (docs/reference/wire_format.md); the struct is the layout. A header is valid only if magic,
-// version, kind, payload bound and header_checksum hold (check_frame); nothing else in it may be trusted to be in range.
+// The struct FrameHeader is the layout. It is little-endian and fixed (docs/reference/wire_format.md). check_frame() checks
+// magic, version, kind and header_checksum, and it checks that payload_bytes is in range. All other fields may have any value.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,22 @@
 namespace unisono {
 
 enum class FrameKind : uint8_t {
-  data = 1,     // one slice of one chunk of an operation
-  credit = 2,   // the receiver of an operation's data allows more of it: payload_bytes 0, `amount` = total bytes allowed
-  failed = 3,   // the sender aborted an operation: payload = u8 code, u32 length, text
-  control = 5,  // membership messages: opaque to the engine
-  goodbye = 6,  // the receiver was removed from the group
-  lossy = 7,  // lossy operations: which call the sender's `operation` is, if not the same as before; or messages about them in
-              // the payload
-  elastic = 8,  // one message between peers of an elastic run (elastic/wire/elastic_message.h), or a message of their links
+  data = 1,  // one slice of one chunk of an operation's data
+  // The receiver of an operation's data tells the sender how many bytes it may send in total (`amount`). There is no payload.
+  credit = 2,
+  failed = 3,   // the sender aborted an operation; the payload is the code (u8), then a length (u32) and a text
+  control = 5,  // a message about membership; the engine does not read it
+  goodbye = 6,  // tells the receiver that it was removed from the group
+  // Used by lossy operations. Without a payload, the frame announces the call with the number `operation`. With a payload, it
+  // is a message about calls.
+  lossy = 7,
+  // A message between peers of an elastic run (elastic/wire/elastic_message.h), or a message about the link between them.
+  elastic = 8,
 };
 
-inline constexpr uint32_t frame_magic = 0x494E5531;  // "1UNI" in memory order: 31 55 4E 49
-inline constexpr uint8_t frame_version = 1;
-inline constexpr uint32_t payload_bytes_max = 16u << 20;  // a slice never exceeds it
+inline constexpr uint32_t frame_magic = 0x494E5531;       // "1UNI" in memory order: 31 55 4E 49
+inline constexpr uint8_t frame_version = 2;               // 2: numbers of messages hold tags of 32 bits
+inline constexpr uint32_t payload_bytes_max = 16u << 20;  // the largest FrameHeader::payload_bytes; no slice is larger
 
 enum FrameFlags : uint8_t { frame_flag_payload_checksum = 1 };
 
@@ -32,38 +35,41 @@ struct FrameHeader {
   uint8_t version = frame_version;
   FrameKind kind = FrameKind::data;
   uint8_t flags = 0;
-  uint8_t codec = 0;          // codec number; 0 = plain
-  uint32_t epoch = 0;         // epoch of the roster; frames of another epoch are dropped and counted
+  uint8_t codec = 0;          // number of the codec; 0: the values are not encoded
+  uint32_t epoch = 0;         // epoch of the roster; a frame with another epoch is dropped and counted
   uint32_t group = 0;         // group number, equal on all members
-  uint64_t operation = 0;     // operation number in the group
+  uint64_t operation = 0;     // number of the operation in the group
   uint32_t sender = 0;        // rank of the sender in the group
   uint16_t round = 0;         // round of the schedule
-  uint16_t contributors = 0;  // reserved for partial results: 0 = all
+  uint16_t contributors = 0;  // reserved for partial results; 0 means all ranks
   uint32_t chunk = 0;
   uint32_t slice = 0;
-  uint64_t amount = 0;      // data: elements of the whole operation, or of this chunk where sizes are uneven; credit: bytes
-  uint32_t descriptor = 0;  // hash of what all ranks must agree on (CallDescriptor::bits in executor/request.h)
+  // In a data frame: the number of elements of the operation (of this chunk, if the chunks differ in size). In a credit frame:
+  // bytes.
+  uint64_t amount = 0;
+  // A hash of those properties of the call on which all ranks must agree (CallDescriptor::bits in executor/request.h).
+  uint32_t descriptor = 0;
   uint32_t payload_bytes = 0;
-  uint32_t payload_checksum = 0;  // CRC-32C if frame_flag_payload_checksum
-  uint32_t header_checksum = 0;   // CRC-32C of the bytes before it
+  uint32_t payload_checksum = 0;  // CRC-32C of the payload, if frame_flag_payload_checksum is set
+  uint32_t header_checksum = 0;   // CRC-32C of the header's first 60 bytes
 };
 static_assert(sizeof(FrameHeader) == 64);
 static_assert(offsetof(FrameHeader, header_checksum) == 60);
 
-// True if the two differ at most in magic and checksums.
-inline bool alike(const FrameHeader& a, const FrameHeader& b) {
+// Returns true if the two headers are equal in all fields except magic and the two checksums.
+inline bool same_except_checksums(const FrameHeader& a, const FrameHeader& b) {
   constexpr size_t begin = offsetof(FrameHeader, version), end = offsetof(FrameHeader, payload_checksum);
   return std::memcmp(reinterpret_cast<const char*>(&a) + begin, reinterpret_cast<const char*>(&b) + begin, end - begin) == 0;
 }
 
-// Why a header is refused; the transports count refusals by fault.
+// The reasons for which a header is refused. The transports count the refusals for each reason.
 enum class FrameFault : uint8_t { none = 0, magic, version, kind, payload_bytes, header_checksum, payload_checksum };
 inline constexpr int frame_fault_count = 7;
 const char* name(FrameFault fault);
 
-// Fills in header_checksum. Call it last.
+// Sets header_checksum. Call it after all other fields are set.
 void seal_frame(FrameHeader& header);
-// Checks everything that needs no context.
+// Checks magic, version, kind, payload_bytes and header_checksum.
 FrameFault check_frame(const FrameHeader& header);
 
 }  // namespace unisono

@@ -1,4 +1,5 @@
-// Names of processes and ranks. A Rank is a position in one group; a PeerIndex is a position in this process's peer table.
+// Identifiers of processes and ranks. A Rank is the position of a process in one group. A PeerIndex is its position in the
+// table of peers that each process keeps for itself.
 #pragma once
 
 #include <compare>
@@ -7,9 +8,9 @@
 namespace unisono {
 
 using Rank = uint32_t;       // 0 … world_size-1 in a group
-using PeerIndex = uint32_t;  // index of a process in this process's peer table; stable while that process is known
+using PeerIndex = uint32_t;  // index in the table of peers of this process; it stays the same as long as the peer is known
 
-// 128 random bits, new at every process start.
+// Identifies a process. It has 128 random bits, which are drawn anew whenever a process starts.
 struct PeerId {
   uint64_t low = 0;
   uint64_t high = 0;

@@ -46,7 +46,7 @@ uint64_t load(const std::byte* at) {
   return word;
 }
 
-// The first `count` bytes as a word; count < 8.
+// Returns the first `count` bytes as a little-endian word. `count` must be less than 8.
 uint64_t load_some(const std::byte* at, size_t count) {
   uint64_t word = 0;
   for (size_t i = 0; i < count; ++i) word |= std::to_integer<uint64_t>(at[i]) << (8 * i);
@@ -59,7 +59,7 @@ uint64_t siphash_2_4(const SipKey& key, std::span<const std::byte> head, std::sp
   State state(key);
   const std::byte* at = head.data();
   for (size_t words = head.size() / 8; words > 0; --words, at += 8) state.word(load(at));
-  size_t held = head.size() % 8;  // bytes that wait in `pending` for the rest of their word
+  size_t held = head.size() % 8;  // number of bytes in `pending`, which do not fill a word yet
   uint64_t pending = load_some(at, held);
 
   at = rest.data();
@@ -90,14 +90,16 @@ void siphash_2_4(std::span<const SipMessage* const> messages, std::span<uint64_t
 
 namespace {
 
-// Messages that are computed side by side: of one size, at most as many as there are lanes.
+// A batch of messages whose tags are computed side by side. They have equal sizes, and there are at most as many as the vectors
+// have lanes.
 struct Side {
   std::array<const SipMessage*, sip_lanes_max> messages;
   std::array<uint8_t, sip_lanes_max> indices;
   size_t count = 0;
 };
 
-// Takes the messages that can go with the first one of `left`. `left` has a bit for each message that is not taken yet.
+// `left` has one bit for each message that is in no batch yet. This function takes the first of these messages, makes a batch
+// of it and of further messages with the same sizes, and clears their bits.
 Side take_side(std::span<const SipMessage* const> messages, size_t lanes, uint64_t& left) {
   Side side;
   const auto& first = *messages[static_cast<size_t>(std::countr_zero(left))];

@@ -1,13 +1,14 @@
-// One source, compiled once per instruction set by Highway's foreach_target.
+// This source file is compiled once for each instruction set, by Highway's foreach_target.
 //
-// Each message lies in memory word after word, but a vector needs one word of each message. So blocks of as many words as there
-// are lanes are loaded row by row and transposed in registers. Gathering word by word is slow on many processors.
+// A vector needs one word from each message, but the words of one message lie side by side in memory. So the code loads a
+// square of words, where each row has words of one message, and transposes the square in registers. It would be slow on many
+// processors to gather single words from memory.
 
 #include "base/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "wire/siphash_lanes.cc"
 #include <hwy/cache_control.h>
-#include <hwy/foreach_target.h>  // before highway.h
+#include <hwy/foreach_target.h>  // must be included before highway.h
 #include <hwy/highway.h>
 
 #include <cstring>
@@ -56,7 +57,8 @@ struct State {
   }
 };
 
-// Transposes: swaps 64-bit words between pairs of rows, then pairs of words between pairs of pairs, then halves.
+// Transposes a square of 64-bit words in three steps (two steps if the square has four rows). The steps swap single words
+// between two rows, then pairs of words, then halves of rows.
 HWY_INLINE void transpose(V (&rows)[lanes]) {
   V pairs[lanes];
   for (size_t i = 0; i < lanes; i += 2) {
@@ -69,12 +71,14 @@ HWY_INLINE void transpose(V (&rows)[lanes]) {
       rows[i + 2] = hn::ConcatUpperUpper(words, pairs[i + 2], pairs[i]);
     }
   } else {
-    V quads[lanes];  // quads[i] has words i of rows 0 to 3 (i < 4: blocks 0 and 2) …
+    // for i < 4: quads[i] holds words i and i + 4 of rows 0 to 3, and quads[4 + i] holds words i and i + 4 of rows 4 to 7
+    V quads[lanes];
     for (size_t half = 0; half < lanes; half += 4) {
       for (size_t i = 0; i < 2; ++i) {
         const V even = pairs[half + i], odd = pairs[half + i + 2];
-        quads[half + i] = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(odd), even);      // blocks 0 of both, blocks 2 of both
-        quads[half + i + 2] = hn::OddEvenBlocks(odd, hn::SwapAdjacentBlocks(even));  // blocks 1 of both, blocks 3 of both
+        // blocks: even[0], odd[0], even[2], odd[2]
+        quads[half + i] = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(odd), even);
+        quads[half + i + 2] = hn::OddEvenBlocks(odd, hn::SwapAdjacentBlocks(even));  // blocks: even[1], odd[1], even[3], odd[3]
       }
     }
     for (size_t i = 0; i < 4; ++i) {
@@ -86,7 +90,8 @@ HWY_INLINE void transpose(V (&rows)[lanes]) {
 
 HWY_INLINE const uint64_t* words_at(const std::byte* at) { return reinterpret_cast<const uint64_t*>(at); }
 
-// Absorbs `bytes` of each message, in whole words. Meanwhile it prefetches as much of the next messages.
+// Adds `bytes` bytes of each message to the state. `bytes` must be a multiple of 8. Meanwhile, the same number of bytes of each
+// of the next messages is prefetched.
 HWY_INLINE void absorb(State& state, const std::byte* const* at, size_t bytes, const std::byte* const* next) {
   V rows[lanes];
   size_t done = 0;
@@ -156,8 +161,7 @@ constexpr RunnableTables<SipLanes, 1>::Function compiled[] = {HWY_CHOOSE_TARGET_
 }  // namespace
 
 std::span<const SipLanes* const> runnable_sip_lanes() {
-  static const RunnableTables<SipLanes, std::size(compiled)> runnable(compiled,
-                                                                      HWY_SUPPORTED_TARGETS);  // the processor is asked once
+  static const RunnableTables<SipLanes, std::size(compiled)> runnable(compiled, HWY_SUPPORTED_TARGETS);
   return runnable.all();
 }
 

@@ -1,4 +1,4 @@
-// The tag and the keys of links: published values, and independence of how the bytes are split.
+// Compares tags and link keys with known values. Also tests that a tag does not depend on how the message is split into parts.
 #include "wire/siphash.h"
 
 #include <algorithm>
@@ -14,9 +14,9 @@
 namespace unisono {
 namespace {
 
-constexpr SipKey key_of_paper{.k0 = 0x0706050403020100ull, .k1 = 0x0f0e0d0c0b0a0908ull};  // bytes 00 … 0f
+constexpr SipKey key_of_paper{.k0 = 0x0706050403020100ull, .k1 = 0x0f0e0d0c0b0a0908ull};  // the paper's key: bytes 00 … 0f
 
-// Bytes 00, 01, …, wrapping.
+// Returns the bytes 00, 01, …, ff, 00, ….
 std::vector<std::byte> counting(size_t count) {
   std::vector<std::byte> bytes(count);
   for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(i);
@@ -26,16 +26,16 @@ std::vector<std::byte> counting(size_t count) {
 TEST(SipHash, has_the_published_values) {
   EXPECT_EQ(siphash_2_4(key_of_paper, {}), 0x726fdb47dd0e0e31ull);
   EXPECT_EQ(siphash_2_4(key_of_paper, counting(8)), 0x93f5f5799a932462ull);
-  EXPECT_EQ(siphash_2_4(key_of_paper, counting(15)), 0xa129ca6149be45e5ull);  // the example of the paper
+  EXPECT_EQ(siphash_2_4(key_of_paper, counting(15)), 0xa129ca6149be45e5ull);  // example of the SipHash paper
   EXPECT_EQ(siphash_2_4(key_of_paper, counting(63)), 0x958a324ceb064572ull);
 }
 
-// The last word holds the length modulo 256.
-TEST(SipHash, knows_messages_longer_than_256_bytes) {
+// SipHash's last word holds the length modulo 256, so a longer message must wrap there.
+TEST(SipHash, hashes_messages_longer_than_256_bytes) {
   EXPECT_EQ(siphash_2_4(key_of_paper, counting(1500)), 0xb15522cf08ed635full);
 }
 
-TEST(SipHash, is_the_same_wherever_the_message_is_cut) {
+TEST(SipHash, does_not_depend_on_where_the_message_is_cut) {
   for (const size_t size : {0u, 1u, 7u, 8u, 9u, 16u, 63u, 71u, 300u}) {
     const auto whole = counting(size);
     const auto expected = siphash_2_4(key_of_paper, whole);
@@ -46,12 +46,12 @@ TEST(SipHash, is_the_same_wherever_the_message_is_cut) {
   }
 }
 
-TEST(SipHash, does_not_care_where_in_memory_the_parts_are) {
+TEST(SipHash, does_not_depend_on_where_in_memory_the_parts_are) {
   const auto whole = counting(148);
   const auto expected = siphash_2_4(key_of_paper, whole);
   for (size_t offset = 0; offset < 8; ++offset) {
     std::vector<std::byte> head(48 + offset),
-        rest(100 + offset);  // exactly as long as needed: a sanitizer would see one byte more
+        rest(100 + offset);  // allocated exactly: a sanitizer reports a read of one more byte
     std::copy_n(whole.begin(), 48, head.begin() + static_cast<ptrdiff_t>(offset));
     std::copy_n(whole.begin() + 48, 100, rest.begin() + static_cast<ptrdiff_t>(offset));
     EXPECT_EQ(siphash_2_4(key_of_paper, std::span(head).subspan(offset), std::span(rest).subspan(offset)), expected);
@@ -64,9 +64,9 @@ std::vector<const SipMessage*> pointers_to(const std::vector<SipMessage>& messag
   return pointers;
 }
 
-// Every kernel, for every number of messages: of one size, of mixed sizes, and of sizes that are no multiple of a vector. The
-// memory ends where the messages end.
-TEST(SipHash, of_many_is_that_of_each) {
+// Compares every kernel with the function for one message. The messages have one size or mixed sizes; some sizes are no
+// multiple of a vector. Each message's memory is allocated exactly, so a sanitizer reports reads past its end.
+TEST(SipHash, a_batch_equals_single_hashes) {
   Random random(9);
   for (const size_t count : {0u, 1u, 2u, 3u, 7u, 8u, 9u, 16u, 63u, 64u, 65u, 130u}) {
     for (const int kinds : {1, 2, 5}) {
@@ -101,7 +101,7 @@ TEST(SipHash, of_many_is_that_of_each) {
   }
 }
 
-TEST(SipHash, of_messages_of_every_length_side_by_side) {
+TEST(SipHash, a_batch_of_messages_of_every_length_equals_single_hashes) {
   for (const auto* kernel : runnable_sip_lanes()) {
     for (size_t size = 0; size < 150; ++size) {
       std::vector<std::vector<std::byte>> parts(kernel->count, counting(size));
@@ -124,13 +124,14 @@ GroupKey counting_key() {
   return key;
 }
 
-// Check D3 of docs/design/methods/packet_loss.md.
+// Compares a link key with fixed bytes, derived as docs/reference/wire_format.md says.
 TEST(LinkKey, has_the_documented_bytes) {
-  const SipKey expected{.k0 = 0x46a2e6adc16d5bc2ull, .k1 = 0x1fc8c6f7a36179e2ull};  // c25b6dc1ade6a246 e27961a3f7c6c81f
+  // in memory order: c25b6dc1ade6a246 e27961a3f7c6c81f
+  const SipKey expected{.k0 = 0x46a2e6adc16d5bc2ull, .k1 = 0x1fc8c6f7a36179e2ull};
   EXPECT_EQ(link_key(counting_key(), 2, 5, 7, 0x1122334455667788ull), expected);
 }
 
-TEST(LinkKey, differs_by_everything_that_it_is_made_of) {
+TEST(LinkKey, depends_on_each_of_its_inputs) {
   const auto key = counting_key();
   auto other = key;
   other[15] ^= std::byte{1};

@@ -1,4 +1,5 @@
-// The words that lossy operations and datagram transports share: what one rank sends to another in one phase of one operation.
+// Types that lossy operations and datagram transports share. A stream is the data that one rank sends to another rank in one
+// phase of one operation.
 #pragma once
 
 #include <cstddef>
@@ -11,23 +12,27 @@ namespace unisono {
 
 struct StreamName {
   uint32_t op = 0;
-  uint8_t phase = 0;  // 0 contribute, 1 result
+  uint8_t phase = 0;  // 0: contributions, 1: results
   friend bool operator==(const StreamName&, const StreamName&) = default;
 };
 
-// Cut into datagrams from its begin: `range_bytes` each, the last one shorter. Nothing else is known of its contents.
+// A stream that is to be sent. The transport cuts the bytes, from the first one on, into datagrams of `range_bytes` each; the
+// last datagram may be shorter. The transport does not interpret the bytes.
 struct OutStream {
   Rank to = 0;
   StreamName name;
-  std::span<const std::byte> bytes;  // must stay as they are until the stream is dropped
+  std::span<const std::byte> bytes;  // must not change until the stream is dropped
   size_t range_bytes = 0;
-  std::span<const uint16_t> contributors{};  // by range; empty: all 0
-  uint32_t deadline_us = 0;                  // announced in every datagram
+  // The value of DatagramHeader::contributors for each range. If the span is empty, the value is 0 for all ranges.
+  std::span<const uint16_t> contributors{};
+  uint32_t deadline_us = 0;  // DatagramHeader::deadline_us in every datagram of the stream
 };
 
-// A flow's counts, for reports.
+// Counts the datagrams of a flow (all datagrams from one rank to another) for reports.
 struct StreamCounts {
-  uint64_t sent = 0, repaired = 0;  // datagrams: each range once; asked for again
+  // `sent` counts ranges that were sent for the first time, and `repaired` those that were sent again on request. A range that
+  // is sent in parts takes further datagrams, which `more_parts` counts.
+  uint64_t sent = 0, repaired = 0, more_parts = 0;
 };
 
 }  // namespace unisono

@@ -1,5 +1,4 @@
-// For tests and fuzzers of datagrams: the group and the datagram of check D3 of docs/design/methods/packet_loss.md, and all
-// checks of a datagram that need no state.
+// For tests and fuzzers of datagrams: a fixed group, a fixed datagram, and all checks of a datagram that need no state.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +19,7 @@ inline DatagramGroup group(DatagramAuth auth = DatagramAuth::mac) {
   return group;
 }
 
-// A header from rank 2 to rank 5, not sealed.
+// Returns a header from rank 2 to rank 5 without a tag.
 inline DatagramHeader header(uint16_t payload_bytes = 16) {
   return {.epoch = 7,
           .run_id = 0x1122334455667788ull,
@@ -36,7 +35,7 @@ inline DatagramHeader header(uint16_t payload_bytes = 16) {
           .deadline_us = 20000};
 }
 
-// Four floats: 1, -2, 0.5, 0.
+// Returns four floats as bytes: 1, -2, 0.5, 0.
 inline std::vector<std::byte> payload() {
   const float values[] = {1, -2, 0.5f, 0};
   const auto bytes = std::as_bytes(std::span(values));
@@ -54,7 +53,7 @@ inline std::vector<std::byte> join(const DatagramHeader& header, std::span<const
   return bytes;
 }
 
-// Sealed with the key of the link that its header names.
+// Returns the datagram, sealed with the key of the link from header.sender to header.receiver.
 inline std::vector<std::byte> sealed(DatagramHeader header, std::span<const std::byte> payload, const DatagramGroup& group) {
   seal_datagram(header, payload,
                 {link_key(group.key, header.sender, header.receiver, header.epoch, header.run_id), group.auth});

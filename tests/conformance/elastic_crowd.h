@@ -1,5 +1,5 @@
-// Members of a run in one process, over real sockets with time set by the test; and a proxy that changes the frames that it
-// carries.
+// For tests: members of an elastic run, all in one process. Their sockets are real, but the test sets the time. There is also a
+// proxy that changes frames.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace unisono {
 
 inline SharedBuffer message_of(size_t bytes, uint64_t seed) { return SharedBuffer::copy(conformance::pattern(bytes, seed)); }
 
-struct Ears final : ElasticSink {
+struct RecordingHandler final : ElasticSink {
   struct Loss {
     PeerId peer;
     Status why;
@@ -41,11 +41,11 @@ struct Ears final : ElasticSink {
   std::map<PeerId, int> credits;
 };
 
-class Crowd : public testing::Test {
+class ElasticLinksCluster : public testing::Test {
  protected:
   struct Member {
     std::unique_ptr<ElasticLinks> links;
-    Ears ears;
+    RecordingHandler handler;
     bool asleep = false;
   };
   static PeerId id(size_t i) { return {mix64(i + 1), i + 1}; }
@@ -62,7 +62,7 @@ class Crowd : public testing::Test {
     return *members.back()->links;
   }
   ElasticLinks& links(size_t i) { return *members[i]->links; }
-  Ears& ears(size_t i) { return members[i]->ears; }
+  RecordingHandler& handler(size_t i) { return members[i]->handler; }
   std::string address(size_t i) { return links(i).endpoints().at(0); }
   void introduce(size_t to, size_t who, bool dialable = true) { links(to).know(id(who), {address(who)}, dialable); }
   void introduce_all() {
@@ -72,13 +72,15 @@ class Crowd : public testing::Test {
       }
     }
   }
-  // Destroys the member's links: it sends nothing more, and its port is closed.
+  // Destroys the links of a member. It then sends nothing more, and its port is closed.
   void kill(size_t i) { members[i]->links.reset(); }
-  void say(size_t from, size_t to, SharedBuffer message) { EXPECT_TRUE(links(from).send(id(to), std::move(message), now)); }
+  void send_message(size_t from, size_t to, SharedBuffer message) {
+    EXPECT_TRUE(links(from).send(id(to), std::move(message), now));
+  }
   void settle(int turns = 30) {
     for (int i = 0; i < turns; ++i) {
       for (auto& member : members) {
-        if (member->links && !member->asleep) member->links->poll(now, member->ears);
+        if (member->links && !member->asleep) member->links->poll(now, member->handler);
       }
       for (auto& turn : others) turn();
     }
@@ -90,16 +92,16 @@ class Crowd : public testing::Test {
     }
     return false;
   }
-  bool hears(size_t i, size_t count) {
-    return within(5 * second, [&] { return ears(i).messages.size() >= count; }) && ears(i).messages.size() == count;
+  bool has_received(size_t i, size_t count) {
+    return within(5 * second, [&] { return handler(i).messages.size() >= count; }) && handler(i).messages.size() == count;
   }
-  bool losses_none() {
+  bool no_losses() {
     for (auto& member : members) {
-      if (!member->ears.losses.empty()) return false;
+      if (!member->handler.losses.empty()) return false;
     }
     return true;
   }
-  bool quiet() {
+  bool is_drained() {
     for (auto& member : members) {
       if (member->links && member->links->draining()) return false;
     }
@@ -111,7 +113,8 @@ class Crowd : public testing::Test {
   Nanos now = 1000 * second;
 };
 
-// A proxy between a dialler and a listener. It passes each frame of the dialler to `change` and sends the result instead.
+// A proxy between a process that dials and one that listens. It passes each frame of the dialing process to `change`, and sends
+// the frames that `change` returns.
 class Proxy {
  public:
   using Frames = std::vector<Bytes>;
@@ -130,14 +133,15 @@ class Proxy {
       Pipe pipe;
       pipe.dialler = std::move(came);
       pipe.listener = Descriptor(::socket(AF_INET, SOCK_STREAM, 0));
-      // Without these options small frames would wait for real acknowledgements, while the test's time goes on.
+      // Set TCP_NODELAY. Without it, small frames would wait for real acknowledgements while the virtual time of the test goes
+      // on.
       set_stream_options(pipe.dialler.get());
       set_stream_options(pipe.listener.get());
       if (::connect(pipe.listener.get(), to_.get(), to_.bytes) == 0) pipes_.push_back(std::move(pipe));
     }
     std::erase_if(pipes_, [&](auto& pipe) { return !carry(pipe); });
   }
-  // Drops all connections, as a middlebox does that forgets them.
+  // Closes all connections, like a middlebox that loses its state.
   void cut() { pipes_.clear(); }
 
  private:

@@ -1,4 +1,4 @@
-// Two TCP transports driven by a test, and foreign connections to them.
+// For tests: two TCP transports that the test drives. Other programs can also connect to them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ inline LinkRequest request(PeerId to, std::vector<std::string> endpoints, bool d
   return request;
 }
 
-// Two transports, driven by the real clock unless a test gives times.
+// Two transports. They use the real clock, unless a test passes times.
 class TcpPair : public testing::Test {
  protected:
   void SetUp() override {
@@ -86,7 +86,7 @@ class TcpPair : public testing::Test {
   std::unique_ptr<Recorder> sink_a, sink_b;
 };
 
-// A connection from an unauthenticated peer.
+// A connection from a peer that does not authenticate.
 class Unauthenticated {
  public:
   explicit Unauthenticated(const TcpTransport& to) : Unauthenticated(to.endpoints().at(0)) {}
@@ -97,31 +97,31 @@ class Unauthenticated {
     connected_ = ::connect(socket_.get(), address.get(), address.bytes) == 0;
   }
   bool connected() const { return connected_; }
-  void say(ByteView bytes) { (void)::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  void say(const std::string& text) { say(std::as_bytes(std::span(text))); }
-  void say(const TcpHello& hello) { say(std::as_bytes(std::span(&hello, 1))); }
+  void send_bytes(ByteView bytes) { (void)::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  void send_bytes(const std::string& text) { send_bytes(std::as_bytes(std::span(text))); }
+  void send_bytes(const TcpHello& hello) { send_bytes(std::as_bytes(std::span(&hello, 1))); }
   bool closed() {
     for (;;) {
       std::array<std::byte, 64> scratch;
       bool ended = false;
       const auto count = receive_some(socket_.get(), scratch, ended);
       if (count <= 0) return ended || count < 0;
-      heard_.insert(heard_.end(), scratch.begin(), scratch.begin() + count);
+      received_.insert(received_.end(), scratch.begin(), scratch.begin() + count);
     }
   }
-  const Bytes& heard() const { return heard_; }
+  const Bytes& received() const { return received_; }
   TcpRefusal refusal() const {
     TcpReply reply;
-    if (heard_.size() < sizeof reply) return TcpRefusal::none;
-    std::memcpy(&reply, heard_.data(), sizeof reply);
+    if (received_.size() < sizeof reply) return TcpRefusal::none;
+    std::memcpy(&reply, received_.data(), sizeof reply);
     return reply.accepted == 0 ? reply.reason : TcpRefusal::none;
   }
-  void go() { socket_.reset(); }
+  void disconnect() { socket_.reset(); }
 
  private:
   Descriptor socket_;
   bool connected_ = false;
-  Bytes heard_;
+  Bytes received_;
 };
 
 inline TcpHello hello_from(PeerId from, PeerId to, const JobKey& key = job()) {

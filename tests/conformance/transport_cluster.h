@@ -1,4 +1,5 @@
-// Several transports of one process that are linked with each other, a sink that records, and a loop that drives them.
+// For tests: several transports of one process that are linked, a sink that records upcalls, and a loop that drives the
+// transports.
 #pragma once
 
 #include <chrono>
@@ -9,16 +10,18 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/concat.h"
 #include "base/random.h"
 #include "transports/connector.h"
 #include "transports/transport.h"
 
 namespace unisono::conformance {
 
-// UNISONO_TEST_SEED in the environment replaces the default; every test shows it when it fails.
+// Returns the seed of all tests. UNISONO_TEST_SEED in the environment replaces the default. A test that fails prints the seed.
 inline uint64_t test_seed() {
   const char* text = std::getenv("UNISONO_TEST_SEED");
   return text != nullptr ? std::strtoull(text, nullptr, 10) : 20240607;
@@ -28,7 +31,7 @@ inline Nanos clock_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Real time within which anything promised must happen; long enough for slow machines under sanitizers.
+// The time limit for everything that a transport promises. It is long enough for slow machines under sanitizers.
 inline constexpr Nanos patience = 30 * second;
 
 // Transport i knows transport j as PeerIndex j.
@@ -37,21 +40,21 @@ class Cluster {
   virtual ~Cluster() = default;
   virtual size_t size() const = 0;
   virtual Transport& at(size_t i) = 0;
-  // Simulates the death of its process. at(i) must not be used afterwards.
+  // Destroys transport i, as if its process had died. at(i) must not be used afterwards.
   virtual void destroy(size_t i) = 0;
   virtual bool alive(size_t i) const = 0;
-  // The label under which the others know i.
+  // The label by which the other transports know transport i.
   virtual std::string label(size_t i) const = 0;
-  // Null where links are not made by a Connector.
+  // Returns null if the links of the transport are not made by a Connector.
   virtual Connector* connector(size_t i) = 0;
-  // The request that made i's link to j.
+  // Returns the request with which transport i made its link to j.
   virtual LinkRequest request(size_t i, size_t j) = 0;
 };
 
 class SilentSink final : public Sink {
  public:
   explicit SilentSink(Transport& transport) : transport_(transport) {}
-  std::byte* place(PeerIndex, const FrameHeader&) override { return nullptr; }
+  std::byte* receive_buffer(PeerIndex, const FrameHeader&) override { return nullptr; }
   void received(PeerIndex, const FrameHeader&, const View& view) override {
     if (view.handle != 0) transport_.release(view);
   }
@@ -63,13 +66,13 @@ class SilentSink final : public Sink {
   Transport& transport_;
 };
 
-// A cluster of transports that are also Connectors. The lower index dials.
+// A cluster of transports that are also Connectors. In each pair, the transport with the lower index dials.
 template <typename T>
 class ConnectorCluster final : public Cluster {
  public:
   using Make = std::function<Result<std::unique_ptr<T>>(size_t index, PeerId self)>;
 
-  // Null if a transport cannot be made or the links do not come up.
+  // Returns null if a transport cannot be made or if the links do not come up.
   static std::unique_ptr<Cluster> make(size_t count, const Make& make_one) {
     auto cluster = std::unique_ptr<ConnectorCluster>(new ConnectorCluster);
     JobKey key{};
@@ -101,9 +104,7 @@ class ConnectorCluster final : public Cluster {
   T& at(size_t i) override { return *transports_[i]; }
   void destroy(size_t i) override { transports_[i].reset(); }
   bool alive(size_t i) const override { return transports_[i] != nullptr; }
-  std::string label(size_t i) const override {
-    return "rank " + std::to_string(i) + " (host test, pid " + std::to_string(1000 + i) + ")";
-  }
+  std::string label(size_t i) const override { return concat("rank ", i, " (host test, pid ", 1000 + i, ")"); }
   Connector* connector(size_t i) override { return transports_[i].get(); }
   LinkRequest request(size_t i, size_t j) override {
     LinkRequest request;
@@ -139,7 +140,7 @@ class ConnectorCluster final : public Cluster {
   std::vector<std::vector<std::string>> endpoints_;
 };
 
-// Bytes that follow from a seed, so that the receiver can check what the sender meant.
+// Fills `bytes` with values that depend on the seed, so that the receiver can check them.
 inline void fill(std::span<std::byte> bytes, uint64_t seed) {
   Random random(seed);
   size_t at = 0;
@@ -150,7 +151,7 @@ inline void fill(std::span<std::byte> bytes, uint64_t seed) {
   const auto word = random.next();
   if (at < bytes.size()) std::memcpy(bytes.data() + at, &word, bytes.size() - at);
 }
-// Comparing byte by byte dominated the time of these tests under sanitizers.
+// Uses memcmp, because under sanitizers a comparison byte by byte took most of the time of these tests.
 inline bool same(ByteView a, ByteView b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
@@ -171,9 +172,9 @@ class Recorder final : public Sink {
   };
   explicit Recorder(Transport* owner) : transport(owner) {}
 
-  std::byte* place(PeerIndex from, const FrameHeader& header) override {
-    ++place_count;
-    return placer ? placer(from, header) : nullptr;
+  std::byte* receive_buffer(PeerIndex from, const FrameHeader& header) override {
+    ++buffer_requests;
+    return on_receive_buffer ? on_receive_buffer(from, header) : nullptr;
   }
   void received(PeerIndex from, const FrameHeader& header, const View& view) override {
     Frame frame{from, header, {}, view.handle == 0};
@@ -190,8 +191,9 @@ class Recorder final : public Sink {
     sent_when_lost = sent_ids;
   }
   void credit(PeerIndex peer) override { ++credits[peer]; }
+  void noticed(PeerIndex peer, EventKind kind, const std::string& text) override { notices.push_back({peer, kind, text}); }
 
-  // A copy with the same offset from a multiple of 16 bytes as the original.
+  // Keeps a copy. Its address modulo 16 is the same as that of the original.
   ByteView keep(ByteView payload) {
     const auto shift = reinterpret_cast<uintptr_t>(payload.data()) % 16;
     auto& bytes = kept.emplace_back(payload.size() + 32);
@@ -202,7 +204,7 @@ class Recorder final : public Sink {
 
   Transport* transport;
   std::vector<Bytes> kept;
-  std::function<std::byte*(PeerIndex, const FrameHeader&)> placer;
+  std::function<std::byte*(PeerIndex, const FrameHeader&)> on_receive_buffer;
   std::function<void(PeerIndex, const FrameHeader&)> on_received;
   bool keep_views = false;
   std::vector<Frame> frames;
@@ -211,13 +213,14 @@ class Recorder final : public Sink {
   std::map<uint64_t, int> sent_when_lost;
   std::map<PeerIndex, std::vector<Status>> losses;
   std::map<PeerIndex, int> credits;
-  size_t place_count = 0;
+  std::vector<std::tuple<PeerIndex, EventKind, std::string>> notices;
+  size_t buffer_requests = 0;
 };
 
-// One recorder per transport; turn() polls the transports.
-class Players {
+// One recorder for each transport. turn() polls the transports.
+class Recorders {
  public:
-  explicit Players(Cluster& cluster) : cluster_(cluster) {
+  explicit Recorders(Cluster& cluster) : cluster_(cluster) {
     for (size_t i = 0; i < cluster.size(); ++i) recorders_.push_back(std::make_unique<Recorder>(&cluster.at(i)));
   }
   Recorder& operator[](size_t i) { return *recorders_[i]; }
@@ -228,7 +231,7 @@ class Players {
   void turn_all() {
     for (size_t i = 0; i < cluster_.size(); ++i) turn(i);
   }
-  // False if `done` does not come true in time.
+  // Polls until done() is true. Returns false if that takes longer than `patience`.
   bool until(const std::function<bool()>& done) {
     const auto limit = clock_now() + patience;
     while (!done()) {

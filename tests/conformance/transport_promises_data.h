@@ -1,4 +1,4 @@
-// Promises about frames: each arrives once, whole, where the sink wanted it, and under flow control.
+// Promises about frames: each frame arrives once and whole, in the buffer of the sink, and obeys the flow control.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,17 +18,17 @@ inline FrameHeader data_header(uint64_t operation, size_t bytes) {
   return header;
 }
 
-// Sends as soon as there is credit. The payload lives as long as the players: a sender may need it after it has arrived, until
-// the sender knows.
-inline void send_soon(Cluster& cluster, Players& players, size_t from, size_t to, const FrameHeader& header, ByteView payload,
-                      uint64_t id = 0) {
+// Sends a frame as soon as there is credit (permission to send). `recorders` keeps a copy of the payload until sent() is
+// called, because a sender may need the payload even after the frame has arrived.
+inline void send_soon(Cluster& cluster, Recorders& recorders, size_t from, size_t to, const FrameHeader& header,
+                      ByteView payload, uint64_t id = 0) {
   const auto peer = static_cast<PeerIndex>(to);
-  ASSERT_TRUE(players.until([&] { return cluster.at(from).credit(peer) > 0; })) << "no credit in time";
-  cluster.at(from).send(peer, header, players[from].keep(payload), id);
+  ASSERT_TRUE(recorders.until([&] { return cluster.at(from).credit(peer) > 0; })) << "no credit in time";
+  cluster.at(from).send(peer, header, recorders[from].keep(payload), id);
 }
 
 inline void expect_frame(const Recorder::Frame& frame, ByteView payload, bool placed) {
-  auto sealed = frame.header;  // the transport fills in header_checksum
+  auto sealed = frame.header;  // The transport sets header_checksum, so compute it here, too.
   seal_frame(sealed);
   EXPECT_EQ(check_frame(sealed), FrameFault::none);
   EXPECT_EQ(frame.header.payload_bytes, payload.size());
@@ -40,12 +40,12 @@ inline void expect_frame(const Recorder::Frame& frame, ByteView payload, bool pl
 
 inline constexpr std::array<size_t, 9> frame_sizes = {0, 1, 63, 4096, 4097, 64u << 10, 65537, 1u << 20, payload_bytes_max};
 
-// Every size from transport 0 to transport 1; small sizes between all other pairs.
+// Sends frames of every size between the transports 0 and 1. Sends frames of up to 1 MiB between all other pairs.
 inline void frames_of_every_size(Cluster& cluster, bool place) {
-  Players players(cluster);
+  Recorders recorders(cluster);
   Bytes target(payload_bytes_max);
   for (size_t i = 0; i < cluster.size(); ++i) {
-    if (place) players[i].placer = [&](PeerIndex, const FrameHeader&) { return target.data(); };
+    if (place) recorders[i].on_receive_buffer = [&](PeerIndex, const FrameHeader&) { return target.data(); };
   }
   uint64_t operation = 0;
   for (size_t from = 0; from < cluster.size(); ++from) {
@@ -54,46 +54,47 @@ inline void frames_of_every_size(Cluster& cluster, bool place) {
       for (const size_t size : frame_sizes) {
         if (size > (1u << 20) && from + to != 1) continue;
         const auto payload = pattern(size, test_seed() + ++operation);
-        ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, from, to, data_header(operation, size), payload, operation));
-        ASSERT_TRUE(players.until([&] { return !players[to].frames.empty(); })) << size << " bytes did not arrive";
-        ASSERT_EQ(players[to].frames.size(), 1u);
-        EXPECT_EQ(players[to].frames[0].from, from);
-        EXPECT_EQ(players[to].frames[0].header.operation, operation);
-        // A payload that the transport already holds in memory may come as a zero-copy view although the sink offered a buffer.
-        expect_frame(players[to].frames[0], payload, players[to].place_count > 0 && place);
-        players[to].frames.clear();
-        players[to].place_count = 0;
+        ASSERT_NO_FATAL_FAILURE(send_soon(cluster, recorders, from, to, data_header(operation, size), payload, operation));
+        ASSERT_TRUE(recorders.until([&] { return !recorders[to].frames.empty(); })) << size << " bytes did not arrive";
+        ASSERT_EQ(recorders[to].frames.size(), 1u);
+        EXPECT_EQ(recorders[to].frames[0].from, from);
+        EXPECT_EQ(recorders[to].frames[0].header.operation, operation);
+        // If the transport already has the payload in memory, it may pass a zero-copy view, although the sink has offered a
+        // buffer.
+        expect_frame(recorders[to].frames[0], payload, recorders[to].buffer_requests > 0 && place);
+        recorders[to].frames.clear();
+        recorders[to].buffer_requests = 0;
       }
     }
   }
-  for (int turn = 0; turn < 100; ++turn) players.turn_all();
-  for (size_t i = 0; i < cluster.size(); ++i) EXPECT_TRUE(players[i].frames.empty()) << "a frame came twice";
+  for (int turn = 0; turn < 100; ++turn) recorders.turn_all();
+  for (size_t i = 0; i < cluster.size(); ++i) EXPECT_TRUE(recorders[i].frames.empty()) << "a frame came twice";
 }
 
 inline void frames_of_every_size_are_placed_intact(Cluster& cluster) { frames_of_every_size(cluster, true); }
 inline void frames_of_every_size_come_intact_as_views(Cluster& cluster) { frames_of_every_size(cluster, false); }
 
 inline void unaligned_payloads_arrive_intact(Cluster& cluster) {
-  Players players(cluster);
+  Recorders recorders(cluster);
   for (size_t shift = 0; shift < 9; ++shift) {
     for (const size_t size : {size_t{5}, size_t{1000}, size_t{100'003}}) {
       Bytes source(size + shift), target(size + 16, std::byte{0xEE});
       const auto payload = std::span(source).subspan(shift);
       fill(payload, test_seed() + shift);
       auto* place = target.data() + 9 - shift;
-      players[1].placer = [&](PeerIndex, const FrameHeader&) { return place; };
-      ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(1, size), payload));
-      ASSERT_TRUE(players.until([&] { return players[1].frames.size() == 1; }));
-      expect_frame(players[1].frames[0], payload, players[1].frames[0].placed);
+      recorders[1].on_receive_buffer = [&](PeerIndex, const FrameHeader&) { return place; };
+      ASSERT_NO_FATAL_FAILURE(send_soon(cluster, recorders, 0, 1, data_header(1, size), payload));
+      ASSERT_TRUE(recorders.until([&] { return recorders[1].frames.size() == 1; }));
+      expect_frame(recorders[1].frames[0], payload, recorders[1].frames[0].placed);
       EXPECT_EQ(*(place - 1), std::byte{0xEE}) << "the byte before the target was written";
       EXPECT_EQ(place[size], std::byte{0xEE}) << "the byte behind the target was written";
-      players[1].frames.clear();
+      recorders[1].frames.clear();
     }
   }
 }
 
-inline void headers_arrive_as_they_were_sent(Cluster& cluster) {
-  Players players(cluster);
+inline void headers_arrive_unchanged(Cluster& cluster) {
+  Recorders recorders(cluster);
   FrameHeader header;
   header.kind = FrameKind::control;
   header.codec = 9;
@@ -108,25 +109,26 @@ inline void headers_arrive_as_they_were_sent(Cluster& cluster) {
   header.amount = UINT64_MAX;
   header.descriptor = 0xDEADBEEF;
   const auto payload = pattern(100, test_seed());
-  ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 1, 0, header, payload));
-  ASSERT_TRUE(players.until([&] { return players[0].frames.size() == 1; }));
-  const auto& got = players[0].frames[0].header;
+  ASSERT_NO_FATAL_FAILURE(send_soon(cluster, recorders, 1, 0, header, payload));
+  ASSERT_TRUE(recorders.until([&] { return recorders[0].frames.size() == 1; }));
+  const auto& got = recorders[0].frames[0].header;
   EXPECT_EQ(got.payload_bytes, 100u);
-  // All fields before the length are the sender's, except the flags: a transport may add a checksum there.
+  // All fields before payload_bytes must arrive unchanged. Only `flags` may differ, because a transport may set a checksum
+  // flag.
   header.flags = got.flags;
   EXPECT_EQ(std::memcmp(&got, &header, offsetof(FrameHeader, payload_bytes)), 0);
 }
 
-// next() shows repeatedly whether the next frame is the expected one. take_next() takes that frame alone, and the rest is left
-// to poll. A transport that does not look ahead never finds it.
+// next() returns the same expected frame again and again, until take_next() takes it. poll() delivers the frames that were not
+// taken. If a transport does not look ahead, its next() never returns the expected frame.
 inline void next_shows_the_frame_that_arrives(Cluster& cluster) {
-  Players players(cluster);
+  Recorders recorders(cluster);
   auto& transport = cluster.at(1);
   const Bytes payloads[] = {pattern(100, test_seed()), {}, pattern(5000, test_seed() + 1)};
   for (size_t i = 0; i < std::size(payloads); ++i) {
-    ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(i, payloads[i].size()), payloads[i]));
+    ASSERT_NO_FATAL_FAILURE(send_soon(cluster, recorders, 0, 1, data_header(i, payloads[i].size()), payloads[i]));
     if (!transport.looks_ahead()) continue;
-    ASSERT_TRUE(players[1].frames.empty()) << "it was polled before it could look";
+    ASSERT_TRUE(recorders[1].frames.empty()) << "it was polled before it could look";
   }
   const auto expected = [&](size_t i) { return data_header(i, payloads[i].size()); };
   const std::byte* payload = nullptr;
@@ -143,26 +145,26 @@ inline void next_shows_the_frame_that_arrives(Cluster& cluster) {
   if (!transport.looks_ahead()) {
     EXPECT_NE(transport.next(0, expected(0), payload), Next::expected);
   }
-  ASSERT_TRUE(players.until([&] { return players[1].frames.size() >= std::size(payloads) - taken; }));
-  for (const auto& frame : players[1].frames) EXPECT_TRUE(same(frame.payload, payloads[frame.header.operation]));
-  EXPECT_EQ(players[1].frames.size(), std::size(payloads) - taken);
+  ASSERT_TRUE(recorders.until([&] { return recorders[1].frames.size() >= std::size(payloads) - taken; }));
+  for (const auto& frame : recorders[1].frames) EXPECT_TRUE(same(frame.payload, payloads[frame.header.operation]));
+  EXPECT_EQ(recorders[1].frames.size(), std::size(payloads) - taken);
   EXPECT_EQ(transport.next(0, expected(0), payload), Next::none) << "there is nothing left";
   EXPECT_EQ(transport.counters().received_frames, std::size(payloads));
 }
 
 inline void many_frames_obey_flow_control(Cluster& cluster) {
-  Players players(cluster);
+  Recorders recorders(cluster);
   constexpr size_t count = 3000, distinct = 16;
   std::vector<Bytes> payloads;
   for (size_t i = 0; i < distinct; ++i) payloads.push_back(pattern(100 + i * 2500, test_seed() + i));
   size_t next = 0, refusals = 0;
   bool waits = false;
-  const bool all = players.until([&] {
-    // Only a credit() upcall ends a refusal.
-    if (waits && players[0].credits[1] > 0) waits = false;
+  const bool all = recorders.until([&] {
+    // If there is no credit, wait for a credit() upcall: nothing else may announce new credit.
+    if (waits && recorders[0].credits[1] > 0) waits = false;
     while (!waits && next < count) {
       if (cluster.at(0).credit(1) == 0) {
-        players[0].credits[1] = 0;
+        recorders[0].credits[1] = 0;
         waits = true;
         ++refusals;
         break;
@@ -171,25 +173,26 @@ inline void many_frames_obey_flow_control(Cluster& cluster) {
       cluster.at(0).send(1, data_header(next, payload.size()), payload, next);
       ++next;
     }
-    return players[1].frames.size() >= count;
+    return recorders[1].frames.size() >= count;
   });
-  ASSERT_TRUE(all) << next << " sent, " << players[1].frames.size() << " arrived, " << refusals << " refusals, waits " << waits;
-  ASSERT_EQ(players[1].frames.size(), count);
+  ASSERT_TRUE(all) << next << " sent, " << recorders[1].frames.size() << " arrived, " << refusals << " refusals, waits "
+                   << waits;
+  ASSERT_EQ(recorders[1].frames.size(), count);
   std::vector<int> seen(count);
-  for (const auto& frame : players[1].frames) {
+  for (const auto& frame : recorders[1].frames) {
     ++seen.at(frame.header.operation);
     ASSERT_TRUE(same(frame.payload, payloads[frame.header.operation % distinct]));
   }
   EXPECT_TRUE(std::ranges::all_of(seen, [](int times) { return times == 1; }));
 }
 
-inline void everyone_sends_to_everyone(Cluster& cluster) {
-  Players players(cluster);
+inline void all_peers_send_to_all_peers(Cluster& cluster) {
+  Recorders recorders(cluster);
   const size_t count = cluster.size(), each = 50;
   std::vector<Bytes> payloads;
   for (size_t i = 0; i < each; ++i) payloads.push_back(pattern((i * i * 97) % 70'000, test_seed() + i));
   std::vector<std::vector<size_t>> next(count, std::vector<size_t>(count, 0));
-  const bool all = players.until([&] {
+  const bool all = recorders.until([&] {
     bool complete = true;
     for (size_t from = 0; from < count; ++from) {
       for (size_t to = 0; to < count; ++to) {
@@ -200,15 +203,15 @@ inline void everyone_sends_to_everyone(Cluster& cluster) {
           ++n;
         }
       }
-      complete &= players[from].frames.size() >= each * (count - 1);
+      complete &= recorders[from].frames.size() >= each * (count - 1);
     }
     return complete;
   });
   ASSERT_TRUE(all);
   for (size_t to = 0; to < count; ++to) {
-    ASSERT_EQ(players[to].frames.size(), each * (count - 1));
+    ASSERT_EQ(recorders[to].frames.size(), each * (count - 1));
     std::map<std::pair<PeerIndex, uint64_t>, int> seen;
-    for (const auto& frame : players[to].frames) {
+    for (const auto& frame : recorders[to].frames) {
       ++seen[{frame.from, frame.header.operation}];
       ASSERT_TRUE(same(frame.payload, payloads.at(frame.header.operation)));
     }
@@ -217,7 +220,7 @@ inline void everyone_sends_to_everyone(Cluster& cluster) {
 }
 
 inline void the_sink_may_answer_from_inside_an_upcall(Cluster& cluster) {
-  Players players(cluster);
+  Recorders recorders(cluster);
   const auto payload = pattern(3000, test_seed());
   constexpr uint64_t rounds = 200;
   const auto answer = [&](size_t self) {
@@ -227,10 +230,10 @@ inline void the_sink_may_answer_from_inside_an_upcall(Cluster& cluster) {
       }
     };
   };
-  players[0].on_received = answer(0);
-  players[1].on_received = answer(1);
-  ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(0, payload.size()), payload));
-  ASSERT_TRUE(players.until([&] { return players[0].frames.size() + players[1].frames.size() == rounds + 1; }));
+  recorders[0].on_received = answer(0);
+  recorders[1].on_received = answer(1);
+  ASSERT_NO_FATAL_FAILURE(send_soon(cluster, recorders, 0, 1, data_header(0, payload.size()), payload));
+  ASSERT_TRUE(recorders.until([&] { return recorders[0].frames.size() + recorders[1].frames.size() == rounds + 1; }));
 }
 
 }  // namespace unisono::conformance

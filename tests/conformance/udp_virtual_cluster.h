@@ -1,5 +1,5 @@
-// Several UDP transports on a virtual network, driven in virtual time, for tests. Transport i knows transport j as PeerIndex j;
-// the lower index dials.
+// For tests: UDP transports on a virtual network, in virtual time. Transport i knows transport j as PeerIndex j. In each pair,
+// the transport with the lower index dials.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "transport_promises_data.h"
 #include "transports/udp/udp_test_support.h"
 #include "transports/udp/udp_transport.h"
@@ -21,6 +22,10 @@ class VirtualCluster {
   explicit VirtualCluster(size_t count, uint64_t seed = 1, bool v6 = false) : network(seed), v6_(v6) {
     for (size_t i = 0; i < count; ++i) start(i);
   }
+  // The last datagrams are sent when the transports end. By then, the variables of a test that these functions use are gone.
+  ~VirtualCluster() { network.filter = nullptr, network.watcher = nullptr; }
+  VirtualCluster(const VirtualCluster&) = delete;
+  VirtualCluster& operator=(const VirtualCluster&) = delete;
 
   static PeerId id(size_t i, uint64_t life = 0) { return {i + 1, 1000 + life}; }
   static JobKey job(uint8_t fill = 0x5A) {
@@ -28,19 +33,17 @@ class VirtualCluster {
     key.fill(std::byte{fill});
     return key;
   }
-  std::string endpoint(size_t i) const {
-    return (v6_ ? "[fd00::" + std::to_string(i + 1) + "]" : "10.0.0." + std::to_string(i + 1)) + ":4500";
-  }
-  static std::string label(size_t i) { return "rank " + std::to_string(i) + " (host virtual)"; }
+  std::string endpoint(size_t i) const { return (v6_ ? concat("[fd00::", i + 1, "]") : concat("10.0.0.", i + 1)) + ":4500"; }
+  static std::string label(size_t i) { return concat("rank ", i, " (host virtual)"); }
 
-  // Starts a process at address i, or replaces it by a new one.
+  // Starts a process at address i. If there already was one, the new process replaces it.
   void start(size_t i, uint64_t life = 0, bool with_job = true) {
     if (i >= transports.size()) transports.resize(i + 1), frame_sinks.resize(i + 1);
     transports[i].reset();
-    std::vector<std::unique_ptr<DatagramSocket>> sockets;
+    DatagramSockets sockets;
     sockets.push_back(network.socket(endpoint(i)));
     options.self = id(i, life);
-    transports[i] = UdpTransport::over(options, std::move(sockets));
+    transports[i] = UdpTransport::from_sockets(options, std::move(sockets));
     if (with_job) transports[i]->set_job(job());
     frame_sinks[i] = std::make_unique<conformance::Recorder>(transports[i].get());
   }
@@ -73,7 +76,7 @@ class VirtualCluster {
     }));
   }
 
-  // Polls all transports once; then time advances to the next event.
+  // Polls all transports once. If nothing is due now, the time advances to the next event.
   void turn() {
     bool any = false;
     const auto asleep = paused < 0 ? std::string() : endpoint(static_cast<size_t>(paused));
@@ -85,7 +88,8 @@ class VirtualCluster {
     }
     if (after_turn) after_turn();
     next = std::min(next, network.next_arrival(asleep));
-    // After a few turns at one time, time advances anyway: what is due may have to wait for something else.
+    // The time advances if a turn did nothing. It also advances after 20 turns at the same time, because an event that is due
+    // now may need one that comes later.
     idle_turns_ = any ? idle_turns_ + 1 : 100;
     if (next > network.now || idle_turns_ >= 20) {
       network.now = std::max(network.now + microsecond, std::min(next, network.now + 100 * millisecond));
@@ -104,7 +108,7 @@ class VirtualCluster {
     until([] { return false; }, time);
   }
 
-  VirtualNetwork network;  // before the transports, whose sockets belong to it
+  VirtualNetwork network;  // It is declared before the transports, because their sockets refer to it.
   UdpOptions options;
   std::vector<std::unique_ptr<UdpTransport>> transports;
   std::vector<std::unique_ptr<conformance::Recorder>> frame_sinks;

@@ -1,4 +1,5 @@
-// Uses an installed Unisono from C++: one sum over all ranks, checked. Ranks come from the environment.
+// Uses an installed Unisono from C++. Computes one sum over all ranks and checks it. The environment says which ranks there
+// are.
 
 #include <cstdio>
 #include <vector>

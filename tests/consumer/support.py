@@ -17,13 +17,18 @@ def run(argv, seconds, **more):
 
 
 def run_ranks(program, folder, libraries=None):
-    """All ranks of one program at once; they meet at a file. `libraries`: a folder of shared libraries that are installed nowhere."""
+    """All ranks of one program at once; they meet at a file. `libraries`: a folder of shared libraries that are installed
+    nowhere."""
     meeting = "file://" + os.path.join(folder, "meeting-" + os.path.basename(program))
     base = {**os.environ, "WORLD_SIZE": str(RANKS), "UNISONO_RENDEZVOUS": meeting}
     if libraries:
         base["LD_LIBRARY_PATH"] = libraries
-    ranks = [subprocess.Popen([program], env={**base, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-             for rank in range(RANKS)]
+    ranks = [
+        subprocess.Popen(
+            [program], env={**base, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for rank in range(RANKS)
+    ]
     good = True
     for rank, process in enumerate(ranks):
         try:
@@ -47,7 +52,9 @@ def expect_library(program, shared):
     """That it uses libunisono.so, or does not: a link may quietly have taken the other library."""
     uses = "libunisono.so.0" in needed(program)
     if uses != shared:
-        sys.exit(f"{program} {'uses' if uses else 'does not use'} libunisono.so.0, but was to be linked with the {'shared' if shared else 'static'} library")
+        sys.exit(
+            f"{program} {'uses' if uses else 'does not use'} libunisono.so.0, but was to be linked with the {'shared' if shared else 'static'} library"
+        )
 
 
 def pkg_config(library_folder, *words):
@@ -60,7 +67,10 @@ def build_with_pkg_config(library_folder, folder, static):
     words = ["--static", "--cflags", "--libs"] if static else ["--cflags", "--libs"]
     flags = pkg_config(library_folder, *words)
     programs = []
-    for source, compiler in (("consumer.c", ["cc", "-std=c99", "-Wpedantic", "-Werror"]), ("consumer.cc", ["c++", "-std=c++20"])):
+    for source, compiler in (
+        ("consumer.c", ["cc", "-std=c99", "-Wpedantic", "-Werror"]),
+        ("consumer.cc", ["c++", "-std=c++20"]),
+    ):
         program = os.path.join(folder, f"pkgconfig_{'static' if static else 'shared'}_{source.replace('.', '_')}")
         run([*compiler, "-Wall", "-Wextra", os.path.join(HERE, source), "-o", program, *flags], 120)
         expect_library(program, shared=not static)

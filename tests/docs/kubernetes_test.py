@@ -66,7 +66,7 @@ class Manifests(unittest.TestCase):
         self.assertEqual(self.environment["RANK"]["valueFrom"]["fieldRef"]["fieldPath"], INDEX)
         self.assertEqual(self.template["spec"]["restartPolicy"], "Never")
 
-    def test_they_meet_at_the_pod_of_rank_0(self):
+    def test_rendezvous_is_at_the_pod_of_rank_0(self):
         self.assertEqual(self.value("MASTER_ADDR"), f"{self.job['metadata']['name']}-0.{self.service['metadata']['name']}")
         self.assertIn(int(self.value("MASTER_PORT")), range(1, 65536))
 
@@ -84,8 +84,9 @@ class Manifests(unittest.TestCase):
         self.assertEqual(spec["ingress"], [{"from": [{"podSelector": labels}], "ports": everything}])
         self.assertEqual(spec["egress"][0], {"to": [{"podSelector": labels}], "ports": everything})
 
-    def test_ranks_with_these_variables_meet(self):
-        """The pod's name, number and the Job's identity are what the cluster would fill in; the port is one that is free here."""
+    def test_ranks_with_these_variables_form_a_group(self):
+        """The pod's name, number and the Job's identity are what the cluster would fill in; the port is one that is free
+        here."""
         held = subprocess.Popen([TOOLS["unisono"], "rendezvous", "--listen", "127.0.0.1:0", "--quiet"],
                                 stdout=subprocess.PIPE, text=True)
         self.addCleanup(held.communicate)

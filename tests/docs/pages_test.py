@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Everything that the pages name exists: options of both tools, variables, files of the tree. Every example is on one page, and the README stays short."""
+"""Everything that the pages name exists: options of both tools, variables, files of the tree. Every example is on one page, and
+the README stays short."""
 
 import functools
 import os
@@ -26,12 +27,17 @@ def command_names(name):
 @functools.cache
 def options_of(name, command):
     """Every option of a command's help page."""
-    return {word for line in tool(*command.split(), "--help", name=name).splitlines() if line.startswith("  -") for word in line.split()[0].split(",")}
+    return {
+        word
+        for line in tool(*command.split(), "--help", name=name).splitlines()
+        if line.startswith("  -")
+        for word in line.split()[0].split(",")
+    }
 
 
 def commands_in(text):
-    """(tool, command, words) of every use of a tool in a block of shell; what stands behind -- is another program's. `unisono lab` is the other tool.
-    KeyError: there is no such command."""
+    """(tool, command, words) of every use of a tool in a block of shell; what stands behind -- is another program's. `unisono
+    lab` is the other tool. KeyError: there is no such command."""
     text = re.sub(r"\\\n", " ", text)
     for line in text.splitlines():
         line = line.split("  #")[0].split(" # ")[0]
@@ -49,7 +55,10 @@ def commands_in(text):
 class Pages(unittest.TestCase):
     def test_commands_and_options_of_the_tools_exist(self):
         checked = dict.fromkeys(TOOLS, 0)
-        shell = blocks("sh") + [(path, "\n".join(line[2:] for line in read(path).splitlines() if line.startswith("$ "))) for path in find("examples/tool/*.console")]
+        shell = blocks("sh") + [
+            (path, "\n".join(line[2:] for line in read(path).splitlines() if line.startswith("$ ")))
+            for path in find("examples/tool/*.console")
+        ]
         for path, text in shell:
             for name, command, words in commands_in(text):
                 for word in words:
@@ -66,7 +75,9 @@ class Pages(unittest.TestCase):
 
     def test_variables_exist(self):
         known = set(re.findall(r"UNISONO_[A-Z_]+", tool("man").replace("\\", "")))
-        constants = set(re.findall(r"UNISONO_[A-Z0-9_]+", read("include/unisono/unisono_c.h") + read("include/unisono/export.h")))
+        constants = set(
+            re.findall(r"UNISONO_[A-Z0-9_]+", read("include/unisono/unisono_c.h") + read("include/unisono/export.h"))
+        )
         for path in [*find("python/csrc/torch*.cc"), *find("python/unisono/torch/*.py")]:
             known |= set(re.findall(r"""["'](UNISONO_[A-Z_]+)["']""", read(path)))
         for path, page in pages().items():
@@ -76,7 +87,9 @@ class Pages(unittest.TestCase):
 
     def test_files_of_the_tree_exist(self):
         for path, page in pages().items():
-            for name in re.findall(r"`((?:src|docs|examples|tests|tools|bench|include|cmake|research)/[\w./-]*(?:\.\w+|/))`", page):
+            for name in re.findall(
+                r"`((?:src|docs|examples|tests|tools|bench|include|cmake|research)/[\w./-]*(?:\.\w+|/))`", page
+            ):
                 self.assertTrue(os.path.exists(os.path.join(ROOT, name)), f"{path} names {name}")
 
     def test_shell_is_shell(self):
@@ -104,23 +117,42 @@ class Fragments(unittest.TestCase):
     GROUP = "auto group = unisono::Group::join();\n"
     HANDLE = "auto joined = unisono::Group::join(); unisono::Group& group = *joined;\n"
     RUN = 'auto run = unisono::Elastic::join({.run_id = "demo"});\n'
-    BEFORE = {"README.md": "", "docs/guides/elastic.md": RUN, "docs/guides/operations.md": HANDLE, "docs/guides/packet_loss.md": GROUP + "std::vector<float> gradient;\n"}
+    BEFORE = {
+        "README.md": "",
+        "docs/guides/elastic.md": RUN,
+        "docs/guides/operations.md": HANDLE,
+        "docs/guides/packet_loss.md": GROUP + "std::vector<float> gradient;\n",
+    }
 
-    def test_they_compile(self):
+    def test_snippets_compile(self):
         found = [(path, text) for path, text in blocks("cpp") if "--8<--" not in text]
         self.assertEqual({path for path, _ in found}, set(self.BEFORE))
         for path, text in found:
             lines = [line for line in text.replace(" = ...;", ";").splitlines() if not line.startswith("#include")]
             source = "\n".join([self.GIVEN, "unisono::Status shown() {", self.BEFORE[path], *lines, "return {};", "}"])
-            done = subprocess.run(["c++", "-std=c++20", "-fsyntax-only", "-I", os.path.join(ROOT, "include"), "-x", "c++", "-"], input=source, text=True, stderr=subprocess.PIPE,
-                                  timeout=120, check=False)
+            done = subprocess.run(
+                ["c++", "-std=c++20", "-fsyntax-only", "-I", os.path.join(ROOT, "include"), "-x", "c++", "-"],
+                input=source,
+                text=True,
+                stderr=subprocess.PIPE,
+                timeout=120,
+                check=False,
+            )
             self.assertEqual(done.returncode, 0, f"{path}: {done.stderr}\n{text}")
 
 
 class Tree(unittest.TestCase):
     """Few pages, each in its folder; nothing of the source tree is on two of them."""
 
-    FOLDERS = {"docs", "docs/start", "docs/guides", "docs/reference", "docs/design", "docs/design/methods", "docs/design/decisions"}
+    FOLDERS = {
+        "docs",
+        "docs/start",
+        "docs/guides",
+        "docs/reference",
+        "docs/design",
+        "docs/design/methods",
+        "docs/design/decisions",
+    }
     PAGES_MAX = 30  # beside the decision records
 
     def test_folders_and_number_of_pages(self):
@@ -134,7 +166,14 @@ class Tree(unittest.TestCase):
             for name in re.findall(r'--8<-- "([^"]+)"', read(path)):
                 taken.setdefault(name, []).append(path)
         # The smallest program is on three: what the first page shows, the first one to build, the first example.
-        self.assertEqual({name: paths for name, paths in taken.items() if len(paths) > 1 and not name.startswith("examples/api/all_reduce.")}, {})
+        self.assertEqual(
+            {
+                name: paths
+                for name, paths in taken.items()
+                if len(paths) > 1 and not name.startswith("examples/api/all_reduce.")
+            },
+            {},
+        )
 
     def test_no_page_begins_with_prose(self):
         """A guide shows a command, lines that work, or a picture of the problem before its second heading."""
@@ -149,17 +188,26 @@ class Readme(unittest.TestCase):
     def setUp(self):
         self.text = read("README.md")
 
-    def test_it_is_short(self):
+    def test_is_short(self):
         self.assertLessEqual(len(self.text.splitlines()), self.LINES_MAX)
         for line in self.text.splitlines():
             for cell in line.strip("|").split("|") if line.startswith("|") else []:
                 self.assertLessEqual(len(re.sub(r"\]\([^)]*\)", "", cell).split()), self.WORDS_OF_A_CELL_MAX, cell)
 
-    def test_it_names_the_commands_that_a_newcomer_needs(self):
-        for command in ("./demo", "./test", "./test quick", "./test nightly", "tools/install_dependencies", "tools/docs", "unisono explain", "unisono doctor"):
+    def test_names_the_commands_that_a_new_user_needs(self):
+        for command in (
+            "./demo",
+            "./test",
+            "./test quick",
+            "./test nightly",
+            "tools/install_dependencies",
+            "tools/docs",
+            "unisono explain",
+            "unisono doctor",
+        ):
             self.assertIn(command, self.text)
 
-    def test_its_links_lead_somewhere(self):
+    def test_links_are_not_broken(self):
         links = re.findall(r"\]\(([^)#]+)(?:#([\w-]+))?\)", self.text)
         self.assertGreater(len(links), 15)
         for path, anchor in links:
@@ -169,13 +217,15 @@ class Readme(unittest.TestCase):
             self.assertTrue(os.path.exists(os.path.join(ROOT, path)), path)
             if anchor:
                 headings = re.findall(r"^#+ (.+)$", read(path), re.MULTILINE)
-                self.assertIn(anchor, [re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings], path)
+                self.assertIn(
+                    anchor, [re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings], path
+                )
 
     def test_six_results(self):
         section = self.text.split("## Six results")[1].split("\n## ")[0]
         self.assertEqual(len(re.findall(r"^\d\. ", section, re.MULTILINE)), self.RESULTS)
 
-    def test_its_plot_is_what_the_table_of_results_says(self):
+    def test_plot_agrees_with_the_table_of_results(self):
         plot = program("tools/site/packet_loss_plot.py")
         self.assertEqual(read("bench/results/packet_loss.svg"), plot.draw(plot.read_rows()))
         self.assertIn("bench/results/packet_loss.svg", self.text)
@@ -187,8 +237,13 @@ class Examples(unittest.TestCase):
         transcripts = find("examples/api/*.console") + find("examples/tool/*.console")
         sources = find("examples/api/*.cc") + find("examples/api/*.c")
         self.assertGreater(len(sources), 10)
-        self.assertEqual([path for path in transcripts + sources + find("examples/kubernetes/*.yaml") if f'--8<-- "{path}' not in text], [])
-        self.assertEqual({os.path.splitext(path)[0] for path in sources}, {os.path.splitext(path)[0] for path in find("examples/api/*.console")})
+        self.assertEqual(
+            [path for path in transcripts + sources + find("examples/kubernetes/*.yaml") if f'--8<-- "{path}' not in text], []
+        )
+        self.assertEqual(
+            {os.path.splitext(path)[0] for path in sources},
+            {os.path.splitext(path)[0] for path in find("examples/api/*.console")},
+        )
 
     def test_each_runs_itself(self):
         for path in find("examples/api/*.console"):

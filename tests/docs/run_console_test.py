@@ -16,8 +16,14 @@ class Transcripts(unittest.TestCase):
             path = os.path.join(folder, "x.console")
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
-            return subprocess.run([sys.executable, "-B", os.path.join(ROOT, "examples", "run_console"), path, "--folder", folder],
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+            return subprocess.run(
+                [sys.executable, "-B", os.path.join(ROOT, "examples", "run_console"), path, "--folder", folder],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=60,
+                check=False,
+            )
 
     def passes(self, text):
         done = self.run_transcript(text)
@@ -51,6 +57,11 @@ class Transcripts(unittest.TestCase):
         self.fails("$ echo 12.5 us\n3 us\n")
         self.fails("$ echo 12.5 ms  # numbers vary\n3 us\n")
 
+    def test_the_schedule_depends_on_measured_links(self):
+        self.passes("$ echo all_reduce by double_tree: 8 bytes sent\nall_reduce by two_step: 8 bytes sent\n")
+        self.passes("$ echo all_reduce 0 ring: 2 of 2 ranks\nall_reduce 0 two_step: 2 of 2 ranks\n")
+        self.fails("$ echo in rank order, ring\nin rank order, two_step\n")
+
     def test_lines_of_ranks_in_any_order_but_each_rank_in_its_own(self):
         self.passes("$ printf '[1] a\\n[0] b\\nend\\n[0] c\\n'\n[0] b\n[0] c\n[1] a\nend\n")
         self.fails("$ printf '[0] c\\n[0] b\\n'\n[0] b\n[0] c\n")
@@ -64,8 +75,8 @@ class Transcripts(unittest.TestCase):
         self.fails("$ echo 'not finished after 301 ms: rank 1'\nnot finished after 300 ms: rank 2\n")
 
     def test_how_a_sum_was_cut(self):
-        self.passes("$ echo 'missing 272 bytes (2 messages, phase: round 0)'\nmissing 400 bytes (1 messages, phase: round 0)\n")
-        self.fails("$ echo 'missing 272 bytes (2 messages, phase: round 1)'\nmissing 400 bytes (1 messages, phase: round 0)\n")
+        self.passes("$ echo 'missing 272 bytes (2 messages, phase: round 0)'\nmissing 400 bytes (1 message, phase: round 0)\n")
+        self.fails("$ echo 'missing 272 bytes (2 messages, phase: round 1)'\nmissing 400 bytes (1 message, phase: round 0)\n")
 
     def test_nothing_to_run(self):
         self.assertNotEqual(self.run_transcript("\n").returncode, 0)

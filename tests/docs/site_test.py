@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""tools/docs: builds the site, and refuses one that is broken. Tests that need the site's tool skip themselves, and say so, where it is not installed."""
+"""tools/docs: builds the site, and refuses one that is broken. Tests that need the site's tool skip themselves, and say so,
+where it is not installed."""
 
 import os
 import shutil
@@ -12,7 +13,19 @@ from support import ROOT, program
 
 DOCS = program("tools/docs")
 TOOL_IS_HERE = DOCS.find_python() is not None
-SITE_SOURCES = ["docs", "examples", "include", "bench/results", "tools", "mkdocs.yml", "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "STYLE.md"]
+SITE_SOURCES = [
+    "docs",
+    "examples",
+    "include",
+    "bench/results",
+    "tools",
+    "mkdocs.yml",
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "STYLE.md",
+]
 
 
 class Folder(unittest.TestCase):
@@ -33,8 +46,14 @@ class Check(Folder):
 
     def setUp(self):
         super().setUp()
-        self.write("index.html", '<link rel="stylesheet" href="a/style.css"><h1 id="top">x</h1><a href="b.html#there">b</a> <a href="https://example.org">far</a>')
-        self.write("b.html", '<img src="data:image/png;base64,AA"><p id="there"><a href="index.html#top">back</a> <a href="#there">here</a>')
+        self.write(
+            "index.html",
+            '<link rel="stylesheet" href="a/style.css"><h1 id="top">x</h1><a href="b.html#there">b</a> <a href="https://example.org">far</a>',
+        )
+        self.write(
+            "b.html",
+            '<img src="data:image/png;base64,AA"><p id="there"><a href="index.html#top">back</a> <a href="#there">here</a>',
+        )
         self.write("a/style.css", "p { background: url(picture.png) }")
         self.write("a/picture.png", "")
 
@@ -91,8 +110,14 @@ class Build(Folder):
             shutil.copytree(source, target) if os.path.isdir(source) else shutil.copy(source, target)
 
     def build(self, root):
-        return subprocess.run([DOCS.find_python(), "-B", os.path.join(root, "tools", "docs"), "--out", os.path.join(self.folder, "site")],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100, check=False)
+        return subprocess.run(
+            [DOCS.find_python(), "-B", os.path.join(root, "tools", "docs"), "--out", os.path.join(self.folder, "site")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=100,
+            check=False,
+        )
 
     def append(self, name, text):
         with open(os.path.join(self.folder, name), "a", encoding="utf-8") as file:
@@ -122,7 +147,7 @@ class Build(Folder):
         self.assertIn("no site of ours", done.stdout)
         self.assertEqual(os.listdir(os.path.join(self.folder, "site")), ["letter.txt"])
 
-    def test_links_that_lead_nowhere_and_a_page_that_is_not_in_the_navigation(self):
+    def test_broken_links_and_a_page_that_is_not_in_the_navigation(self):
         self.copy()
         self.append("docs/start/concepts.md", "\n[gone](gone.md) [gone](install.md#gone)\n")
         self.append("docs/forgotten.md", "# Forgotten\n")

@@ -1,6 +1,6 @@
-// Arbitrary bytes received by UDP. Each check is sound by itself, none reads beyond the end, and input that passes all of them
-// is what members of the group seal. The first byte of the input says what is repaired before the checks, so that the fuzzer
-// gets past each of them.
+// Fuzzes the checks of UDP datagrams that were received. No check may read beyond the input. If an input passes all checks, it
+// must be exactly what a member of the group would seal. Random input would fail the first check. Therefore some fields are
+// repaired before; the first byte of the input selects which ones.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -12,7 +12,7 @@
 namespace unisono::datagram_test {
 namespace {
 
-void mend(std::vector<std::byte>& bytes, uint8_t mode, const DatagramGroup& group) {
+void repair_checks(std::vector<std::byte>& bytes, uint8_t mode, const DatagramGroup& group) {
   if (bytes.size() < datagram_header_bytes) return;
   DatagramHeader header;
   std::memcpy(&header, bytes.data(), sizeof header);
@@ -33,15 +33,16 @@ void check_verdict(const std::vector<std::byte>& bytes, const DatagramGroup& gro
                 shape == DatagramFault::version || shape == DatagramFault::kind);
   if (shape != DatagramFault::none) return;
   UNISONO_CHECK(std::memcmp(&header, bytes.data(), sizeof header) == 0);
-  UNISONO_CHECK(static_cast<uint8_t>(header.kind) < datagram_kind_count && header.flags < 4);
+  UNISONO_CHECK(static_cast<uint8_t>(header.kind) < datagram_kind_count && header.flags < 8);
+  UNISONO_CHECK((header.flags & datagram_part) == 0 || header.kind == DatagramKind::data);
   UNISONO_CHECK(bytes.size() <= limit || header.kind == DatagramKind::path_probe);
   const auto belongs = check_group(header, group);
   UNISONO_CHECK(belongs == DatagramFault::none || (belongs >= DatagramFault::run && belongs <= DatagramFault::sender));
   if (belongs != DatagramFault::none) return;
   UNISONO_CHECK(header.sender < group.world && header.sender != group.self);
-  const auto believed = check_tag(header, bytes, seal_to_self(group, header.sender));
-  UNISONO_CHECK(believed == DatagramFault::none || believed == DatagramFault::length || believed == DatagramFault::tag);
-  if (believed != DatagramFault::none) return;
+  const auto authentic = check_tag(header, bytes, seal_to_self(group, header.sender));
+  UNISONO_CHECK(authentic == DatagramFault::none || authentic == DatagramFault::length || authentic == DatagramFault::tag);
+  if (authentic != DatagramFault::none) return;
   const auto again = sealed(header, std::span(bytes).subspan(datagram_header_bytes), group);
   UNISONO_CHECK(again == bytes);
 }
@@ -56,9 +57,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint8_t mode = data[0];
   const auto trusted = group((mode & 32) != 0 ? DatagramAuth::checksum : DatagramAuth::mac);
   const auto* begin = reinterpret_cast<const std::byte*>(data);
-  // Exactly as long as the input, so that the sanitizer detects any read beyond it.
+  // The buffer has exactly the size of the input, so that the sanitizer notices any read beyond it.
   std::vector<std::byte> bytes(begin + 1, begin + size);
-  mend(bytes, mode, trusted);
+  repair_checks(bytes, mode, trusted);
   check_verdict(bytes, trusted, (mode & 64) != 0 ? 200 : bytes_max);
   return 0;
 }

@@ -1,5 +1,5 @@
-// Arbitrary bytes as a file of recorded times, a setting or a checkpoint of DropCompute: they are accepted or refused, and
-// accepted ones can be used.
+// Fuzzes the parsers of DropCompute, which read files of recorded times, options, and checkpoints. Each input is either
+// refused, or accepted; what was accepted can then be used.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -15,7 +15,7 @@
 namespace unisono {
 namespace {
 
-// A valid trace stays valid when each rule searches it.
+// If a trace is accepted, it is valid, and every rule can search it.
 void fuzz_trace(std::string_view text) {
   const auto trace = ComputeTrace::parse(text);
   if (!trace.ok()) return;
@@ -36,8 +36,8 @@ void fuzz_options(std::string_view text) {
   UNISONO_CHECK(again.ok() && *again == *options);
 }
 
-// A state that a policy accepts survives writing, reading and writing again bit for bit. No call on the policy afterwards
-// hangs.
+// If a policy accepts a state, the state can be written, read, and written again with the same bits. Later calls of the policy
+// do not hang.
 void fuzz_policy(ByteView bytes) {
   for (const char* text : {"auto:warmup=2,calibration=3,min_calibration=2,window=4", "0.002:warmup=1,window=3", "off"}) {
     DropPolicy policy(*DropOptions::parse(text), 3, 5);
@@ -50,7 +50,7 @@ void fuzz_policy(ByteView bytes) {
     UNISONO_CHECK(other.read(own) && own.done());
     other.write(twice);
     UNISONO_CHECK(Bytes(once.view().begin(), once.view().end()) == Bytes(twice.view().begin(), twice.view().end()));
-    policy.regrouped(2);
+    policy.ranks_changed(2);
     for (int i = 0; i < 12; ++i) {
       (void)policy.threshold_ns();
       if (policy.step_ended() == DropPolicy::Gather::nothing) continue;
@@ -61,7 +61,7 @@ void fuzz_policy(ByteView bytes) {
       (void)policy.extend(1);
       UNISONO_CHECK(!policy.report().to_string().empty() && !policy.total().to_string().empty());
     }
-    policy.begin_again();
+    policy.restart();
     (void)policy.step_ended();
   }
 }
@@ -75,7 +75,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data + 1), size - 1);
   switch (data[0] % 4) {
     case 0: fuzz_trace(text); break;
-    // Behind a valid head line, which mutations would not find.
+    // Put a valid header line in front, because mutations would hardly find one.
     case 1: fuzz_trace(ComputeTrace::head(1 + data[0] / 4 % 3) + "\n" + std::string(text)); break;
     case 2: fuzz_options(text); break;
     case 3: fuzz_policy({reinterpret_cast<const std::byte*>(data + 1), size - 1}); break;

@@ -1,7 +1,7 @@
-// Turns a fuzzer's input into choices, and builds messages of elastic runs from them. Random bytes would never name a peer,
-// layout or group that the receiver knows, nor carry a matching digest.
+// Uses a fuzzer's input to make choices, and makes messages of elastic runs from these choices. Random bytes alone would never
+// contain a known peer, layout or group, or a digest that is right.
 //
-// Every message made here is valid: its decoder must return it unchanged.
+// Every message that is made here is valid: its decoder must return an equal message.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/concat.h"
 #include "base/random.h"
 #include "elastic/formation/formation_messages.h"
 #include "elastic/roster/roster_messages.h"
@@ -26,9 +27,9 @@ inline constexpr uint32_t peers_known = 6;
 inline constexpr Nanos fuzz_start = 1000 * second;
 
 inline PeerId peer_id(uint64_t number) { return {mix64(number + 1), number + 1}; }
-inline std::string address_of(uint64_t number) { return "tcp://h" + std::to_string(number) + ":1"; }
+inline std::string address_of(uint64_t number) { return concat("tcp://h", number, ":1"); }
 
-// Beyond the input's end every choice is the first.
+// The input, read as a sequence of choices. When the input is used up, every choice is 0.
 class Input {
  public:
   Input(const uint8_t* data, size_t size) : bytes_(reinterpret_cast<const std::byte*>(data), size) {}
@@ -37,7 +38,7 @@ class Input {
   uint8_t byte() { return more() ? static_cast<uint8_t>(bytes_[at_++]) : uint8_t{0}; }
   bool flag() { return (byte() & 1) != 0; }
   uint32_t below(uint32_t count) { return byte() % count; }
-  // Mostly small numbers, sometimes any.
+  // Returns a small number in most cases. Sometimes returns any number.
   uint64_t number() {
     const auto first = byte();
     if (first < 0xf0) return first % 8;
@@ -51,7 +52,7 @@ class Input {
     return values[below(std::size(values))];
   }
   PeerId peer() { return peer_id(below(peers_known)); }
-  // Sometimes PeerId{}, or a peer that the receiver does not know.
+  // Returns a known peer in most cases. Sometimes returns an unknown peer or PeerId{}.
   PeerId any_peer() {
     const auto choice = byte();
     return choice == 0xff ? PeerId{} : choice >= 0xf0 ? PeerId{number(), 7} : peer_id(choice % peers_known);
@@ -64,13 +65,13 @@ class Input {
     }
     return all;
   }
-  // The length comes first.
+  // Reads a byte with a length, and then as many bytes.
   ByteView bytes() {
     const size_t count = std::min<size_t>(byte(), bytes_.size() - at_);
     at_ += count;
     return bytes_.subspan(at_ - count, count);
   }
-  // How far time advances. `due`: until the next deadline.
+  // Chooses how much time passes until the next turn. It is a fixed step, or the time until the deadline `due`.
   Nanos step(Nanos now, Nanos due) {
     constexpr Nanos steps[] = {0,          millisecond,        40 * millisecond, 300 * millisecond,
                                1 * second, 2500 * millisecond, 31 * second,      3601 * second};
@@ -84,13 +85,14 @@ class Input {
   size_t at_ = 0;
 };
 
-// Wakes a machine until it has nothing to do at this time. A machine that always has something to do would never return.
-template <typename Machine, typename Attend>
-void wake(Machine& machine, Nanos now, Attend attend) {
+// Calls woke() until the next deadline of the state machine is in the future. If 1000 turns are not enough, the machine would
+// never stop, so the test aborts.
+template <typename Machine, typename CheckOutput>
+void wake(Machine& machine, Nanos now, CheckOutput check_output) {
   int turns = 0;
   do {
     machine.woke(now);
-    attend();
+    check_output();
     UNISONO_CHECK(++turns < 1000);
   } while (machine.next_deadline() <= now);
 }
@@ -98,15 +100,16 @@ void wake(Machine& machine, Nanos now, Attend attend) {
 inline Bytes bytes_of(ByteView view) { return {view.begin(), view.end()}; }
 inline void check_same(ByteView a, ByteView b) { UNISONO_CHECK(std::equal(a.begin(), a.end(), b.begin(), b.end())); }
 
-// A layout of up to peers_known peers, with any version and grid.
+// Makes a layout of at most peers_known peers, with any version and any grid.
 Layout make_layout(Input& input);
 RosterMessage make_roster_message(Input& input, uint64_t run, const Layout* known);
-// The message's slot belongs to `known`, the receiver's layout, and to one of its peers.
+// Makes a message for a slot (one group to be formed) of `known`, which is the receiver's layout. Its sender is a peer of that
+// layout.
 FormationMessage make_formation(Input& input, const Layout& known);
-// A message of the group with this format, about one of its chunks.
+// Makes a message about one chunk of the group that `format` describes.
 SharedBuffer make_round_message(Input& input, const RoundFormat& format);
 VerdictMessage make_verdict(Input& input, size_t chunks);
-// `known`: the state that is held or loaded.
+// `known` is the state that the donor has, or that the joiner loads.
 SharedBuffer make_state_message(Input& input, StateCopy& known);
 
 }  // namespace unisono::elastic_fuzz

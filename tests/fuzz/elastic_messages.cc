@@ -1,4 +1,4 @@
-// Builds messages of elastic runs from a fuzzer's choices.
+// Makes messages of elastic runs from a fuzzer's choices.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -69,13 +69,13 @@ SlotName make_slot(Input& input, const Layout& known) {
 
 formation::Register make_register(Input& input, const Layout& known) {
   const auto slot = make_slot(input, known);
-  const auto place = position_in(known, input.peer(), slot.round);
+  const auto position = position_in(known, input.peer(), slot.round);
   return {.slot = slot,
-          .cell = place.cell,
-          .position = place.position,
+          .cell = position.cell,
+          .position = position.position,
           .weighted = input.flag(),
           .pre = input.flag(),
-          .in_layout = place.in_layout,
+          .in_layout = position.in_layout,
           .role = static_cast<ElasticRole>(input.below(3)),
           .bandwidth = input.real(),
           .schema = input.below(2),
@@ -83,7 +83,7 @@ formation::Register make_register(Input& input, const Layout& known) {
           .missing = input.peers()};
 }
 
-// Its chunks are mostly those of a vector of three chunks.
+// Most members have fewer than 4 chunks, because the vectors of the tests have three chunks.
 GroupDescriptor make_descriptor(Input& input, const Layout& known) {
   GroupDescriptor group{
       .id = {input.below(4), 9}, .slot = make_slot(input, known), .members = {}, .chunk_counts = {}, .missing = input.peers()};
@@ -104,7 +104,8 @@ GroupDescriptor make_descriptor(Input& input, const Layout& known) {
   return group;
 }
 
-// Fills the elements with one value. Encoded elements then begin with bytes that no encoder writes, and must be refused.
+// Sets all bytes of the payload, which begins at `head`, to one value. An encoded payload then has a wrong beginning, and must
+// be refused.
 void fill(SharedBuffer& message, size_t head, uint8_t value) {
   if (message.size() > head) std::memset(message.data() + head, value, message.size() - head);
 }

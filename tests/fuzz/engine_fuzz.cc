@@ -1,5 +1,6 @@
-// Frames with arbitrary headers and payloads from a member of the group, into an engine with operations of several kinds in
-// flight. They may fail operations. They must not touch memory outside the tensors, leak zero-copy views, or end the process.
+// Fuzzes the engine. While operations of several kinds run, a member of the group sends frames with arbitrary headers and
+// payloads. Such frames may make operations fail. They must not touch memory outside the tensors, leak zero-copy views, or end
+// the process.
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -13,7 +14,7 @@ namespace {
 
 using namespace unisono;
 
-// A transport that drops what is sent, and passes the test's payloads as zero-copy views.
+// A transport that drops all frames that are sent, and passes payloads of the test to the engine as zero-copy views.
 class SilentTransport final : public Transport {
  public:
   const char* name() const override { return "silent"; }
@@ -23,8 +24,8 @@ class SilentTransport final : public Transport {
   void commit(const Slot&, const FrameHeader&) override {}
   void abandon(const Slot&) override {}
   bool send(PeerIndex, const FrameHeader&, std::span<const std::byte>, uint64_t) override { return true; }
-  void release(const View&) override { --lent; }
-  void cancel(uint64_t, uint64_t, uint32_t, uint64_t) override {}
+  void release(const View&) override { --views_held; }
+  void cancel(const Cancellation&) override {}
   bool poll(Nanos, Sink&) override { return false; }
   Nanos next_deadline() const override { return never; }
   void close(PeerIndex) override {}
@@ -33,7 +34,7 @@ class SilentTransport final : public Transport {
   void disarm() override {}
   TransportCounters counters() const override { return {}; }
   std::string describe(PeerIndex) const override { return "silent"; }
-  int lent = 0;
+  int views_held = 0;
 };
 
 }  // namespace
@@ -58,16 +59,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         *all_reduce_call(caller, tensor(b), tensor(b), {.order = Order::any, .schedule = ScheduleKind::halving_doubling}), 0,
         0);
     (void)engine.submit(group, *all_to_all_call(caller, tensor(c), tensor(c), {}, {}, {}), 0, 0);
-    (void)engine.submit(group, *message_call(caller, Collective::recv, {}, tensor(d), 1, 3, {}), 3, 0);
+    (void)engine.submit(group, *message_call(caller, Collective::recv, {}, tensor(d), 1, {}), 3, 0);
     ByteReader reader({reinterpret_cast<const std::byte*>(data), size});
-    std::vector<std::unique_ptr<std::vector<std::byte>>> payloads;  // zero-copy views are read until the operations end
+    // Keep the payloads, because engines read zero-copy views until their operations end.
+    std::vector<std::unique_ptr<std::vector<std::byte>>> payloads;
     while (reader.left() >= 24) {
       FrameHeader header;
       header.kind = static_cast<FrameKind>(1 + reader.read<uint8_t>() % 6);
       const auto choice = reader.read<uint8_t>();
       header.epoch = choice & 1 ? 7 : reader.read<uint8_t>();
       header.group = choice & 2 ? 1 : reader.read<uint8_t>();
-      header.operation = choice & 4 ? message_id(1, 3, 0) : reader.read<uint8_t>() % 8;
+      header.operation = choice & 4 ? message_id({.source = 1, .destination = 0, .tag = 3}, 0) : reader.read<uint8_t>() % 8;
       header.sender = choice & 8 ? 1 : reader.read<uint8_t>();
       header.round = reader.read<uint8_t>();
       header.chunk = reader.read<uint8_t>();
@@ -78,19 +80,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       payloads.push_back(std::make_unique<std::vector<std::byte>>(header.payload_bytes, std::byte{choice}));
       auto& payload = *payloads.back();
       const PeerIndex from = choice & 32 ? 1 : 2;
-      auto* place = choice & 64 ? engine.place(from, header) : nullptr;
-      if (place != nullptr) {
-        if (!payload.empty()) std::memcpy(place, payload.data(), payload.size());
-        engine.received(from, header, {place, payload.size(), 0});
+      auto* buffer = choice & 64 ? engine.receive_buffer(from, header) : nullptr;
+      if (buffer != nullptr) {
+        if (!payload.empty()) std::memcpy(buffer, payload.data(), payload.size());
+        engine.received(from, header, {buffer, payload.size(), 0});
       } else {
-        ++transport.lent;
+        ++transport.views_held;
         engine.received(from, header, {payload.data(), payload.size(), 1});
       }
     }
     engine.poll(3 * second);
     engine.end_all_groups({Code::unavailable, "end"}, 3 * second);
-    engine.set_epoch(8);  // the engine must keep nothing of the old epoch
-    UNISONO_CHECK(transport.lent == 0);
+    engine.set_epoch(8);  // From now on, the engine must not hold any frame of the old epoch.
+    UNISONO_CHECK(transport.views_held == 0);
     UNISONO_CHECK(engine.held_bytes() == 0);
   }
   return 0;

@@ -1,5 +1,5 @@
-// Arbitrary messages while groups form. Each is refused or understood, and an understood one encodes to the same bytes. Neither
-// a coordinator nor a seeker exceeds its limits, wakes for ever, or returns an invalid group.
+// Fuzzes how groups form in an elastic run. Each message is either refused, or decoded and then encoded to the same bytes.
+// Coordinators and seekers must not exceed their limits, wake up for ever, or return an invalid group.
 #include <memory>
 #include <set>
 
@@ -36,9 +36,9 @@ class View final : public FormationView {
   uint64_t opened = 0;
 };
 
-// One process: a coordinator and a seeker, which get each other's messages as well as the input's.
-struct Desk {
-  explicit Desk(Input& choices)
+// One process with a coordinator and a seeker. Both receive messages from the input, and messages from each other.
+struct Fixture {
+  explicit Fixture(Input& choices)
       : input(choices),
         coordinator(
             {.self = peer_id(0), .run = "run", .times = {}, .max_group = 4, .chunk_count = 3, .schema = schema, .seed = 3},
@@ -53,16 +53,16 @@ struct Desk {
 
   const Layout& layout() const { return *view.book.newest(); }
 
-  void hear(const PeerId& from, const FormationMessage& message) {
+  void deliver(const PeerId& from, const FormationMessage& message) {
     const auto decoded = decode_formation(encode(message));
     UNISONO_CHECK(decoded.ok() && *decoded == message);
     if (for_coordinator(message)) coordinator.message(from, message, now);
     else seeker.message(from, message, now);
   }
-  void hear(ByteView bytes) {
-    if (const auto decoded = decode_formation(bytes); decoded.ok()) hear(input.any_peer(), *decoded);
+  void deliver(ByteView bytes) {
+    if (const auto decoded = decode_formation(bytes); decoded.ok()) deliver(input.any_peer(), *decoded);
   }
-  // The coordinator that the seeker asks, or any peer. The seeker ignores answers from other peers.
+  // Returns the coordinator that the seeker has asked, or any peer. The seeker must ignore the answers of other peers.
   PeerId sender() { return input.flag() ? coordinator_of_quest : input.any_peer(); }
 
   void act() {
@@ -72,10 +72,10 @@ struct Desk {
       case 2:
       case 3: {
         const auto message = make_formation(input, layout());
-        hear(sender(), message);
+        deliver(sender(), message);
         break;
       }
-      case 4: hear(input.bytes()); break;
+      case 4: deliver(input.bytes()); break;
       case 5:
       case 6: now += input.step(now, std::min(coordinator.next_deadline(), seeker.next_deadline())); break;
       case 7: seek(); break;
@@ -89,10 +89,10 @@ struct Desk {
       default: seeker.unknown_group({input.below(4), 9}, input.any_peer(), now);
     }
     if (input.flag()) {
-      wake(coordinator, now, [this] { attend(); });
-      wake(seeker, now, [this] { attend(); });
+      wake(coordinator, now, [this] { check_output(); });
+      wake(seeker, now, [this] { check_output(); });
     }
-    attend();
+    check_output();
   }
   void seek() {
     auto request = seek_request(layout(), peer_id(0), input.number() % steps_max, input.number_below(rounds_max));
@@ -113,11 +113,11 @@ struct Desk {
       const auto decoded = decode_formation(encode(send.message));
       UNISONO_CHECK(decoded.ok() && *decoded == send.message);
       if (std::holds_alternative<formation::Register>(send.message)) coordinator_of_quest = send.to;
-      if (send.to == peer_id(0)) hear(peer_id(0), send.message);
+      if (send.to == peer_id(0)) deliver(peer_id(0), send.message);
     }
   }
-  void attend() {
-    // The exchange between the two must end, too: an answer is not answered.
+  void check_output() {
+    // The exchange between the coordinator and the seeker must end. It would go on for ever if every answer caused another one.
     for (int turns = 0;; ++turns) {
       auto sends = coordinator.take_sends();
       auto more = seeker.take_sends();
@@ -160,7 +160,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace unisono::elastic_fuzz;
   decode_all({reinterpret_cast<const std::byte*>(data), size});
   Input input(data, size);
-  Desk desk(input);
-  while (input.more()) desk.act();
+  Fixture fixture(input);
+  while (input.more()) fixture.act();
   return 0;
 }

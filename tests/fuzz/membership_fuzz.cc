@@ -1,5 +1,5 @@
-// Arbitrary bytes from an unauthenticated peer or a member into membership: all decoders, and the state machines behind them.
-// Each message is refused or understood. The first byte of the input chooses the receiver of the rest.
+// Fuzzes membership. The bytes stand for what a member sends, or a peer that does not authenticate. All decoders read them. In
+// addition, one state machine receives them; the first byte of the input selects it. Each message is either refused or decoded.
 
 #include <algorithm>
 #include <cstddef>
@@ -24,7 +24,7 @@ Roster small_roster() {
   return roster;
 }
 
-// An understood message must encode to the same bytes.
+// If a message is decoded, it must be encoded to the same bytes again.
 void decode_all(ByteView bytes) {
   if (const auto roster = decode_roster(bytes); roster.ok()) {
     const Bytes again = encode(*roster);
@@ -43,7 +43,8 @@ void decode_all(ByteView bytes) {
   (void)rendezvous::decode_answer(bytes);
 }
 
-// A message with a valid envelope, so that mutations reach the decoders of payloads through the state machines.
+// Puts a payload into a valid envelope. Then a mutation is not refused at once because of its envelope, and reaches the decoder
+// of the payload.
 Bytes sealed(uint8_t kind, ByteView payload) {
   ByteWriter writer;
   writer.write(rendezvous::message_magic)
@@ -88,7 +89,8 @@ void feed_client(ByteView bytes) {
     UNISONO_CHECK(client.take_roster()->rank_of(hello.member.id) == Rank{0});
 }
 
-// Inserts the roster's name, which re-forming messages must carry: mutations would not find a digest.
+// Inserts the epoch and the digest of the roster. Messages of re-forming must contain them, and mutations would hardly find
+// them.
 Bytes about(const Roster& roster, ByteView bytes) {
   Bytes named(bytes.begin(), bytes.end());
   const EpochName name = name_of(roster);

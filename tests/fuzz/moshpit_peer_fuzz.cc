@@ -1,5 +1,6 @@
-// A complete peer of an elastic run that gets arbitrary messages, whose links break, and whose time advances in arbitrary
-// steps. It must stay within its limits, always have a deadline, and end each averaging step. Its own messages must be valid.
+// Fuzzes a complete peer of an elastic run with arbitrary messages, links that break, and steps of time. The peer must not
+// exceed its limits. It must always have a deadline, and it must end each averaging step. The messages that it sends must be
+// valid.
 #include <cmath>
 #include <memory>
 #include <set>
@@ -13,7 +14,7 @@
 namespace unisono::elastic_fuzz {
 namespace {
 
-constexpr uint64_t elements = 700;  // three chunks
+constexpr uint64_t elements = 700;  // These are three chunks.
 constexpr uint32_t groups_max = 40;
 
 StepCodec codec_of(Input& input) {
@@ -38,11 +39,11 @@ MoshpitSettings settings_of(Input& input) {
   return settings;
 }
 
-// A port that checks that each message is valid, drops it, and remembers the groups that it names.
+// A port that checks that each message is valid and then drops it. It remembers the groups in these messages.
 struct Port final : ElasticPort {
   void know(const PeerId&, const std::vector<std::string>&, bool) override {}
   void close(const PeerId&) override {}
-  bool credit(const PeerId&) override { return roomy; }
+  bool credit(const PeerId&) override { return has_credit; }
   void send(const PeerId& to, SharedMessage message) override {
     UNISONO_CHECK(to != peer_id(0));
     look(message.whole());
@@ -71,11 +72,11 @@ struct Port final : ElasticPort {
   }
 
   RoundFormat format;
-  bool roomy = true;
+  bool has_credit = true;
 };
 
-struct Desk {
-  explicit Desk(Input& choices)
+struct Fixture {
+  explicit Fixture(Input& choices)
       : input(choices), settings(settings_of(choices)), others(0, chunk_bytes()), peer(settings, port) {
     port.format = {.members = round_members_max,
                    .table = ChunkTable(elements, settings.max_group),
@@ -89,7 +90,7 @@ struct Desk {
     UNISONO_CHECK(made.ok());
     layout = std::move(*made);
     UNISONO_CHECK(peer.start(now).ok());
-    if (input.flag()) meet();
+    if (input.flag()) introduce_peers();
     begin_step();
   }
 
@@ -100,8 +101,8 @@ struct Desk {
     return bytes;
   }
 
-  // Tells the peer of four peers and of a layout of all of them.
-  void meet() {
+  // Tells the tested peer about three other peers, and about a layout of all four.
+  void introduce_peers() {
     RosterMessage message{.run = fnv1a64("run"), .body = LayoutPush{std::make_shared<const Layout>(layout)}, .claims = {}};
     for (uint32_t i = 1; i < 4; ++i) {
       PeerClaim claim;
@@ -164,8 +165,8 @@ struct Desk {
       case 11: now += input.step(now, peer.next_deadline()); break;
       case 12: peer.link_lost(from(), {Code::peer_lost, "lost"}, input.below(4) == 3, now); break;
       case 13:
-        port.roomy = !port.roomy;
-        if (port.roomy) peer.credit(from(), now);
+        port.has_credit = !port.has_credit;
+        if (port.has_credit) peer.credit(from(), now);
         break;
       case 14: peer.address_failed(address_of(input.below(peers_known)), {Code::unavailable, "refused"}, now); break;
       case 15: own_changes(); break;
@@ -175,8 +176,8 @@ struct Desk {
         if (sender != peer_id(0)) peer.received(sender, message, now);
       }
     }
-    if (input.flag()) wake(peer, now, [this] { attend(); });
-    attend();
+    if (input.flag()) wake(peer, now, [this] { check_output(); });
+    check_output();
   }
   void own_changes() {
     switch (input.below(8)) {
@@ -191,14 +192,14 @@ struct Desk {
       default: begin_step();
     }
   }
-  void attend() {
+  void check_output() {
     (void)peer.take_state();
     if (const auto done = peer.take_step()) {
       UNISONO_CHECK(done->values.elements() == (settings.role == ElasticRole::reducer ? 0 : elements));
       UNISONO_CHECK(!done->report.to_string().empty());
     }
     UNISONO_CHECK(peer.groups_kept() <= groups_max);
-    // The limit covers two groups, and messages that wait for their group.
+    // The limit is large enough for two groups, and for messages whose group has not formed yet.
     UNISONO_CHECK(peer.held_bytes() <= 3 * (2 * elements * sizeof(float) + (size_t{2} << 20)));
     UNISONO_CHECK(!peer.status(now).phase.empty());
   }
@@ -206,7 +207,7 @@ struct Desk {
   Input& input;
   Nanos now = fuzz_start;
   MoshpitSettings settings;
-  StateCopy others;  // a state that other peers could offer
+  StateCopy others;  // a state that other peers may offer
   Layout layout;
   Port port;
   MoshpitPeer peer;
@@ -218,7 +219,7 @@ struct Desk {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace unisono::elastic_fuzz;
   Input input(data, size);
-  Desk desk(input);
-  while (input.more()) desk.act();
+  Fixture fixture(input);
+  while (input.more()) fixture.act();
   return 0;
 }

@@ -1,5 +1,5 @@
-// Arbitrary bytes as a file or another process's memory: they are a record or they are refused, and an accepted record is in
-// range.
+// Fuzzes the parser of records. Its input comes from a file, or from the memory of another process. Either the bytes are
+// refused, or the result is a record with valid values.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +26,7 @@ void check(const Snapshot& record) {
   for (const char c : record.host + record.note) UNISONO_CHECK(c >= ' ' && c <= '~');
 }
 
-// A valid record into which the input is written at chosen positions: mutations would not find a record's size.
+// Returns a valid record in which the input has overwritten some bytes. Mutations alone would hardly find the size of a record.
 Bytes damaged(const uint8_t* data, size_t size) {
   const auto made = Recorder::make({.links = {{"shm", "a"}, {"self", "b"}}}, {.operations = ring_min});
   UNISONO_CHECK(made.ok());

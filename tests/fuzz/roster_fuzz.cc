@@ -1,5 +1,5 @@
-// Arbitrary roster messages and layouts. Each is refused or understood, and an understood one encodes to the same bytes. A
-// RosterKeeper takes all of it without exceeding its limits or waking for ever.
+// Fuzzes roster messages and layouts. Each is either refused, or decoded and then encoded to the same bytes. A RosterKeeper
+// that receives them must not exceed its limits, and must not wake up for ever.
 #include <cmath>
 #include <string>
 
@@ -11,7 +11,7 @@
 namespace unisono::elastic_fuzz {
 namespace {
 
-constexpr uint32_t peers_max = 4;  // fewer than the input names
+constexpr uint32_t peers_max = 4;  // The input has more peers than this, so the limit matters.
 
 void decode_all(ByteView bytes) {
   if (const auto message = decode_roster_message(bytes); message.ok()) check_same(encode(*message), bytes);
@@ -25,7 +25,7 @@ void decode_all(ByteView bytes) {
   UNISONO_CHECK(grid.ok() && layout.rank_of(layout.peers.back()) + 1 == layout.peers.size());
 }
 
-// Adds the digest that matches the layout's bytes: mutations would not find it.
+// Appends the digest of the layout's bytes, because mutations would hardly find it.
 Bytes with_digest(ByteView bytes) {
   ByteWriter writer;
   for (const auto byte : bytes) writer.write(byte);
@@ -33,8 +33,8 @@ Bytes with_digest(ByteView bytes) {
   return std::move(writer).take();
 }
 
-struct Desk {
-  explicit Desk(Input& choices) : input(choices), options(make_options()), keeper(options, make_entry()) {
+struct Fixture {
+  explicit Fixture(Input& choices) : input(choices), options(make_options()), keeper(options, make_entry()) {
     UNISONO_CHECK(keeper.start(now).ok());
   }
 
@@ -57,21 +57,21 @@ struct Desk {
     return entry;
   }
 
-  void hear(const RosterMessage& message) {
+  void deliver(const RosterMessage& message) {
     const auto bytes = encode(message);
     const auto decoded = decode_roster_message(bytes);
     UNISONO_CHECK(decoded.ok() && *decoded == message);
     keeper.message(input.any_peer(), *decoded, now);
   }
-  void hear(ByteView bytes) {
+  void deliver(ByteView bytes) {
     if (const auto decoded = decode_roster_message(bytes); decoded.ok()) keeper.message(input.any_peer(), *decoded, now);
   }
   void act() {
     switch (input.below(10)) {
       case 0:
       case 1:
-      case 2: hear(make_roster_message(input, fnv1a64("run"), keeper.newest_layout())); break;
-      case 3: hear(input.bytes()); break;
+      case 2: deliver(make_roster_message(input, fnv1a64("run"), keeper.newest_layout())); break;
+      case 3: deliver(input.bytes()); break;
       case 4:
       case 5: now += input.step(now, keeper.next_deadline()); break;
       case 6: keeper.link_lost(input.any_peer(), now); break;
@@ -79,8 +79,8 @@ struct Desk {
       case 8: keeper.address_unreachable(address_of(input.below(peers_known)), "refused", input.below(2) == 1, now); break;
       default: self_changes();
     }
-    if (input.flag()) wake(keeper, now, [this] { attend(); });
-    attend();
+    if (input.flag()) wake(keeper, now, [this] { check_output(); });
+    check_output();
   }
   void self_changes() {
     switch (input.below(7)) {
@@ -93,14 +93,14 @@ struct Desk {
       default: keeper.leave(now);
     }
   }
-  // The keeper's own messages must be valid.
-  void attend() {
+  // Checks that the messages of the keeper itself are valid.
+  void check_output() {
     for (const auto& send : keeper.take_sends()) {
       UNISONO_CHECK(send.to != peer_id(0) && (send.to == PeerId{}) == !send.address.empty());
       const auto decoded = decode_roster_message(encode(send.message));
       UNISONO_CHECK(decoded.ok() && *decoded == send.message);
     }
-    (void)keeper.take_news();
+    (void)keeper.take_events();
     (void)keeper.take_layout_change();
     UNISONO_CHECK(keeper.roster().present().size() <= peers_max && keeper.roster().size() <= 2 * peers_max);
     UNISONO_CHECK(keeper.roster().find(peer_id(0)) != nullptr);
@@ -122,7 +122,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   decode_all(bytes);
   decode_all(with_digest(bytes));
   Input input(data, size);
-  Desk desk(input);
-  while (input.more()) desk.act();
+  Fixture fixture(input);
+  while (input.more()) fixture.act();
   return 0;
 }

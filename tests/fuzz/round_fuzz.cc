@@ -1,5 +1,5 @@
-// Arbitrary messages of a round and of its verdict. Each is refused or understood, and an understood one encodes to the same
-// bytes. The round ends within its time, complete, and holds no more than its members may send.
+// Fuzzes the messages of a round and of its verdict. Each is either refused, or decoded and then encoded to the same bytes. The
+// round must end in time and account for all chunks. It must not hold more bytes than its members may send.
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -12,7 +12,7 @@ namespace unisono::elastic_fuzz {
 namespace {
 
 constexpr uint32_t members = 3;
-constexpr size_t elements = 700;  // three chunks of 256, the last one shorter
+constexpr size_t elements = 700;  // These are three chunks, of 256, 256 and 188 elements.
 
 RoundFormat format_of(Input& input) {
   StepCodec codec;
@@ -38,7 +38,7 @@ Bytes encode_again(const RoundFormat& format, const RoundMessage& message, ByteV
   return bytes_of(again.view());
 }
 
-// True if the bytes are a message of the group.
+// Returns whether the bytes are a message of this group.
 bool decode(const RoundFormat& format, ByteView bytes) {
   (void)round_group(bytes);
   RoundMessage message;
@@ -47,7 +47,7 @@ bool decode(const RoundFormat& format, ByteView bytes) {
   return true;
 }
 
-// Puts the input behind the head of a message of this group, which mutations would not find.
+// Returns a message that begins like a message of this group, because mutations would hardly find such a beginning.
 SharedBuffer with_head(Input& input, const RoundFormat& format) {
   ByteWriter writer;
   writer.write(ElasticChannel::round).write(static_cast<uint8_t>(input.below(9))).write(input.byte()).write(input.byte());
@@ -64,14 +64,14 @@ struct Port final : RoundPort {
     UNISONO_CHECK(rank < members);
     UNISONO_CHECK(decode(format, message.whole().view()));
   }
-  bool credit(uint32_t) const override { return roomy; }
+  bool credit(uint32_t) const override { return has_credit; }
   Input& input;
   RoundFormat format;
-  bool roomy = true;
+  bool has_credit = true;
 };
 
-struct Desk {
-  explicit Desk(Input& choices) : input(choices), port(choices), states(3) {
+struct Fixture {
+  explicit Fixture(Input& choices) : input(choices), port(choices), states(3) {
     port.format = format_of(input);
     const std::vector<float> ones(elements, 1.0f);
     values = ChunkValues(port.format.table, SharedBuffer::copy(std::as_bytes(std::span(ones))));
@@ -122,8 +122,8 @@ struct Desk {
       case 6: now += input.step(now, round->next_deadline()); break;
       case 7: round->member_gone(rank, static_cast<MemberLoss>(input.below(4)), now); break;
       case 8:
-        port.roomy = !port.roomy;
-        if (port.roomy) round->credit(rank, now);
+        port.has_credit = !port.has_credit;
+        if (port.has_credit) round->credit(rank, now);
         break;
       default:
         if (input.below(8) == 7) round->abandon(now);
@@ -140,7 +140,7 @@ struct Desk {
     } while (!round->over(now) && round->next_deadline() <= now);
   }
   void check() const {
-    // The limit covers one chunk from each member, and all results.
+    // The limit is large enough for one chunk from each member, and for all results.
     UNISONO_CHECK(round->held_bytes() <= 6 * (256 * sizeof(float) + result_head_bytes));
     if (!round->ended()) return;
     const auto& report = round->report();
@@ -218,8 +218,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz_verdict(input);
     return 0;
   }
-  Desk desk(input);
-  while (input.more()) desk.act();
-  desk.finish();
+  Fixture fixture(input);
+  while (input.more()) fixture.act();
+  fixture.finish();
   return 0;
 }

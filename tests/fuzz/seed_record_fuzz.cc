@@ -1,5 +1,5 @@
-// Arbitrary bytes from a hash table as the addresses of a process: few are accepted, each once, and accepted ones can be
-// written and read again.
+// Fuzzes seed records. Such a record has the addresses of a process, and is read from a distributed hash table. The number of
+// addresses that are accepted is limited. If they are written and read again, they are equal.
 #include <cstdint>
 #include <string>
 
@@ -8,7 +8,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace unisono;
-  // Once unchanged, and once with the opening, which mutations would not find.
+  // Test the input alone, and the input after a valid beginning, because mutations would hardly find one.
   const std::string text(reinterpret_cast<const char*>(data), size);
   for (const auto& record : {text, write_seed_record({}) + text}) {
     const auto addresses = read_seed_record(record);

@@ -1,5 +1,6 @@
-// Arbitrary messages between joiners and donors. Each is refused or understood, and an understood one encodes to the same
-// bytes. A donor gives no more slots than it has. A joiner ends with a whole state or with the reason why there is none.
+// Fuzzes the messages between joiners and donors (peers that send their state to joiners). Each message is either refused, or
+// decoded and then encoded to the same bytes. A donor must not grant more slots than it has. A joiner must end with a complete
+// state, or with the reason why it has none.
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -21,16 +22,16 @@ void decode_all(ByteView bytes) {
 
 std::vector<size_t> chunk_bytes() { return {1024, 1024, 752}; }
 
-// A state that all peers have, until the donor's vector changes.
+// A state that all peers have, until the vector of the donor changes.
 struct State {
   explicit State(int64_t step) : copy(0, chunk_bytes()) {
     std::vector<StateBlob> blobs(2);
     blobs[0] = {.name = "a", .bytes = SharedBuffer::copy(Bytes(100))};
     blobs[1] = {.name = "b", .bytes = {}};
     UNISONO_CHECK(copy.set_blobs(std::move(blobs)).ok());
-    go_on(step);
+    advance(step);
   }
-  void go_on(int64_t step) {
+  void advance(int64_t step) {
     std::vector<SharedBuffer> chunks;
     std::vector<uint64_t> digests;
     for (const auto bytes : chunk_bytes()) {
@@ -43,8 +44,8 @@ struct State {
   StateCopy copy;
 };
 
-struct Desk {
-  explicit Desk(Input& choices)
+struct Fixture {
+  explicit Fixture(Input& choices)
       : input(choices), own(1), others(1), donor({.schema = 0, .serve_slots = serve_slots, .times = {}}, own.copy) {
     begin_loading();
   }
@@ -60,11 +61,11 @@ struct Desk {
                                            sources(), now);
   }
 
-  void hear(ByteView bytes) {
+  void deliver(ByteView bytes) {
     const auto message = decode_state(bytes);
     if (!message.ok()) return;
     const auto from = input.any_peer();
-    // Now and then each machine gets messages that are for the other one.
+    // Sometimes the donor receives messages that are meant for the joiner, and the other way round.
     if (for_donor(*message) != (input.byte() == 0xff)) (void)donor.message(from, *message, now);
     else (void)loader->message(from, *message, now);
   }
@@ -78,10 +79,10 @@ struct Desk {
         const auto message = make_state_message(input, others.copy);
         UNISONO_CHECK(decode_state(message.view()).ok());
         decode_all(message.view());
-        hear(message.view());
+        deliver(message.view());
         break;
       }
-      case 5: hear(input.bytes()); break;
+      case 5: deliver(input.bytes()); break;
       case 6: now += input.step(now, std::min(donor.next_deadline(), loader->next_deadline())); break;
       case 7: {
         const auto peer = input.any_peer();
@@ -93,17 +94,17 @@ struct Desk {
       default: own_changes();
     }
     if (input.flag()) {
-      wake(donor, now, [this] { attend(); });
-      wake(*loader, now, [this] { attend(); });
+      wake(donor, now, [this] { check_output(); });
+      wake(*loader, now, [this] { check_output(); });
     }
-    attend();
+    check_output();
     if (loader->ended()) begin_loading();
   }
   void own_changes() {
     switch (input.below(6)) {
       case 0:
-      case 1: own.go_on(++step); break;
-      case 2: others.go_on(++step); break;
+      case 1: own.advance(++step); break;
+      case 2: others.advance(++step); break;
       case 3: donor.set_bandwidth(input.real()); break;
       case 4:
         if (input.below(8) == 7) donor.leave();
@@ -111,7 +112,7 @@ struct Desk {
       default: break;
     }
   }
-  void attend() {
+  void check_output() {
     for (const auto& send : donor.take_sends()) decode_own(send, false);
     for (const auto& send : loader->take_sends()) decode_own(send, true);
     UNISONO_CHECK(donor.serving() <= serve_slots);
@@ -144,7 +145,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace unisono::elastic_fuzz;
   decode_all({reinterpret_cast<const std::byte*>(data), size});
   Input input(data, size);
-  Desk desk(input);
-  while (input.more()) desk.act();
+  Fixture fixture(input);
+  while (input.more()) fixture.act();
   return 0;
 }

@@ -1,6 +1,6 @@
-// Hostile bytes on an established TCP stream. The receiving state machine must deliver only checked frames, never write outside
-// the given buffers, and stop for good at the first damage. The first byte of the input says how the rest is cut and what the
-// sink does with the frames.
+// Fuzzes a TCP stream that is already established. The state machine that receives it must deliver only frames whose checks
+// were right, and write only into the buffers that it was given. At the first damage, it must stop for good. The first byte of
+// the input selects how the other bytes are split into reads, and how the sink handles frames.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -17,9 +17,9 @@ namespace {
 class FuzzSink final : public Sink {
  public:
   FuzzSink(PayloadPool& pool, uint8_t mode) : pool_(pool), mode_(mode) {}
-  std::byte* place(PeerIndex, const FrameHeader& header) override {
+  std::byte* receive_buffer(PeerIndex, const FrameHeader& header) override {
     if ((mode_ & 1) == 0) return nullptr;
-    // Exactly as large as promised, so that the sanitizer detects any write beyond it.
+    // The buffer has exactly the announced size, so that the sanitizer notices any write beyond it.
     target_.assign(header.payload_bytes, std::byte{0});
     return target_.data();
   }
@@ -49,8 +49,8 @@ class FuzzSink final : public Sink {
   volatile unsigned sum_ = 0;
 };
 
-// Repairs checksums: random input rarely has a valid one, and the fuzzer must get past that check.
-void mend(std::vector<std::byte>& bytes) {
+// Repairs the checksums. Random input rarely has valid ones, and would be refused because of them.
+void repair_checks(std::vector<std::byte>& bytes) {
   for (size_t at = 0; at + sizeof(FrameHeader) <= bytes.size();) {
     FrameHeader header;
     std::memcpy(&header, bytes.data() + at, sizeof header);
@@ -95,7 +95,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const uint8_t mode = data[0];
   std::vector<std::byte> bytes(reinterpret_cast<const std::byte*>(data) + 1, reinterpret_cast<const std::byte*>(data) + size);
-  if ((mode & 4) != 0) mend(bytes);
+  if ((mode & 4) != 0) repair_checks(bytes);
   PayloadPool pool({.owner_bytes_max = 1u << 20});
   TcpReceiveCounters counters;
   FuzzSink sink(pool, mode);

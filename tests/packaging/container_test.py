@@ -3,14 +3,18 @@
 
   python3 tests/packaging/container_test.py [--check] [--keep]
 
-First it reads the Containerfile: it has only instructions that this program knows, copies what exists, and leaves the names of packages to
-tools/install_dependencies. With --check that is all. Then it makes a root directory for each stage with debootstrap, from the mirror that this
-machine's apt uses, and runs every RUN there by chroot. At the end the entry point tells its version, and two ranks make all-reduces.
+First it reads the Containerfile: it has only instructions that this program knows, copies what exists, and leaves the names of
+packages to
+tools/install_dependencies. With --check that is all. Then it makes a root directory for each stage with debootstrap, from the
+mirror that this
+machine's apt uses, and runs every RUN there by chroot. At the end the entry point tells its version, and two ranks make
+all-reduces.
 
 Ends with 77 (skipped) and the reason where the second part cannot run: it needs root, debootstrap and a mirror of Debian 12.
-Everything lies in build/container: the base of all stages, which is kept for the next run, and the stages, which are deleted (--keep: they stay).
-Mounts and processes live in namespaces of their own, so the kernel removes them with the command that needed them, however it ends.
-With ccache on this machine the stages use its cache, too. CMAKE_BUILD_PARALLEL_LEVEL is passed on.
+Everything lies in build/container: the base of all stages, which is kept for the next run, and the stages, which are deleted
+(--keep: they stay). Mounts and processes live in namespaces of their own, so the kernel removes them with the command that
+needed them, however it ends. With ccache on this machine the stages use its cache, too. CMAKE_BUILD_PARALLEL_LEVEL is passed
+on.
 """
 
 import argparse
@@ -33,7 +37,9 @@ SUITE = "bookworm"
 CACHE = "/ccache"
 SKIPPED = 77
 # As in the images called "slim": what a container does not need is not unpacked.
-SLIM = "".join(f"path-exclude /usr/share/{name}/*\n" for name in ("doc", "groff", "info", "linda", "lintian/overrides", "locale", "man"))
+SLIM = "".join(
+    f"path-exclude /usr/share/{name}/*\n" for name in ("doc", "groff", "info", "linda", "lintian/overrides", "locale", "man")
+)
 
 
 def read(path):
@@ -53,18 +59,18 @@ class Containerfile(unittest.TestCase):
         self.stages = parse(read("packaging/Containerfile"))
         self.commands = [step.parts["command"] for stage in self.stages for step in stage.steps if step.name == "RUN"]
 
-    def test_it_ends_with_an_entry_point(self):
+    def test_file_ends_with_an_entry_point(self):
         self.assertEqual(self.stages[-1].entrypoint, ["unisono"])
 
     def test_all_stages_begin_with_the_image_that_this_test_makes(self):
         self.assertEqual({stage.image for stage in self.stages}, {IMAGE})
 
-    def test_packages_are_named_by_install_dependencies_alone(self):
+    def test_only_install_dependencies_names_packages(self):
         self.assertIn("tools/install_dependencies build", self.commands)
         for command in self.commands:
             self.assertEqual(named_packages(command), [], command)
 
-    def test_what_it_copies_is_there(self):
+    def test_copied_files_exist(self):
         ignored = ignored_names(read(".dockerignore"))
         for stage in self.stages:
             for step in stage.steps:
@@ -103,10 +109,10 @@ class Forms(unittest.TestCase):
     def test_run_as_a_list(self):
         self.refused('FROM a\nRUN ["true"]\n', "line 2: RUN in a form")
 
-    def test_an_entry_point_that_is_no_list_of_words(self):
+    def test_an_entry_point_that_is_not_a_list(self):
         self.refused("FROM a\nENTRYPOINT [1]\n", "no list of words")
 
-    def test_a_last_line_that_goes_on(self):
+    def test_a_last_line_with_a_continuation(self):
         self.refused("FROM a\nRUN true \\\n", "goes on in none")
 
     def test_continued_lines_are_one(self):
@@ -126,7 +132,8 @@ def check():
     return program.result.wasSuccessful()
 
 
-# --- the packages of this machine -------------------------------------------------------------------------------------------------------
+# --- the packages of this machine
+# -------------------------------------------------------------------------------------------------------
 
 class Skipped(Exception):
     """Why the instructions cannot be run here."""
@@ -139,7 +146,9 @@ def output(*argv):
 def package_sources():
     """(address, release) of each of Debian's own archives of SUITE that apt has, the suite itself first."""
     found = []
-    for line in output("apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)", "Created-By: Packages").splitlines():
+    for line in output(
+        "apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)", "Created-By: Packages"
+    ).splitlines():
         address, release, component, *origin = line.split(" ")
         known = origin in ([], [""], ["Debian"], ["$(ORIGIN)"])  # it is unknown before the first `apt-get update`
         if component == "main" and known and release in (SUITE, f"{SUITE}-updates", f"{SUITE}-security"):
@@ -172,9 +181,11 @@ def sources_or_skip():
     return sources
 
 
-# --- root directories ----------------------------------------------------------------------------------------------------------------------
+# --- root directories
+# ----------------------------------------------------------------------------------------------------------------------
 
-# sh -c ENTER sh ROOT CACHE WORKDIR COMMAND: mounts the file systems that an engine gives a container, and runs the command inside.
+# sh -c ENTER sh ROOT CACHE WORKDIR COMMAND: mounts the file systems that an engine gives a container, and runs the command
+# inside.
 # /dev is made of a few devices, so that nothing in there can harm this machine's; /dev/shm has the 64 MB that engines give it.
 ENTER = f"""set -e
 mount -t proc proc "$1/proc"
@@ -192,8 +203,14 @@ exec chroot "$1" /bin/sh -c 'cd "$0" && exec /bin/sh -c "$1"' "$3" "$4"
 
 
 def in_namespaces(argv, seconds, **more):
-    """Runs a command that may mount things and start processes: both end with it, and it ends with this program, however that ends."""
-    return subprocess.run(["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", *argv], stdin=subprocess.DEVNULL, timeout=seconds, **more)
+    """Runs a command that may mount things and start processes: both end with it, and it ends with this program, however that
+    ends."""
+    return subprocess.run(
+        ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", *argv],
+        stdin=subprocess.DEVNULL,
+        timeout=seconds,
+        **more,
+    )
 
 
 def mounts_below(folder):
@@ -224,7 +241,13 @@ def make_base(sources):
     log = os.path.join(WORK, "debootstrap.log")
     more = ["--include=ca-certificates"] if "https:" in lists else []
     with open(log, "w", encoding="utf-8") as file:
-        answer = in_namespaces(["debootstrap", "--variant=minbase", *more, SUITE, base, sources[0][0]], 1800, stdout=file, stderr=subprocess.STDOUT, check=False)
+        answer = in_namespaces(
+            ["debootstrap", "--variant=minbase", *more, SUITE, base, sources[0][0]],
+            1800,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
     if answer.returncode != 0:
         sys.exit(f"container_test: debootstrap ended with {answer.returncode}; {log} ends with\n{read(log)[-2000:]}")
     write(lists, base, "etc/apt/sources.list")
@@ -251,14 +274,22 @@ class Root:
             environment["CCACHE_DIR"] = CACHE
         if "CMAKE_BUILD_PARALLEL_LEVEL" in os.environ:
             environment["CMAKE_BUILD_PARALLEL_LEVEL"] = os.environ["CMAKE_BUILD_PARALLEL_LEVEL"]
-        answer = in_namespaces(["sh", "-c", ENTER, "sh", self.folder, self.cache, self.workdir, command], seconds, env=environment,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        answer = in_namespaces(
+            ["sh", "-c", ENTER, "sh", self.folder, self.cache, self.workdir, command],
+            seconds,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
         if answer.returncode != 0:
             sys.exit(f"container_test: {command} ended with {answer.returncode}:\n{answer.stdout[-6000:]}")
         return answer.stdout
 
     def copy(self, sources, destination, top, ignored):
-        """As engines do: a folder stands for what it contains; several sources, or a destination with a slash at its end, go into a folder."""
+        """As engines do: a folder stands for what it contains; several sources, or a destination with a slash at its end, go
+        into a folder."""
         into = len(sources) > 1 or destination.endswith(("/", "."))
         target = self.path(destination)
         for source in sources:
@@ -301,7 +332,11 @@ def execute(step, root, roots):
 
 def check_image(root, entrypoint):
     version = re.search(r'UNISONO_VERSION "([0-9.]+)"', read("include/unisono/version.h")).group(1)
-    for words, wanted in ((["--version"], rf"^unisono {re.escape(version)} \("), (["bench", "all-reduce", "-n", "2"], r"all_reduce")):
+    for words, wanted in (
+        (["--version"], rf"^unisono {re.escape(version)} \("),
+        (["bench", "all-reduce", "-n", "2"], r"all_reduce"),
+        (["lab", "--version"], rf"^unisono-lab {re.escape(version)} \("),
+    ):
         command = shlex.join([*entrypoint, *words])
         printed = root.run(command, 300)
         print(f"$ {command}\n{printed}", end="")

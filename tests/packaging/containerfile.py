@@ -1,7 +1,8 @@
 """Reads a Containerfile that keeps to a few plain forms, and says what is wrong with one that does not.
 
-The forms: FROM IMAGE [AS NAME] · WORKDIR /PATH · ENV NAME=VALUE · COPY [--from=STAGE] SOURCE... DESTINATION · RUN COMMAND · ENTRYPOINT ["WORD", ...].
-No variables and no patterns outside of RUN. A comment fills its line; a line that ends in a backslash goes on in the next one.
+The forms: FROM IMAGE [AS NAME] · WORKDIR /PATH · ENV NAME=VALUE · COPY [--from=STAGE] SOURCE... DESTINATION · RUN COMMAND ·
+ENTRYPOINT ["WORD", ...]. No variables and no patterns outside of RUN. A comment fills its line; a line that ends in a backslash
+goes on in the next one.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-// `unisono bench` with faults and links on request, its files, and under other launchers.
+// `unisono bench` with injected faults and emulated links. Also its result files, and runs under other launchers.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -46,7 +46,7 @@ class TemporaryFile {
   const std::string path_ = folder_.path() + "/file";
 };
 
-TEST(BenchFaults, a_killed_rank_is_reported_and_the_others_go_on) {
+TEST(BenchFaults, a_killed_rank_is_reported_and_the_others_continue) {
   for (const char* transport : {"shm", "tcp"}) {
     const auto done = bench(
         {"all-reduce", "-n", "3", "--sizes", "64K", "--kill-rank", "1@150ms", "--row-time", "100ms", "--transport", transport});
@@ -57,10 +57,10 @@ TEST(BenchFaults, a_killed_rank_is_reported_and_the_others_go_on) {
   }
 }
 
-TEST(BenchFaults, the_next_rank_goes_on_with_table_and_file_when_rank_0_dies) {
+TEST(BenchFaults, the_next_rank_continues_table_and_file_when_rank_0_dies) {
   const TemporaryFile json;
-  const auto done =
-      bench({"all-gather", "-n", "3", "--sizes", "12K", "--kill-rank", "0@150ms", "--row-time", "100ms", "-J", json.path()});
+  const auto done = bench(
+      {"all-gather", "-n", "3", "--sizes", "12K", "--kill-rank", "0@150ms", "--row-time", "100ms", "--output", json.path()});
   EXPECT_EQ(done.code, 0) << whole(done);
   expect_says(done, {"# unisono", "rank 0 was killed\n", "ranks 1, 2 go on", "the survivors went on: 2 of 3 ranks"});
   for (const char* kind : {"environment", "fault", "failure", "outcome"}) {
@@ -74,7 +74,7 @@ TEST(BenchFaults, a_stopped_rank_is_late_and_is_left_out) {
       bench({"all-reduce", "-n", "3", "--sizes", "64K", "--stop-rank", "2@150ms", "-T", "300ms", "--row-time", "100ms"});
   EXPECT_EQ(done.code, 0) << whole(done);
   expect_says(done, {"rank 2 was stopped\n", "ended with late: ", "ranks 0, 1 go on", "the survivors went on: 2 of 3 ranks"});
-  EXPECT_TRUE(contains(done.error, "rank 2 was stopped, and the others went on without it")) << done.error;
+  EXPECT_TRUE(contains(done.error, "rank 2 was stopped, and the others continued without it")) << done.error;
 }
 
 TEST(BenchFaults, a_rank_that_is_resumed_in_time_is_waited_for) {
@@ -84,8 +84,8 @@ TEST(BenchFaults, a_rank_that_is_resumed_in_time_is_waited_for) {
   expect_says(done, {"rank 2 was stopped\n", "rank 2 was resumed\n", "all 3 ranks went on"});
 }
 
-// Rank 0 tells of rank 2, then dies; rank 1 must not tell of rank 2 again.
-TEST(BenchFaults, what_rank_0_has_reported_is_not_reported_again_when_it_dies) {
+// Rank 0 reports that rank 2 was stopped, and then dies. Rank 1 reports from then on, and must not repeat that row.
+TEST(BenchFaults, rows_that_rank_0_has_reported_are_not_reported_again_when_it_dies) {
   const auto done = bench({"all-reduce", "-n", "3", "--sizes", "4K", "--stop-rank", "2@100ms", "--resume-rank", "2@150ms",
                            "--kill-rank", "0@350ms", "-T", "20s", "--row-time", "50ms"});
   EXPECT_EQ(done.code, 0) << whole(done);
@@ -93,23 +93,23 @@ TEST(BenchFaults, what_rank_0_has_reported_is_not_reported_again_when_it_dies) {
     EXPECT_EQ(count_of(done.out, news), 1u) << news << done.out;
 }
 
-TEST(BenchFaults, several_in_turn_leave_one) {
+TEST(BenchFaults, several_faults_in_turn_leave_one_rank) {
   const auto done = bench(
       {"all-to-all", "-n", "3", "--sizes", "12K", "--kill-rank", "2@100ms", "--kill-rank", "0@300ms", "--row-time", "50ms"});
   EXPECT_EQ(done.code, 0) << whole(done);
   expect_says(done, {"rank 2 was killed\n", "rank 0 was killed\n", "rank 1 goes on", "the survivors went on: 1 of 3 ranks"});
 }
 
-TEST(BenchFaults, without_reforming_the_first_failure_is_the_end) {
+TEST(BenchFaults, without_reforming_the_first_failure_ends_the_run) {
   const auto done = bench({"all-reduce", "-n", "3", "--sizes", "64K", "--kill-rank", "2@150ms", "--no-reform"});
   EXPECT_EQ(done.code, 1) << whole(done);
   expect_says(done, {"ended with peer_lost: ", "ended at the first failure, as asked"});
   EXPECT_FALSE(contains(done.out, "re-formed in")) << done.out;
 }
 
-TEST(BenchFaults, what_cannot_be_done_is_refused_before_anything_starts) {
+TEST(BenchFaults, impossible_faults_are_refused_before_anything_starts) {
   const std::vector<std::pair<Words, std::string>> cases{{{"-n", "2", "--kill-rank", "2@1s"}, "ranks 0 to 1"},
-                                                         {{"-n", "1", "--stop-rank", "0@1s"}, "nobody would be left"},
+                                                         {{"-n", "1", "--stop-rank", "0@1s"}, "no rank would be left"},
                                                          {{"-n", "2", "--kill-rank", "1@1s", "--hosts", "a,b"}, "--hosts"},
                                                          {{"-n", "2", "--rate", "slow"}, "--rate"},
                                                          {{"-n", "2", "--fail-above", "1.1"}, "--compare"},
@@ -122,7 +122,7 @@ TEST(BenchFaults, what_cannot_be_done_is_refused_before_anything_starts) {
   }
 }
 
-TEST(BenchFaults, another_launchers_ranks_are_refused_links_and_faults) {
+TEST(BenchFaults, ranks_of_another_launcher_get_no_links_and_no_faults) {
   const ChildOptions rank{.environment = {"RANK=0", "WORLD_SIZE=1", "UNISONO_JOB=nobody-set-this-stage"}};
   for (const Words& words : {Words{"--rate", "100M"}, Words{"--kill-rank", "0@1s"}}) {
     const auto done = bench(words, rank);
@@ -131,11 +131,11 @@ TEST(BenchFaults, another_launchers_ranks_are_refused_links_and_faults) {
   }
 }
 
-TEST(BenchFaults, nothing_stays_when_the_launcher_is_killed) {
+TEST(BenchFaults, no_process_remains_when_the_launcher_is_killed) {
   ChildProcess launcher({UNISONO_TOOL, "bench", "all-reduce", "-n", "2", "--sizes", "64K", "--stop-rank", "1@50ms",
                          "--resume-rank", "1@60s", "--progress", "off"});
   ASSERT_TRUE(launcher.wait_for("(s)")) << launcher.out();
-  // Ranks and stage keep the launcher's standard error open: wait() returns when none of them is left.
+  // The launcher's child processes hold its standard error open. So wait() returns only when none of them runs any more.
   launcher.signal(SIGKILL);
   const auto done = launcher.wait();
   EXPECT_FALSE(done.timed_out);
@@ -150,7 +150,7 @@ class BenchLinks : public ::testing::Test {
   }
 };
 
-// Microseconds in the column "p50" of the first half of the first row.
+// Returns the first column "p50" of the first row, in microseconds.
 double first_median(const Finished& done) {
   std::istringstream in(done.out);
   for (std::string line; std::getline(in, line);) {
@@ -165,7 +165,7 @@ double first_median(const Finished& done) {
   return -1;
 }
 
-TEST_F(BenchLinks, a_delay_is_in_every_operation) {
+TEST_F(BenchLinks, a_delay_applies_to_every_operation) {
   const auto done = bench({"all-reduce", "-n", "2", "--delay", "20ms", "--sizes", "1K", "--iters", "5"});
   EXPECT_EQ(done.code, 0) << whole(done);
   expect_says(done, {"on request: 20 ms one way", "ranks: rank-0 x1, rank-1 x1", "between hosts tcp x1", "link0 1500",
@@ -174,7 +174,8 @@ TEST_F(BenchLinks, a_delay_is_in_every_operation) {
   EXPECT_LT(first_median(done), 80'000) << done.out;
 }
 
-// Each of two ranks sends 1 MiB in frames of 1538 bytes that carry 1448: 8.9 Mbit at 50 Mbit/s.
+// Each of two ranks sends 1 MiB. A frame has 1538 bytes, of which 1448 are payload: 2^20 / 1448 · 1538 bytes = 8.9 Mbit in all.
+// At 50 Mbit/s that takes 178 ms.
 TEST_F(BenchLinks, a_rate_is_not_exceeded) {
   const auto done = bench({"all-reduce", "-n", "2", "--rate", "50M", "--sizes", "1M", "--iters", "3"});
   EXPECT_EQ(done.code, 0) << whole(done);
@@ -182,7 +183,7 @@ TEST_F(BenchLinks, a_rate_is_not_exceeded) {
   EXPECT_GE(first_median(done), 170'000) << done.out;
 }
 
-TEST_F(BenchLinks, packets_are_lost_and_results_stay_right) {
+TEST_F(BenchLinks, results_are_correct_when_packets_are_lost) {
   const auto done = bench({"all-reduce", "-n", "3", "--loss", "2%", "--sizes", "256K", "--iters", "10"});
   EXPECT_EQ(done.code, 0) << whole(done);
   std::smatch found;
@@ -199,8 +200,8 @@ TEST_F(BenchLinks, a_death_is_reported_over_slow_links) {
   expect_says(done, {"rank 1 was killed\n", "ranks 0, 2 go on", "the survivors went on: 2 of 3 ranks"});
 }
 
-// As a user without rights, where /dev/net/tun is open to all, as it is on most systems: in this test's own mounts.
-TEST_F(BenchLinks, a_user_name_space_does_instead_of_root) {
+// Runs as an unprivileged user. As on most systems, all users may open /dev/net/tun; the test mounts it so.
+TEST_F(BenchLinks, a_user_name_space_suffices_instead_of_root) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "SKIPPED: the thread sanitizer has a thread of its own in every process, and only a process of one thread "
                   "may make a user name space";
@@ -225,7 +226,7 @@ TEST_F(BenchLinks, a_user_name_space_does_instead_of_root) {
   EXPECT_GE(first_median(done), 5'000) << done.out;
 }
 
-// In a user name space of its own the limit is lowered for this test alone.
+// Lowers the limit of network name spaces inside a new user name space, so that no other process is affected.
 TEST_F(BenchLinks, where_they_are_not_allowed_the_error_says_what_they_need) {
   const auto done = run({"unshare", "--user", "--map-root-user", "sh", "-c",
                          "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$0\" bench -n 2 --rate 100M", UNISONO_TOOL});
@@ -240,8 +241,9 @@ std::string one_row(double p50) {
   std::ostringstream out;
   out << R"({"kind":"environment","cores":2})"
       << "\n"
-      << R"({"kind":"row","collective":"all_reduce","world_size":2,"bytes":1024,"dtype":"f32","op":"sum","root":-1,"order":"auto","asked_schedule":"auto","in_place":true,"mean_us":100,"p25_us":)"
-      << p50 - 1 << R"(,"p50_us":)" << p50 << R"(,"p75_us":)" << p50 + 1 << R"(,"p99_us":300,"busbw_gbs":1.5,"wrong":0})"
+      << R"({"kind":"row","collective":"all_reduce","world_size":2,"bytes":1024,"dtype":"f32","op":"sum",)"
+      << R"("root":-1,"order":"auto","asked_schedule":"auto","in_place":true,"mean_us":100,"p25_us":)" << p50 - 1
+      << R"(,"p50_us":)" << p50 << R"(,"p75_us":)" << p50 + 1 << R"(,"p99_us":300,"busbw_gbs":1.5,"wrong":0})"
       << "\n";
   return out.str();
 }
@@ -260,11 +262,11 @@ TEST(BenchCompare, the_exit_code_says_whether_a_row_is_slower_than_allowed) {
   EXPECT_EQ(bench({"--compare", before.path(), "/nonexistent"}).code, 1);
 }
 
-TEST(BenchCompare, measured_files_are_the_same_as_themselves_and_can_be_drawn) {
+TEST(BenchCompare, measured_files_equal_themselves_and_can_be_plotted) {
   const TemporaryFile json;
   const TemporaryFile plot;
-  const auto measured = bench(
-      {"all-reduce", "broadcast", "-n", "2", "--sizes", "1K,64K", "--iters", "5", "-J", json.path(), "--plot", plot.path()});
+  const auto measured = bench({"all-reduce", "broadcast", "-n", "2", "--sizes", "1K,64K", "--iters", "5", "--output",
+                               json.path(), "--plot", plot.path()});
   ASSERT_EQ(measured.code, 0) << whole(measured);
   EXPECT_TRUE(contains(json.text().substr(0, 40), "{\"kind\":\"environment\"")) << json.text();
   EXPECT_EQ(count_of(json.text(), "\"kind\":\"environment\""), 1u);
@@ -277,16 +279,16 @@ TEST(BenchCompare, measured_files_are_the_same_as_themselves_and_can_be_drawn) {
 }
 
 TEST(BenchOutput, a_full_disk_is_an_error) {
-  const auto json = bench({"-n", "2", "--sizes", "1K", "--iters", "2", "-J", "/dev/full"});
+  const auto json = bench({"-n", "2", "--sizes", "1K", "--iters", "2", "--output", "/dev/full"});
   EXPECT_EQ(json.code, 1) << whole(json);
-  EXPECT_TRUE(contains(json.error, "No space left")) << json.error;
+  EXPECT_TRUE(contains(json.error, "--output: cannot write /dev/full: No space left")) << json.error;
   const auto plot = bench({"-n", "2", "--sizes", "1K", "--iters", "2", "--plot", "/dev/full"});
   EXPECT_EQ(plot.code, 1) << whole(plot);
-  EXPECT_TRUE(contains(plot.error, "/dev/full")) << plot.error;
+  EXPECT_TRUE(contains(plot.error, "--plot: cannot write /dev/full")) << plot.error;
 }
 
-// The variables by which Open MPI, MPICH and Slurm give a process its rank and the number of ranks.
-TEST(BenchLaunchers, a_rank_finds_its_place_in_the_variables_of_each) {
+// The variables in which Open MPI, MPICH and Slurm give a process its rank and the number of ranks.
+TEST(BenchLaunchers, a_rank_reads_its_rank_from_the_variables_of_each_launcher) {
   const std::vector<std::pair<std::string, std::string>> all{
       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"PMI_RANK", "PMI_SIZE"}, {"SLURM_PROCID", "SLURM_NTASKS"}};
   for (const auto& [rank, size] : all) {

@@ -22,7 +22,7 @@ Words bench(const Words& more) {
   return words;
 }
 
-// Lines that do not start with '#'.
+// Counts the lines that do not start with '#'.
 size_t row_count(const std::string& text) {
   std::istringstream in(text);
   size_t rows = 0;
@@ -30,7 +30,7 @@ size_t row_count(const std::string& text) {
   return rows;
 }
 
-TEST(Bench, all_reduce_is_measured_and_right) {
+TEST(Bench, all_reduce_is_measured_and_correct) {
   const auto done = run(bench({"all-reduce", "-n", "2", "--sizes", "0,4,1000,64K", "--iters", "3"}));
   EXPECT_EQ(done.code, 0) << done.error;
   EXPECT_EQ(row_count(done.out), 4u) << done.out;
@@ -38,7 +38,7 @@ TEST(Bench, all_reduce_is_measured_and_right) {
   EXPECT_TRUE(contains(done.out, "busbw")) << done.out;
 }
 
-TEST(Bench, every_collective_is_measured_and_right) {
+TEST(Bench, every_collective_is_measured_and_correct) {
   const auto done =
       run(bench({"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
                  "send_recv", "barrier", "-n", "3", "--sizes", "12,4K", "--iters", "2", "-r", "1"}));
@@ -47,7 +47,7 @@ TEST(Bench, every_collective_is_measured_and_right) {
   EXPECT_EQ(count_of(done.out, " 0 OK"), 9u) << done.out;
 }
 
-TEST(Bench, types_and_operations_are_right_over_tcp) {
+TEST(Bench, types_and_operations_are_correct_over_tcp) {
   for (const Words& options : {Words{"-d", "bf16", "-o", "avg"}, Words{"-d", "half", "-o", "sum"},
                                Words{"-d", "i8", "-o", "bxor"}, Words{"-d", "u64", "-o", "prod"}}) {
     Words words{"all-reduce", "-n", "2", "--sizes", "6,999", "--iters", "1", "--transport", "tcp"};
@@ -58,21 +58,20 @@ TEST(Bench, types_and_operations_are_right_over_tcp) {
   }
 }
 
-TEST(Bench, a_file_that_cannot_be_written_is_told_before_anything_is_measured) {
-  for (const char* option : {"-J", "--plot"}) {
+TEST(Bench, a_file_that_cannot_be_written_is_reported_before_anything_is_measured) {
+  for (const char* option : {"--output", "--plot"}) {
     const auto done = run(bench({"all-reduce", "-n", "2", "--sizes", "1K", option, "/no/such/folder/file"}));
     EXPECT_EQ(done.code, 2);
     EXPECT_EQ(done.out, "");
-    EXPECT_TRUE(
-        contains(done.error, std::string(option) + " /no/such/folder/file cannot be written: No such file or directory"))
+    EXPECT_TRUE(contains(done.error, std::string(option) + ": cannot write /no/such/folder/file: No such file or directory"))
         << done.error;
   }
 }
 
-TEST(Bench, json_goes_to_the_file_and_the_table_stays) {
+TEST(Bench, json_is_written_to_the_file_and_the_table_is_still_printed) {
   char path[] = "/tmp/unisono-test-XXXXXX";
   ::close(::mkstemp(path));
-  const auto done = run(bench({"all-reduce", "-n", "2", "--sizes", "1K", "--iters", "2", "--json", path}));
+  const auto done = run(bench({"all-reduce", "-n", "2", "--sizes", "1K", "--iters", "2", "--output", path}));
   std::stringstream json;
   json << std::ifstream(path).rdbuf();
   ::unlink(path);
@@ -80,12 +79,12 @@ TEST(Bench, json_goes_to_the_file_and_the_table_stays) {
   EXPECT_EQ(row_count(done.out), 1u);
   EXPECT_EQ(count_of(json.str(), "\"kind\":\"row\""), 2u) << json.str();
   EXPECT_EQ(count_of(json.str(), "\"kind\":\"environment\""), 1u);
-  const auto bare = run(bench({"all-reduce", "-n", "2", "--sizes", "1K", "--iters", "2", "--json", "-"}));
+  const auto bare = run(bench({"all-reduce", "-n", "2", "--sizes", "1K", "--iters", "2", "--json"}));
   EXPECT_EQ(count_of(bare.out, "\n"), 3u) << bare.out;
   EXPECT_EQ(bare.out[0], '{');
 }
 
-TEST(Bench, wrong_words_are_refused_before_anything_starts) {
+TEST(Bench, invalid_options_are_refused_before_anything_starts) {
   const std::vector<std::pair<Words, std::string>> cases{
       {{"all-redcue", "-n", "2"}, "all_reduce"},
       {{"-d", "float23", "-n", "2"}, "float32"},
@@ -104,11 +103,11 @@ TEST(Bench, wrong_words_are_refused_before_anything_starts) {
   }
 }
 
-TEST(Bench, a_root_that_is_not_there_is_refused) {
+TEST(Bench, a_root_that_does_not_exist_is_refused) {
   EXPECT_EQ(run(bench({"broadcast", "-n", "2", "-r", "2", "--sizes", "4", "--iters", "1"})).code, 2);
 }
 
-TEST(Rendezvous, it_serves_jobs_and_ends_on_request) {
+TEST(Rendezvous, serves_jobs_and_ends_on_request) {
   ChildProcess server({UNISONO_TOOL, "rendezvous", "--listen", "127.0.0.1:0"});
   ASSERT_TRUE(server.wait_for("tcp://127.0.0.1:"));
   ASSERT_TRUE(server.wait_for("\n"));
@@ -124,7 +123,7 @@ TEST(Rendezvous, it_serves_jobs_and_ends_on_request) {
   EXPECT_EQ(done.out, address + "\n") << "standard output is data";
 }
 
-TEST(Rendezvous, a_taken_address_and_a_wrong_one_are_named) {
+TEST(Rendezvous, an_address_in_use_and_an_invalid_one_are_named) {
   ChildProcess server({UNISONO_TOOL, "rendezvous", "--listen", "127.0.0.1:0"});
   ASSERT_TRUE(server.wait_for("\n"));
   const auto address = server.out().substr(0, server.out().find('\n'));

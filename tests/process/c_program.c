@@ -149,7 +149,18 @@ static void counts(unisono_group* group, uint32_t rank) {
   require(unisono_dump_record(group, "/no/such/folder/record") == UNISONO_UNAVAILABLE, "a record that cannot be written");
 }
 
+typedef struct events_seen {
+  int joined;
+} events_seen;
+
+static void on_event(const unisono_event* event, void* data) {
+  events_seen* seen = data;
+  seen->joined += strcmp(event->kind, "joined") == 0 && strncmp(event->text, "joined a group of ", 18) == 0 &&
+                  strncmp(event->source, "rank ", 5) == 0 && !event->is_warning && event->rank == -1 && event->time_us > 0;
+}
+
 int main(void) {
+  events_seen events = {0};
   unisono_group *group = NULL, *half = NULL;
   unisono_options options;
   unisono_work* work = NULL;
@@ -161,7 +172,8 @@ int main(void) {
           "too large a smallest world");
   options.min_world = 2;
   options.require_majority = 1;
-  require(unisono_join(&options, &group) == UNISONO_OK, "join");
+  require(unisono_join_with_events(&options, on_event, &events, &group) == UNISONO_OK, "join");
+  require(events.joined == 1, "the event of joining");
   const uint32_t rank = unisono_rank(group), world = unisono_world_size(group);
   require(world >= 2 && world <= world_max, "the size");
   reduce_calls(group, rank, world);

@@ -17,7 +17,7 @@ namespace unisono::testing {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// Far above what anything here takes, also under sanitizers on a loaded machine.
+// A time limit that is much longer than any wait here, even under sanitizers on a busy machine.
 constexpr auto patience = std::chrono::seconds(60);
 
 int milliseconds_until(Clock::time_point end) {
@@ -95,7 +95,7 @@ void ChildProcess::type(const std::string& bytes) const {
   [[maybe_unused]] const auto put = ::write(output_, bytes.data(), bytes.size());
 }
 
-// False when both streams are closed or the time is up.
+// Reads the output that is available. Returns false when both streams are closed, or when the time is over.
 bool ChildProcess::read_some(int milliseconds) {
   pollfd waits[] = {{output_, POLLIN, 0}, {errors_, POLLIN, 0}};
   if ((output_ < 0 && errors_ < 0) || ::poll(waits, 2, milliseconds) <= 0) return false;
@@ -105,7 +105,7 @@ bool ChildProcess::read_some(int milliseconds) {
     auto& fd = i == 0 ? output_ : errors_;
     const auto got = ::read(fd, bytes, sizeof(bytes));
     if (got > 0) (i == 0 ? out_ : error_).append(bytes, static_cast<size_t>(got));
-    else if (got == 0 || errno != EINTR) {  // a terminal whose last user has gone gives EIO
+    else if (got == 0 || errno != EINTR) {  // A terminal returns EIO when no process has it open any more.
       ::close(fd);
       fd = -1;
     }

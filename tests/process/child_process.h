@@ -1,6 +1,7 @@
-// A process under test: started, watched and ended without a shell and without sleeping.
+// A process under test. It is started, watched and ended without a shell, and without fixed sleeps.
 //
-// Every wait has a bound; a process that exceeds it is killed and the wait says so. The destructor kills what still runs.
+// Every wait has a time limit. When the limit is over, the process is killed, and the wait reports that. The destructor kills a
+// process that still runs.
 #pragma once
 
 #include <sys/types.h>
@@ -11,15 +12,16 @@
 namespace unisono::testing {
 
 struct ChildOptions {
-  std::vector<std::string> environment = {};  // NAME=value, on top of the test's own
-  bool terminal = false;                      // standard streams are a new terminal; everything appears in out
-  bool close_output = false;                  // nobody reads standard output
+  // Texts of the form NAME=value. They are added to the environment of the test itself.
+  std::vector<std::string> environment = {};
+  bool terminal = false;      // true: the standard streams are a new terminal, and all output is in out()
+  bool close_output = false;  // true: standard output is a pipe that nobody reads
 };
 
 struct Finished {
   bool timed_out = false;
   bool by_signal = false;
-  int code = -1;  // exit code or signal number
+  int code = -1;  // the exit code, or the number of the signal
   std::string out;
   std::string error;
 };
@@ -32,13 +34,14 @@ class ChildProcess {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const;
-  // Bytes for the terminal's keyboard.
+  // Types bytes on the keyboard of the terminal.
   void type(const std::string& bytes) const;
-  // Until the text has appeared `count` times in out and error together; false if the process ended or 20 s passed.
+  // Waits until the text has appeared `count` times in out() and error() together. Returns false if the process ends before
+  // that, or after 20 s.
   bool wait_for(const std::string& text, size_t count = 1);
-  // Until the process has been stopped by a signal.
+  // Waits until a signal has stopped the process.
   bool wait_stopped();
-  // Until the process has ended and its streams are closed.
+  // Waits until the process has ended and its streams are closed.
   Finished wait();
   const std::string& out() const { return out_; }
   const std::string& error() const { return error_; }
@@ -53,17 +56,18 @@ class ChildProcess {
   std::string error_;
 };
 
-// Runs to the end.
+// Runs a program and waits until it ends.
 Finished run(const std::vector<std::string>& arguments, const ChildOptions& options = {});
 
-// A process that is not our child, by number. Opened while it certainly lives, so that the number cannot mean another.
+// Watches a process that is not a child of the test. Make this object while the process surely lives, because later another
+// process could have the same pid.
 class Watched {
  public:
   explicit Watched(pid_t pid);
   ~Watched();
   Watched(Watched&& other) noexcept;
   bool is_open() const { return handle_ >= 0; }
-  // Within 20 s.
+  // Waits up to 20 s until the process ends. Returns whether it has ended.
   bool ends() const;
   bool has_ended() const;
 
@@ -71,7 +75,7 @@ class Watched {
   int handle_;
 };
 
-// The numbers that follow `label` in the text, in order.
+// Returns the numbers that follow `label` in the text, in their order.
 std::vector<pid_t> numbers_after(const std::string& text, const std::string& label);
 
 size_t count_of(const std::string& text, const std::string& part);

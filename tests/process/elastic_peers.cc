@@ -4,14 +4,16 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/concat.h"
+
 namespace unisono::testing {
 
 ElasticPeers::ElasticPeers(std::string all, uint16_t port) : all_(std::move(all)), port_(port) {}
 
 size_t ElasticPeers::begin(const std::string& own, const std::vector<std::string>& wrapper) {
   const auto index = peers_.size();
-  auto command = "elastic_join:index=" + std::to_string(index);
-  command += port_ == 0 ? std::string(",interface=127.0.0.1") : ",port=" + std::to_string(port_);
+  auto command = concat("elastic_join:index=", index);
+  command += port_ == 0 ? std::string(",interface=127.0.0.1") : concat(",port=", port_);
   if (index == 0) command += ",found=1";
   else if (own.find("seeds=") == std::string::npos) command += ",seeds=" + endpoint(0);
   for (const auto& options : {all_, own}) command += options.empty() ? "" : "," + options;
@@ -34,7 +36,7 @@ std::string ElasticPeers::endpoint(size_t peer) { return joins_.at(peer).value("
 
 std::vector<Line> ElasticPeers::ask(const std::vector<size_t>& peers, const std::string& command) {
   std::vector<size_t> numbers;
-  for (const auto peer : peers) numbers.push_back(peers_.at(peer)->tell(command));
+  for (const auto peer : peers) numbers.push_back(peers_.at(peer)->send_command(command));
   std::vector<Line> lines;
   for (size_t i = 0; i < peers.size(); ++i) {
     auto& peer = *peers_.at(peers[i]);
@@ -45,13 +47,13 @@ std::vector<Line> ElasticPeers::ask(const std::vector<size_t>& peers, const std:
   return lines;
 }
 
-bool ElasticPeers::becomes(size_t peer, const std::function<bool(const Line& status)>& wanted) {
+bool ElasticPeers::wait_for_status(size_t peer, const std::function<bool(const Line& status)>& wanted) {
   const auto until = now_ns() + int64_t{40'000'000'000};
   for (;;) {
     const auto status = peers_.at(peer)->ask("elastic_status");
     if (status.ok() && wanted(status)) return true;
     if (status.ok() && now_ns() < until) continue;
-    ADD_FAILURE() << "worker-" << peer << " says in the end: " << status.text;
+    ADD_FAILURE() << "worker-" << peer << " has the last status: " << status.text;
     return false;
   }
 }
@@ -70,7 +72,7 @@ void ElasticPeers::kill(size_t peer) {
 std::vector<Line> ElasticPeers::finish(const std::vector<size_t>& peers) {
   const auto lines = ask(peers, "elastic_leave");
   for (const auto& line : lines) std::printf("    %s\n", line.text.c_str());
-  for (const auto peer : peers) peers_.at(peer)->tell("exit");
+  for (const auto peer : peers) peers_.at(peer)->send_command("exit");
   for (const auto peer : peers) {
     const auto done = peers_.at(peer)->wait();
     EXPECT_TRUE(!done.timed_out && !done.by_signal && done.code == 0) << "worker-" << peer << " ended badly:\n"

@@ -1,7 +1,7 @@
-// An elastic run of real processes under test: each is a group_program that averages known values (group_elastic.h) and does
-// what the test says.
+// An elastic run of real processes under test. Each process is a group_program that averages known values (group_elastic.h) and
+// executes commands of the test.
 //
-// Nothing here sleeps: every wait is for an answer, and ends with a test failure if it does not come.
+// Nothing here sleeps for a fixed time. Every wait is for an answer. If the answer does not come, the test fails.
 #pragma once
 
 #include <functional>
@@ -15,31 +15,32 @@ namespace unisono::testing {
 
 class ElasticPeers {
  public:
-  // all: options of elastic_join for every peer; port: where all listen (each on a host of its own), 0: at this host's own
-  // address, where the kernel chooses.
+  // all: options of elastic_join that every peer gets. port: all peers listen at this port, so each needs a host of its own.
+  // port 0: the peers listen at the loopback address of this host, at ports that the kernel chooses.
   explicit ElasticPeers(std::string all, uint16_t port = 0);
 
-  // Starts a process that joins, the first one as founder and others by it, where `own` names no other seeds. Returns its
-  // index, which is also its name: worker-0.
+  // Starts a process that joins the run. The first process founds the run. Later ones get the first process as their seed (the
+  // peer that they ask first), unless `own` has seeds. Returns the index of the process, which is also in its name (worker-0).
   size_t begin(const std::string& own = "", const std::vector<std::string>& wrapper = {});
-  // The peer's answer to its join command.
+  // Returns the answer of the peer to its join command.
   Line joined(size_t peer);
-  // begin() and joined(), which must be ok.
+  // Calls begin() and joined(). Joining must succeed.
   size_t add(const std::string& own = "", const std::vector<std::string>& wrapper = {});
-  // The address of a peer that has joined, as "tcp://127.0.0.1:40001".
+  // Returns the address of a peer that has joined, for example "tcp://127.0.0.1:40001".
   std::string endpoint(size_t peer);
 
   RankProcess& operator[](size_t peer) { return *peers_.at(peer); }
-  // The same command to all of these at once; all answers must be ok.
+  // Sends a command to all these peers at once. All answers must be ok.
   std::vector<Line> ask(const std::vector<size_t>& peers, const std::string& command);
-  // Asks for the status of one until it is as wanted.
-  bool becomes(size_t peer, const std::function<bool(const Line& status)>& wanted);
-  bool becomes(size_t peer, const std::string& text) {
-    return becomes(peer, [&](const Line& status) { return status.says(text); });
+  // Asks a peer for its status until `wanted` returns true. Returns false after a time limit.
+  bool wait_for_status(size_t peer, const std::function<bool(const Line& status)>& wanted);
+  bool wait_for_status(size_t peer, const std::string& text) {
+    return wait_for_status(peer, [&](const Line& status) { return status.says(text); });
   }
   void stop(size_t peer);
   void kill(size_t peer);
-  // They end their loops; values were right in every averaging step, and each ends with 0.
+  // Ends the averaging loops of these peers, and then the peers. The values of all averaging steps must have been right, and
+  // each peer must exit with 0.
   std::vector<Line> finish(const std::vector<size_t>& peers);
 
  private:
@@ -50,10 +51,10 @@ class ElasticPeers {
   std::vector<Line> joins_;
 };
 
-// "0.25/0.75/0/…": what these weights give, by index.
+// Returns the shares that peers with these weights should have, as a text like "0.25/0.75/0/…".
 std::string shares_of(const std::vector<double>& weights);
 
-// The averaging step that each tells of was exact, has these weights' mean, and the same bits on all.
+// Checks each averaging step in `steps`: it was exact, its mean fits these weights, and all peers have the same bits.
 void expect_exact(const std::vector<Line>& steps, const std::vector<double>& weights);
 
 }  // namespace unisono::testing

@@ -29,8 +29,9 @@ Call::~Call() {
   if (work_) (void)work_.wait();
 }
 
-// Buffers filled with the right input, and what the result is to be. The result itself is made only when it is compared: what a
-// process holds in memory is what the kernel has to take down when it is killed.
+// Allocates the buffers and fills the input. Only notes which result is expected, and leaves its computation to the comparison.
+// That keeps the process small. When a process is killed, the kernel frees all of its memory first, so a large process would
+// die later.
 void Call::prepare() {
   const auto size = element_bytes(plan_.dtype);
   const auto make = [&](size_t elements) { return std::make_unique<Buffer>(elements * size, plan_.offset); };
@@ -38,11 +39,11 @@ void Call::prepare() {
     input_ = make(plan_.count);
     output_ = make(plan_.count);
     const bool rooted = plan_.collective == "broadcast" || plan_.collective == "send" || plan_.collective == "recv";
-    const uint32_t giver = plan_.collective == "send" ? rank_ : rooted ? plan_.root : rank_;
-    const bool gives = plan_.collective != "recv" && (plan_.collective != "broadcast" || rank_ == plan_.root);
-    if (gives) fill(plan_.dtype, input_->data(), plan_.count, giver, plan_.seed);
+    const uint32_t source = plan_.collective == "send" ? rank_ : rooted ? plan_.root : rank_;
+    const bool is_source = plan_.collective != "recv" && (plan_.collective != "broadcast" || rank_ == plan_.root);
+    if (is_source) fill(plan_.dtype, input_->data(), plan_.count, source, plan_.seed);
     has_result_ = !is_one_of(plan_.collective, {"send", "barrier"}) && (plan_.collective != "reduce" || rank_ == plan_.root);
-    if (has_result_ && rooted) pieces_ = {{giver, plan_.count}};
+    if (has_result_ && rooted) pieces_ = {{source, plan_.count}};
     else if (has_result_) reduced_count_ = plan_.count;
   } else {
     prepare_blocks();
@@ -79,22 +80,23 @@ void Call::prepare_blocks() {
     input_ = make(rank_ == plan_.root ? total(blocks) : 0);
     output_ = make(blocks[rank_]);
     for (uint32_t rank = 0; rank < world_ && rank_ == plan_.root; ++rank) {
-      fill(plan_.dtype, input_->data() + begin(rank) * size, blocks[rank], pair_giver(plan_.root, rank), plan_.seed);
+      fill(plan_.dtype, input_->data() + begin(rank) * size, blocks[rank], pair_source(plan_.root, rank), plan_.seed);
     }
-    pieces_ = {{pair_giver(plan_.root, rank_), blocks[rank_]}};
-  } else {  // all_to_all: rank s sends d a block whose size is d's, plus s where blocks are uneven
+    pieces_ = {{pair_source(plan_.root, rank_), blocks[rank_]}};
+  } else {
+    // all_to_all: the block that `from` sends to `to` has blocks[to] elements. If blocks are uneven, it has `from` more.
     const auto pair_count = [&](uint32_t from, uint32_t to) { return plan_.uneven ? blocks[to] + from : blocks[to]; };
     std::vector<size_t> sends, receives;
     for (uint32_t rank = 0; rank < world_; ++rank) {
       sends.push_back(pair_count(rank_, rank));
       receives.push_back(pair_count(rank, rank_));
-      pieces_.emplace_back(pair_giver(rank, rank_), receives.back());
+      pieces_.emplace_back(pair_source(rank, rank_), receives.back());
     }
     input_ = make(total(sends));
     output_ = make(total(receives));
     auto* at = input_->data();
     for (uint32_t rank = 0; rank < world_; ++rank) {
-      fill(plan_.dtype, at, sends[rank], pair_giver(rank_, rank), plan_.seed);
+      fill(plan_.dtype, at, sends[rank], pair_source(rank_, rank), plan_.seed);
       at += sends[rank] * size;
     }
     if (plan_.uneven) send_counts_ = sends, recv_counts_ = receives;
@@ -109,10 +111,10 @@ std::vector<std::byte> Call::wanted() const {
     return all;
   }
   std::vector<std::byte> all;
-  for (const auto& [giver, count] : pieces_) {
+  for (const auto& [source, count] : pieces_) {
     const auto at = all.size();
     all.resize(at + count * size);
-    fill(plan_.dtype, all.data() + at, count, giver, plan_.seed);
+    fill(plan_.dtype, all.data() + at, count, source, plan_.seed);
   }
   return all;
 }

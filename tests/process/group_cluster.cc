@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <sstream>
 
+#include "base/concat.h"
+
 namespace unisono::testing {
 namespace {
 
@@ -22,7 +24,8 @@ std::vector<std::string> words(const std::vector<std::string>& wrapper, const st
   return all;
 }
 
-// Held open for reading too, so that writing to it never fails or waits; the rank sees its end when this side closes it.
+// Makes a FIFO. This side opens it for reading, too, so that writing never fails and never blocks. When this side closes it,
+// the rank sees the end of the file.
 int make_pipe(const std::string& path) {
   if (::mkfifo(path.c_str(), 0600) != 0) std::abort();
   return ::open(path.c_str(), O_RDWR | O_CLOEXEC);
@@ -67,15 +70,15 @@ RankProcess::RankProcess(const std::string& folder, const std::string& name, std
 
 RankProcess::~RankProcess() { ::close(commands_); }
 
-size_t RankProcess::tell(const std::string& command) {
+size_t RankProcess::send_command(const std::string& command) {
   const auto line = command + "\n";
   if (::write(commands_, line.data(), line.size()) != static_cast<ssize_t>(line.size()))
-    ADD_FAILURE() << "cannot tell " << command;
+    ADD_FAILURE() << "cannot send command " << command;
   return next_++;
 }
 
 Line RankProcess::answer(size_t number) {
-  const auto mark = " end=" + std::to_string(number) + "\n";
+  const auto mark = concat(" end=", number, "\n");
   if (!child_.wait_for(mark)) {
     ADD_FAILURE() << "process " << pid() << " did not answer command " << number << "; it said:\n" << output();
     return {};
@@ -88,14 +91,14 @@ Line RankProcess::answer(size_t number) {
                                end + mark.size() - 1 - (begin == std::string::npos ? 0 : begin + 1)));
 }
 
-bool RankProcess::going(size_t number) {
-  const bool seen = child_.wait_for("going seq=" + std::to_string(number) + "\n");
+bool RankProcess::has_begun(size_t number) {
+  const bool seen = child_.wait_for(concat("going seq=", number, "\n"));
   EXPECT_TRUE(seen) << output();
   return seen;
 }
 
 int RankProcess::finish() {
-  tell("exit");
+  send_command("exit");
   const auto done = child_.wait();
   if (done.timed_out || done.by_signal || done.code != 0) ADD_FAILURE() << "a rank ended badly: " << done.out << done.error;
   return done.by_signal ? -done.code : done.code;
@@ -104,8 +107,8 @@ int RankProcess::finish() {
 Cluster::Cluster(size_t world, const ClusterOptions& options) : options_(options) {
   for (size_t rank = 0; rank < world; ++rank) {
     auto settings = environment(options);
-    settings.push_back("RANK=" + std::to_string(rank));
-    settings.push_back("WORLD_SIZE=" + std::to_string(world));
+    settings.push_back(concat("RANK=", rank));
+    settings.push_back(concat("WORLD_SIZE=", world));
     const auto wrapper = options.wrappers.empty() ? std::vector<std::string>{} : options.wrappers.at(rank);
     ranks_.push_back(std::make_unique<RankProcess>(folder_.path(), std::to_string(rank), std::move(settings),
                                                    std::vector<std::string>{"join"}, wrapper));
@@ -118,8 +121,7 @@ Cluster::Cluster(size_t world, const ClusterOptions& options) : options_(options
 }
 
 std::vector<std::string> Cluster::environment(const ClusterOptions& options) const {
-  std::vector<std::string> settings{"UNISONO_TRANSPORT=" + options.transport,
-                                    "UNISONO_TIMEOUT_MS=" + std::to_string(30'000 * slowness)};
+  std::vector<std::string> settings{"UNISONO_TRANSPORT=" + options.transport, concat("UNISONO_TIMEOUT_MS=", 30'000 * slowness)};
   settings.push_back("UNISONO_RENDEZVOUS=" +
                      (options.rendezvous.empty() ? "file://" + folder_.path() + "/meeting" : options.rendezvous));
   settings.insert(settings.end(), options.environment.begin(), options.environment.end());
@@ -141,9 +143,9 @@ std::vector<size_t> Cluster::all_but(const std::vector<size_t>& gone) const {
   return left;
 }
 
-std::vector<size_t> Cluster::tell(const std::vector<size_t>& ranks, const std::string& command) {
+std::vector<size_t> Cluster::send_command(const std::vector<size_t>& ranks, const std::string& command) {
   std::vector<size_t> numbers;
-  for (const auto rank : ranks) numbers.push_back(ranks_.at(rank)->tell(command));
+  for (const auto rank : ranks) numbers.push_back(ranks_.at(rank)->send_command(command));
   return numbers;
 }
 
@@ -154,13 +156,13 @@ std::vector<Line> Cluster::answers(const std::vector<size_t>& ranks, const std::
 }
 
 std::vector<Line> Cluster::ask(const std::vector<size_t>& ranks, const std::string& command) {
-  return answers(ranks, tell(ranks, command));
+  return answers(ranks, send_command(ranks, command));
 }
 
 std::vector<Line> Cluster::ask_all(const std::string& command) { return ask(all_but({}), command); }
 
 void Cluster::finish(const std::vector<size_t>& ranks) {
-  for (const auto rank : ranks) ranks_.at(rank)->tell("exit");
+  for (const auto rank : ranks) ranks_.at(rank)->send_command("exit");
   for (const auto rank : ranks) {
     const auto done = ranks_.at(rank)->wait();
     EXPECT_TRUE(!done.timed_out && !done.by_signal && done.code == 0) << "rank " << rank << " ended badly:\n"

@@ -1,7 +1,8 @@
-// A group of real processes under test: starts group_program once per rank, tells each what to do, and reads what came of it.
+// A group of real processes under test. There is one group_program for each rank. The cluster sends commands to the ranks and
+// reads their answers.
 //
-// Ranks meet at a Unix socket in a directory of the cluster's own, so that tests need no port and cannot meet each other.
-// Nothing here sleeps: every wait is for a line from a rank, and ends with a test failure if the line does not come.
+// The ranks meet at a Unix socket in the folder of the cluster. Therefore tests need no port, and do not disturb each other.
+// Nothing here sleeps for a fixed time. Every wait is for a line from a rank. If the line does not come, the test fails.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,12 +21,12 @@
 namespace unisono::testing {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr int slowness = 5;  // how much longer things may take
+inline constexpr int slowness = 5;  // Time limits are multiplied by this, because sanitizers slow everything down.
 #else
 inline constexpr int slowness = 1;
 #endif
 
-// A rank's answer to one command.
+// The answer of a rank to one command.
 struct Line {
   std::string text;
   std::map<std::string, std::string> values;
@@ -34,32 +35,33 @@ struct Line {
   std::string message() const { return value("message"); }
   std::string value(const std::string& key) const;
   int64_t number(const std::string& key) const;
-  int64_t at() const { return number("at"); }  // ns of CLOCK_MONOTONIC
+  int64_t at() const { return number("at"); }  // the time of the answer, in ns of CLOCK_MONOTONIC
   bool says(const std::string& part) const { return text.find(part) != std::string::npos; }
 };
 
 int64_t now_ns();
 
-// One process.
+// The process of one rank.
 class RankProcess {
  public:
-  // `wrapper` goes before the program's path: {"ip", "netns", "exec", "a"}.
+  // wrapper: words that are put in front of the program's path, such as {"ip", "netns", "exec", "a"}.
   RankProcess(const std::string& folder, const std::string& name, std::vector<std::string> environment,
               const std::vector<std::string>& commands, const std::vector<std::string>& wrapper = {});
   ~RankProcess();
   RankProcess(const RankProcess&) = delete;
 
-  // Returns the number of the command, for answer().
-  size_t tell(const std::string& command);
+  // Sends a command. Returns its number, which answer() needs.
+  size_t send_command(const std::string& command);
   Line answer(size_t number);
-  Line ask(const std::string& command) { return answer(tell(command)); }
-  // Until the loop of command `number` is under way.
-  bool going(size_t number);
+  Line ask(const std::string& command) { return answer(send_command(command)); }
+  // Waits until the loop of the command with this number has begun.
+  bool has_begun(size_t number);
   pid_t pid() const { return child_.pid(); }
   void signal(int number) const { child_.signal(number); }
-  // Until a SIGSTOP has taken effect.
+  // Waits until SIGSTOP has stopped the process.
   bool wait_stopped() { return child_.wait_stopped(); }
-  // Ends it by `exit`, or finds that it ended; its exit code, or minus the signal.
+  // If the process still runs, ends it with the command `exit`. Returns its exit code. If a signal killed it, returns minus the
+  // number of the signal.
   int finish();
   Finished wait() { return child_.wait(); }
   std::string output() const { return child_.out() + child_.error(); }
@@ -73,9 +75,10 @@ class RankProcess {
 
 struct ClusterOptions {
   std::string transport = "auto";
-  std::vector<std::string> environment = {};            // NAME=value, for every rank
-  std::string rendezvous = {};                          // empty: a socket in the cluster's folder
-  std::vector<std::vector<std::string>> wrappers = {};  // by rank, before the program; empty: none
+  std::vector<std::string> environment = {};  // texts of the form NAME=value, for all ranks
+  std::string rendezvous = {};                // empty: a socket in the folder of the cluster
+  // for each rank: words that are put in front of the program's path; empty: none
+  std::vector<std::vector<std::string>> wrappers = {};
 };
 
 inline std::ostream& operator<<(std::ostream& out, const ClusterOptions& options) {
@@ -86,21 +89,22 @@ inline std::ostream& operator<<(std::ostream& out, const ClusterOptions& options
 
 class Cluster {
  public:
-  // Starts the ranks and waits until all have joined.
+  // Starts the ranks, and waits until all of them have joined.
   Cluster(size_t world, const ClusterOptions& options = {});
 
   RankProcess& operator[](size_t rank) { return *ranks_.at(rank); }
   size_t size() const { return ranks_.size(); }
-  // Starts a process that waits to be taken in: its join is command 0.
+  // Starts a process that waits until it can join the running group. The command with which it joins has number 0.
   RankProcess& add_joiner();
-  // The same command to all that live (or to these), then all answers, in the order given.
+  // ask_all() sends one command to all living ranks, and ask() sends it to `ranks`. Then both return all answers, in the same
+  // order.
   std::vector<Line> ask_all(const std::string& command);
   std::vector<Line> ask(const std::vector<size_t>& ranks, const std::string& command);
-  std::vector<size_t> tell(const std::vector<size_t>& ranks, const std::string& command);
+  std::vector<size_t> send_command(const std::vector<size_t>& ranks, const std::string& command);
   std::vector<Line> answers(const std::vector<size_t>& ranks, const std::vector<size_t>& numbers);
-  // All ranks but these.
+  // Returns all ranks except `gone`.
   std::vector<size_t> all_but(const std::vector<size_t>& gone) const;
-  // Ends the living ranks in order; each must end with 0.
+  // Ends these ranks, or all ranks, in order. Each must exit with 0.
   void finish(const std::vector<size_t>& ranks);
   void finish() { finish(all_but({})); }
   const std::string& folder() const { return folder_.path(); }
@@ -113,13 +117,13 @@ class Cluster {
   std::vector<std::unique_ptr<RankProcess>> ranks_;
 };
 
-// Names tests after the transport that they run over.
+// Names a test after the transport that it uses.
 inline std::string name_of(const ::testing::TestParamInfo<std::string>& transport) { return transport.param; }
 
-// Every line is ok; says which is not.
+// Expects that every line is ok. If one is not, the failure shows it.
 void expect_all_ok(const std::vector<Line>& lines);
 
-// Prints a measured time, and fails if it is above the limit (stretched under sanitizers).
+// Prints a time that was measured. Fails if it is longer than the limit, which is larger under sanitizers.
 void expect_within(const std::string& what, int64_t took_ns, int64_t limit_ms);
 
 }  // namespace unisono::testing

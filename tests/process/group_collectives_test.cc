@@ -1,8 +1,9 @@
-// Collectives between real processes are right: every type, operation and odd size, over shared memory and over TCP.
+// Results of collectives between real processes: every type, operation and odd size, over shared memory and over TCP.
 #include <gtest/gtest.h>
 
 #include <set>
 
+#include "base/concat.h"
 #include "group_cluster.h"
 
 namespace unisono::testing {
@@ -17,7 +18,7 @@ std::ostream& operator<<(std::ostream& out, const Setting& s) { return out << s.
 
 class Collectives : public ::testing::TestWithParam<Setting> {};
 
-TEST_P(Collectives, every_type_and_operation_is_right_at_every_size) {
+TEST_P(Collectives, every_type_and_operation_is_correct_at_every_size) {
   Cluster group(GetParam().world, {.transport = GetParam().transport});
   const auto lines = group.ask_all("matrix:counts=0/1/2/7/33/1000,seed=4711");
   expect_all_ok(lines);
@@ -55,11 +56,11 @@ INSTANTIATE_TEST_SUITE_P(All, Collectives,
 
 class Transport : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Transport, large_tensors_are_right_with_every_schedule) {
+TEST_P(Transport, large_tensors_are_correct_with_every_schedule) {
   Cluster group(4, {.transport = GetParam()});
   for (int schedule = 0; schedule <= 5; ++schedule) {
     const auto lines =
-        group.ask_all("all_reduce:count=500001,dtype=f32,op=avg,hash=1,iters=2,order=2,schedule=" + std::to_string(schedule));
+        group.ask_all(concat("all_reduce:count=500001,dtype=f32,op=avg,hash=1,iters=2,order=2,schedule=", schedule));
     expect_all_ok(lines);
     for (const auto& line : lines) EXPECT_EQ(line.value("hash"), lines[0].value("hash"));
   }
@@ -72,7 +73,7 @@ TEST_P(Transport, large_tensors_are_right_with_every_schedule) {
   group.finish();
 }
 
-// Encoded results have the same bits on all ranks, and as much over shared memory as over TCP. Inputs are whole numbers
+// With a codec, all ranks have the same bits, over every transport and with any number of threads. Inputs are whole numbers
 // below 8.
 TEST(Codecs, give_the_same_bits_on_every_rank_over_every_transport_and_with_any_number_of_threads) {
   std::vector<std::string> hashes[3];
@@ -107,7 +108,7 @@ TEST(Codecs, give_the_same_bits_on_every_rank_over_every_transport_and_with_any_
     EXPECT_TRUE(hashes[0][i] == hashes[1][i] && hashes[0][i] == hashes[2][i]) << "call " << i;
 }
 
-TEST_P(Transport, sub_groups_work_beside_each_other_and_beside_the_whole) {
+TEST_P(Transport, sub_groups_work_beside_each_other_and_beside_the_whole_group) {
   Cluster group(4, {.transport = GetParam()});
   for (const size_t rank : {0u, 1u, 2u, 3u})
     expect_all_ok({group[rank].ask(rank % 2 == 0 ? "split:name=half,ranks=2/0" : "split:name=half,ranks=1/3")});
@@ -133,7 +134,7 @@ TEST_P(Transport, a_deadline_is_kept_and_names_the_rank_that_is_missing) {
   group.finish();
 }
 
-TEST_P(Transport, work_can_be_asked_waited_for_in_parts_and_reports) {
+TEST_P(Transport, work_can_be_polled_and_waited_for_in_parts_and_has_a_report) {
   Cluster group(2, {.transport = GetParam()});
   expect_all_ok({group[0].ask("start:collective=all_reduce,count=5000,name=a")});
   const auto still = group[0].ask("wait:name=a,ms=50");
@@ -153,10 +154,10 @@ TEST_P(Transport, work_can_be_asked_waited_for_in_parts_and_reports) {
   group.finish();
 }
 
-TEST_P(Transport, work_goes_on_while_its_owner_does_something_else) {
+TEST_P(Transport, work_continues_while_its_owner_does_something_else) {
   Cluster group(3, {.transport = GetParam()});
   expect_all_ok(group.ask_all("start:collective=all_reduce,count=2000003,name=a"));
-  // Nobody waits in the library now: only its background thread can bring the others' answers.
+  // No thread is inside a call of the library, so only its background thread can complete the operation.
   std::set<size_t> open{0, 1, 2};
   const auto give_up = now_ns() + 20'000'000'000;
   while (!open.empty() && now_ns() < give_up) {
@@ -169,25 +170,27 @@ TEST_P(Transport, work_goes_on_while_its_owner_does_something_else) {
   group.finish();
 }
 
-TEST_P(Transport, a_rank_that_leaves_when_its_part_is_done_fault_events_nobody) {
+TEST_P(Transport, a_rank_that_leaves_when_its_part_is_done_disturbs_no_other_rank) {
   for (int i = 0; i < 10; ++i) {
     Cluster group(4, {.transport = GetParam()});
-    // Rank 0 gives and goes; the others come for it later.
-    const auto gave = group[0].tell("broadcast:count=5000,root=0,schedule=6");
-    group[0].tell("exit");
-    EXPECT_TRUE(group[0].answer(gave).ok());
+    // Rank 0 sends its messages and exits before the other ranks receive them.
+    std::vector<size_t> sent;
+    for (const char* peer : {"1", "2", "3"}) sent.push_back(group[0].send_command(concat("send:count=5000,peer=", peer)));
+    group[0].send_command("exit");
+    for (const auto number : sent) EXPECT_TRUE(group[0].answer(number).ok());
     EXPECT_EQ(group[0].wait().code, 0);
-    expect_all_ok(group.ask({1, 2, 3}, "broadcast:count=5000,root=0,schedule=6"));
+    expect_all_ok(group.ask({1, 2, 3}, "recv:count=5000,peer=0"));
     group.finish({1, 2, 3});
   }
 }
 
-// Nobody waits for anybody between the calls: who is quicker must not spoil what the others have nearly done.
-TEST_P(Transport, groups_are_re_formed_between_collectives_without_losing_one) {
+// Ranks do not wait for each other between the calls. So some re-form while others are about to finish a collective. That must
+// not abort the collective.
+TEST_P(Transport, groups_are_re_formed_between_collectives_without_losing_a_result) {
   Cluster group(4, {.transport = GetParam()});
   for (int i = 0; i < 20; ++i) {
-    const auto sums = group.tell(group.all_but({}), "all_reduce:count=30001");
-    const auto forms = group.tell(group.all_but({}), "reform");
+    const auto sums = group.send_command(group.all_but({}), "all_reduce:count=30001");
+    const auto forms = group.send_command(group.all_but({}), "reform");
     expect_all_ok(group.answers(group.all_but({}), sums));
     expect_all_ok(group.answers(group.all_but({}), forms));
   }
@@ -197,7 +200,7 @@ TEST_P(Transport, groups_are_re_formed_between_collectives_without_losing_one) {
 
 INSTANTIATE_TEST_SUITE_P(All, Transport, ::testing::Values("shm", "tcp", "udp"), name_of);
 
-// Options that change how bytes travel change nothing else.
+// Options that only change how data is sent must not change results.
 class Setup : public ::testing::TestWithParam<ClusterOptions> {};
 
 TEST_P(Setup, changes_no_result) {
@@ -206,8 +209,8 @@ TEST_P(Setup, changes_no_result) {
   expect_all_ok(group.ask_all("all_reduce:count=1000003,iters=5,check=1"));
   expect_all_ok(group.ask_all("flights:n=12,step=4001"));
   for (int i = 0; i < 10; ++i) {
-    const auto sums = group.tell(group.all_but({}), "all_reduce:count=300001");
-    const auto forms = group.tell(group.all_but({}), "reform");
+    const auto sums = group.send_command(group.all_but({}), "all_reduce:count=300001");
+    const auto forms = group.send_command(group.all_but({}), "reform");
     expect_all_ok(group.answers(group.all_but({}), sums));
     expect_all_ok(group.answers(group.all_but({}), forms));
   }
@@ -221,9 +224,9 @@ INSTANTIATE_TEST_SUITE_P(
                       ClusterOptions{.transport = "shm", .environment = {"UNISONO_PAYLOAD_CHECKSUM=1"}},
                       ClusterOptions{.transport = "tcp",
                                      .environment = {"UNISONO_INTERFACE=lo", "UNISONO_STREAMS_PER_LINK=2"}}),
-    [](const ::testing::TestParamInfo<ClusterOptions>& setup) { return setup.param.transport + std::to_string(setup.index); });
+    [](const ::testing::TestParamInfo<ClusterOptions>& setup) { return concat(setup.param.transport, setup.index); });
 
-TEST(LongCollectives, tensors_of_more_than_four_gibibytes_are_right) {
+TEST(LongCollectives, tensors_of_more_than_four_gibibytes_are_correct) {
   Cluster group(2, {.environment = {"UNISONO_TIMEOUT_MS=200000"}});
   const auto lines = group.ask_all("big:count=4402341479");
   expect_all_ok(lines);

@@ -1,4 +1,4 @@
-// A command to group_program (a word with arguments), and its answer.
+// A command to group_program, which is a word with arguments, and the answer to it.
 #pragma once
 
 #include <unistd.h>
@@ -16,7 +16,7 @@ namespace unisono::testing {
 inline void put(const std::string& text) {
   for (size_t at = 0; at < text.size();) {
     const auto written = ::write(1, text.data() + at, text.size() - at);
-    if (written <= 0) std::_Exit(90);  // the reader has closed the pipe
+    if (written <= 0) std::_Exit(90);  // The other end of the pipe, which reads, is closed.
     at += static_cast<size_t>(written);
   }
 }
@@ -66,7 +66,7 @@ struct Command {
 // The answer to a command.
 struct Answer {
   Status status;
-  std::string details;  // " key=value" each
+  std::string details;  // any number of texts " key=value"
 
   template <typename T>
   Answer& add(const char* key, const T& value) {

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include "base/concat.h"
 #include "base/hash.h"
 
 namespace unisono::testing {
@@ -22,10 +23,10 @@ void work_for(std::chrono::nanoseconds time) {
   for (const auto end = Clock::now() + time; Clock::now() < end;) continue;
 }
 
-// To the last bit.
+// Returns a hash of all fields. Numbers are written in full precision, so the hash changes if a single bit changes.
 uint64_t hash_of_report(const DropReport& report) {
-  std::string text = report.state + report.rule + report.off + std::to_string(report.first_step) + "/" +
-                     std::to_string(report.steps) + "/" + std::to_string(report.drop_most_rank);
+  std::string text =
+      concat(report.state, report.rule, report.off, report.first_step, "/", report.steps, "/", report.drop_most_rank);
   for (const double value :
        {report.threshold, report.other, report.micro_batch, report.predicted_drop, report.drop, report.drop_most,
         report.predicted_step, report.predicted_total, report.per_second_before, report.per_second, report.step_mean,
@@ -42,7 +43,7 @@ uint64_t hash_of_report(const DropReport& report) {
 struct DropTraining::Death {
   bool in_compute = false;
   uint32_t micro_batch = 0;
-  uint64_t at = 0;  // thousandths
+  uint64_t at = 0;  // thousandths of the time of the micro-batch or of the all-reduce
 };
 
 Answer DropTraining::run(Group& group, const Command& command, const std::function<void()>& begun) {
@@ -50,7 +51,7 @@ Answer DropTraining::run(Group& group, const Command& command, const std::functi
   if (!drop_) misuse(command.name + " before drop_make");
   if (command.name == "drop_train") return train(group, command, begun);
   if (auto status = drop_->resume(group); !status.ok()) return {status, {}};
-  return meet(group);
+  return handshake(group);
 }
 
 Answer DropTraining::make(Group& group, const Command& command) {
@@ -68,11 +69,12 @@ Answer DropTraining::make(Group& group, const Command& command) {
   gradients_.assign(parameters_.size(), 0);
   counted_.assign(slots, 0);
   step_ = dropped_ = 0;
-  return meet(group);
+  return handshake(group);
 }
 
-// Ranks may be a step apart, and some are new: one of those with the most steps gives the others what it has.
-Answer DropTraining::meet(Group& group) {
+// Some ranks may be one step behind the others, and some are new. Therefore a rank with the largest number of steps broadcasts
+// its state.
+Answer DropTraining::handshake(Group& group) {
   std::vector<uint64_t> steps(group.world_size());
   steps[group.rank()] = step_;
   if (auto gathered = group.all_gather(std::span(steps)); !gathered.ok()) return {gathered.status(), {}};
@@ -90,7 +92,7 @@ Answer DropTraining::state() const {
       .add("parameters", hash_of_all(parameters_))
       .add("counted", hash_of_all(counted_))
       .add("used", counted_[slot_])
-      .add("place", drop_->position())
+      .add("position", drop_->position())
       .add("dropped", dropped_)
       .add("first", drop_->total().first_step)
       .add("searched", drop_->total().micro_batch > 0 ? 1 : 0)
@@ -98,7 +100,7 @@ Answer DropTraining::state() const {
       .add("total", hash_of_report(drop_->total()));
 }
 
-// The first values count micro-batches by slot; whole numbers, so that their averages can be told apart from each other.
+// In the gradient with the index slot_, each process counts its own micro-batches. The gradients after all slots are random.
 Status DropTraining::compute(uint64_t position, std::span<float> gradients, const Death* death) {
   Random random(mix64(position) ^ mix64(slot_ + 1));
   const auto time = std::chrono::nanoseconds(20'000 + random.below(random.below(6) == 0 ? 1'000'000 : 50'000));

@@ -11,13 +11,15 @@
 #include <span>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/hash.h"
 
 namespace unisono::testing {
 namespace {
 
 constexpr size_t period = 8, shares_count = period - 1;
-constexpr size_t last_tensor = 8 * period;  // the values are two tensors, so that they have to be joined
+// The values are split into two tensors. Thus the tests also cover how tensors are put together.
+constexpr size_t last_tensor = 8 * period;
 
 sigset_t termination_signals() {
   sigset_t set;
@@ -26,7 +28,7 @@ sigset_t termination_signals() {
   return set;
 }
 
-// One word of an answer.
+// Turns a text into one word, because an answer consists of words.
 std::string word(std::string text) {
   for (auto& c : text) c = c == ' ' || c == '\n' ? '_' : c;
   return text;
@@ -63,8 +65,8 @@ std::string shares_text(std::span<const float> values) {
   });
 }
 
-// Counts the peers whose values are in this tile of eight. Describes impossible shares in `wrong`, unless it already has a
-// text.
+// Returns how many peers have contributed to this tile of eight elements. If the shares are impossible and `wrong` is empty,
+// `wrong` gets a description.
 uint32_t members_of(std::span<const float> eight, std::string& wrong) {
   double sum = 0;
   uint32_t members = 0;
@@ -82,15 +84,15 @@ uint32_t members_of(std::span<const float> eight, std::string& wrong) {
   return members;
 }
 
-bool fits(const Swept& swept, const Command& wanted) {
-  if (wanted.number("exact", 0) != 0 && !swept.report.exact) return false;
+bool fits(const AveragingOutcome& averaged, const Command& wanted) {
+  if (wanted.number("exact", 0) != 0 && !averaged.report.exact) return false;
   if (const auto members = wanted.number("members", 0);
-      members != 0 && (swept.members_min != members || swept.members_max != members))
+      members != 0 && (averaged.members_min != members || averaged.members_max != members))
     return false;
-  if (const auto group = wanted.number("group", 0); group != 0 && largest_group(swept.report) != group) return false;
-  if (const auto outcome = wanted.text("outcome"); !outcome.empty() && outcomes(swept.report) != outcome) return false;
+  if (const auto group = wanted.number("group", 0); group != 0 && largest_group(averaged.report) != group) return false;
+  if (const auto outcome = wanted.text("outcome"); !outcome.empty() && outcomes(averaged.report) != outcome) return false;
   const auto name = wanted.text("absent");
-  const auto absent = absences(swept.report);
+  const auto absent = absences(averaged.report);
   return name.empty() || std::ranges::any_of(absent, [&](const std::string& one) { return one.starts_with(name + ' '); });
 }
 
@@ -131,7 +133,7 @@ Answer ElasticRunner::run(const Command& command) {
   if (!run_) misuse(command.name + " before elastic_join");
   if (command.name == "elastic_loop") return loop();
   if (command.name == "elastic_wait") return wait(command);
-  if (command.name == "elastic_hear") return hear(command);
+  if (command.name == "elastic_receive") return receive(command);
   if (command.name == "elastic_stop") return stop();
   if (command.name == "elastic_summary") return summary();
   if (command.name == "elastic_status") return status();
@@ -145,7 +147,8 @@ Answer ElasticRunner::run(const Command& command) {
 
 Answer ElasticRunner::join(const Command& command) {
   if (run_) misuse("elastic_join twice");
-  // Blocked before there is any other thread, so that all have it blocked, and only the one that waits for it gets it.
+  // Block the signals before any other thread starts. All threads inherit the mask, so only the thread that calls sigwait
+  // receives these signals.
   const auto signals = termination_signals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   weight_ = static_cast<double>(command.number("weight", 1));
@@ -157,7 +160,7 @@ Answer ElasticRunner::join(const Command& command) {
   auto run = Elastic::join(options_of(command, elements_));
   if (!run) return {run.status(), {}};
   run_.emplace(std::move(*run));
-  termination_ = std::thread([this] { heed_termination(); });
+  termination_ = std::thread([this] { handle_termination(); });
   const auto& state = run_->state();
   Answer answer;
   std::string wrong;
@@ -172,7 +175,7 @@ Answer ElasticRunner::join(const Command& command) {
       .add("note", word(state.note));
 }
 
-void ElasticRunner::heed_termination() {
+void ElasticRunner::handle_termination() {
   const auto signals = termination_signals();
   int number = 0;
   ::sigwait(&signals, &number);
@@ -192,40 +195,41 @@ bool ElasticRunner::step() {
   std::vector<std::span<float>> tensors;
   if (!reducer_) tensors = {all.first(elements_ - last_tensor), all.last(last_tensor)};
   auto report = run_->average(std::span<const std::span<float>>(tensors), weight_);
-  auto swept = std::make_unique<Swept>();
-  if (report.ok()) *swept = measure(std::move(*report));
-  else swept->error = report.status().to_string();
-  const bool good = swept->error.empty();
+  auto averaged = std::make_unique<AveragingOutcome>();
+  if (report.ok()) *averaged = measure(std::move(*report));
+  else averaged->error = report.status().to_string();
+  const bool good = averaged->error.empty();
   const std::lock_guard lock(mutex_);
-  history_.push_back(std::move(swept));
+  history_.push_back(std::move(averaged));
   changed_.notify_all();
   return good;
 }
 
-Swept ElasticRunner::measure(AveragingReport report) const {
-  Swept swept;
-  swept.report = std::move(report);
-  if (values_.empty()) return swept;
-  swept.members_min = UINT32_MAX;
+AveragingOutcome ElasticRunner::measure(AveragingReport report) const {
+  AveragingOutcome averaged;
+  averaged.report = std::move(report);
+  if (values_.empty()) return averaged;
+  averaged.members_min = UINT32_MAX;
   const std::span<const float> all(values_);
   for (size_t at = 0; at + period <= all.size(); at += period) {
     const auto eight = all.subspan(at, period);
-    const auto members = members_of(eight, swept.wrong);
-    swept.members_min = std::min(swept.members_min, members);
-    swept.members_max = std::max(swept.members_max, members);
-    swept.same = swept.same && std::ranges::equal(eight, all.first(period));
+    const auto members = members_of(eight, averaged.wrong);
+    averaged.members_min = std::min(averaged.members_min, members);
+    averaged.members_max = std::max(averaged.members_max, members);
+    averaged.same = averaged.same && std::ranges::equal(eight, all.first(period));
   }
-  swept.shares = shares_text(all);
-  swept.hash = hash_of(std::as_bytes(all));
-  return swept;
+  averaged.shares = shares_text(all);
+  averaged.hash = hash_of(std::as_bytes(all));
+  return averaged;
 }
 
 Answer ElasticRunner::answer_of(size_t number) const {
-  const auto& swept = *history_[number];
-  const auto& report = swept.report;
+  const auto& averaged = *history_[number];
+  const auto& report = averaged.report;
   Answer answer;
-  if (!swept.error.empty()) answer.status = Status(Code::unavailable, swept.error);
-  if (!swept.wrong.empty()) answer.status = Status(Code::internal, "WRONG VALUES: " + swept.wrong + "; " + report.to_string());
+  if (!averaged.error.empty()) answer.status = Status(Code::unavailable, averaged.error);
+  if (!averaged.wrong.empty())
+    answer.status = Status(Code::internal, "WRONG VALUES: " + averaged.wrong + "; " + report.to_string());
   uint64_t kept = 0, voided = 0, undecided = 0, lost = 0, sent = 0;
   for (const auto& round : report.rounds)
     kept += round.kept_local, voided += round.voided, undecided += round.undecided, lost += round.lost,
@@ -243,11 +247,11 @@ Answer ElasticRunner::answer_of(size_t number) const {
       .add("undecided", undecided)
       .add("lost", lost)
       .add("sent", sent)
-      .add("members", swept.members_min)
-      .add("members_max", swept.members_max)
-      .add("same", swept.same)
-      .add("shares", swept.shares)
-      .add("hash", swept.hash)
+      .add("members", averaged.members_min)
+      .add("members_max", averaged.members_max)
+      .add("same", averaged.same)
+      .add("shares", averaged.shares)
+      .add("hash", averaged.hash)
       .add("ms", std::lround(report.seconds * 1e3))
       .add("absent", word(joined(absences(report), ";", [](const std::string& one) { return one; })))
       .add("note", word(report.note));
@@ -281,19 +285,20 @@ Answer ElasticRunner::wait(const Command& command) {
       if (fits(*history_[at], command)) return answer_of(at);
     }
     if (looping_ && changed_.wait_until(lock, until) == std::cv_status::no_timeout) continue;
-    if (at < history_.size()) continue;  // it came at the last moment
+    if (at < history_.size()) continue;  // The averaging step has ended just at the time limit.
     const std::string last =
         history_.empty() ? "no averaging step has ended" : history_.back()->error + history_.back()->report.to_string();
-    return Answer{Status(Code::late, "no averaging step was as asked for; the last one: " + last), {}}.add("done",
-                                                                                                           history_.size());
+    return Answer{Status(Code::late, "no averaging step met the conditions; the last one: " + last), {}}.add("done",
+                                                                                                             history_.size());
   }
 }
 
-Answer ElasticRunner::hear(const Command& command) {
+Answer ElasticRunner::receive(const Command& command) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(40);
   const auto enough = run_->status().received_bytes + command.number("bytes", 1);
   while (run_->status().received_bytes < enough) {
-    if (std::chrono::steady_clock::now() > until) return {Status(Code::late, "so much was not received in 40 s"), {}};
+    if (std::chrono::steady_clock::now() > until)
+      return {Status(Code::late, "the requested number of bytes was not received in 40 s"), {}};
   }
   return {};
 }
@@ -315,17 +320,17 @@ Answer ElasticRunner::summary() {
   uint64_t exact = 0;
   double longest = 0;
   for (size_t number = 0; number < history_.size(); ++number) {
-    const auto& swept = *history_[number];
-    if (!swept.wrong.empty() && answer.status.ok()) answer.status = answer_of(number).status;
-    ++ended[swept.error.empty() ? outcomes(swept.report) : "failed"];
-    exact += swept.report.exact ? 1 : 0;
-    longest = std::max(longest, swept.report.seconds);
-    for (const auto& one : absences(swept.report)) absent.insert(one);
+    const auto& averaged = *history_[number];
+    if (!averaged.wrong.empty() && answer.status.ok()) answer.status = answer_of(number).status;
+    ++ended[averaged.error.empty() ? outcomes(averaged.report) : "failed"];
+    exact += averaged.report.exact ? 1 : 0;
+    longest = std::max(longest, averaged.report.seconds);
+    for (const auto& one : absences(averaged.report)) absent.insert(one);
   }
   return answer.add("done", history_.size())
       .add("exact", exact)
       .add("longest_ms", std::lround(longest * 1e3))
-      .add("outcomes", joined(ended, ";", [](const auto& one) { return word(one.first) + ":" + std::to_string(one.second); }))
+      .add("outcomes", joined(ended, ";", [](const auto& one) { return concat(word(one.first), ":", one.second); }))
       .add("absent", word(joined(absent, ";", [](const std::string& one) { return one; })));
 }
 

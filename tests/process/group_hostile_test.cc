@@ -1,5 +1,5 @@
-// Unauthenticated peers at the ports of a running group: garbage, HTTP, scanners, half-open connections, hellos of another job.
-// The job goes on.
+// Unauthenticated connections to the ports of a running group: garbage, HTTP, scanners, half-open connections, and hellos of
+// another job. None may disturb the group.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -13,6 +13,7 @@
 #include <sstream>
 #include <thread>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "group_cluster.h"
 #include "transports/tcp/tcp_handshake.h"
@@ -26,7 +27,7 @@ struct Port {
   socklen_t size = 0;
 };
 
-// The kernel's table prints an address as 32-bit words of its memory.
+// Parses an address of /proc/net/tcp, which consists of 32-bit words in host byte order.
 Port parse_port(const std::string& text) {
   const auto colon = text.find(':');
   Port port;
@@ -51,9 +52,9 @@ Port parse_port(const std::string& text) {
   return port;
 }
 
-// Every TCP port at which this process listens.
+// Returns every TCP port at which this process listens.
 std::vector<Port> listening_ports(pid_t pid) {
-  const auto process = "/proc/" + std::to_string(pid);
+  const auto process = concat("/proc/", pid);
   std::set<std::string> sockets;
   for (const auto& entry : std::filesystem::directory_iterator(process + "/fd")) {
     std::error_code gone;
@@ -95,7 +96,7 @@ void say_garbage(const Port& port, Random& random) {
   Unauthenticated(port).say(bytes);
 }
 
-// A hello that is right but for the key, one that asks for far too much, and one that is followed by frames.
+// Sends three hellos: with a wrong key, with a far too large length, and with frames behind it.
 void say_hellos(const Port& port, Random& random) {
   TcpHello hello;
   hello.from = {random.next(), random.next()};
@@ -134,7 +135,7 @@ void attack(const std::vector<Port>& ports, uint64_t seed) {
   }
 }
 
-// The rendezvous is at a TCP port that the test opens and rank 0 takes over, so nobody else can have it.
+// A TCP port for the rendezvous, which no other process can take: the test opens it, and rank 0 takes it over.
 class HeldPort {
  public:
   HeldPort() : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
@@ -148,15 +149,15 @@ class HeldPort {
   }
   ~HeldPort() { ::close(fd_); }
   HeldPort(const HeldPort&) = delete;
-  std::string address() const { return "tcp://127.0.0.1:" + std::to_string(number_); }
-  std::string setting() const { return "UNISONO_LISTEN_FD=" + std::to_string(fd_); }
+  std::string address() const { return concat("tcp://127.0.0.1:", number_); }
+  std::string setting() const { return concat("UNISONO_LISTEN_FD=", fd_); }
 
  private:
   int fd_;
   uint16_t number_ = 0;
 };
 
-TEST(Unauthenticated, at_every_port_of_a_running_group_do_no_harm) {
+TEST(Unauthenticated, peers_at_every_port_of_a_running_group_do_no_harm) {
   constexpr uint64_t seed = 815;
   HeldPort meeting;
   Cluster group(3, {.transport = "tcp", .environment = {meeting.setting()}, .rendezvous = meeting.address()});
@@ -186,7 +187,7 @@ TEST(Unauthenticated, at_every_port_of_a_running_group_do_no_harm) {
   group.finish();
 }
 
-TEST(Unauthenticated, do_not_keep_a_group_from_forming_and_a_newcomer_from_joining) {
+TEST(Unauthenticated, peers_do_not_keep_a_group_from_forming_or_a_process_from_joining) {
   HeldPort meeting;
   Cluster group(2, {.transport = "tcp", .environment = {meeting.setting()}, .rendezvous = meeting.address()});
   std::vector<std::unique_ptr<Unauthenticated>> half_open;
@@ -206,23 +207,23 @@ TEST(Unauthenticated, do_not_keep_a_group_from_forming_and_a_newcomer_from_joini
   group.finish();
 }
 
-TEST(SecondJob, at_the_same_rendezvous_is_told_and_does_no_harm) {
+TEST(SecondJob, at_the_same_rendezvous_is_refused_and_does_no_harm) {
   HeldPort meeting;
   Cluster group(2, {.transport = "tcp", .environment = {meeting.setting()}, .rendezvous = meeting.address()});
-  const auto loops = group.tell({0, 1}, "all_reduce:count=50000,iters=100,check=1");
+  const auto loops = group.send_command({0, 1}, "all_reduce:count=50000,iters=100,check=1");
   std::vector<std::unique_ptr<RankProcess>> others;
   for (int rank = 0; rank < 2; ++rank) {
     others.push_back(
-        std::make_unique<RankProcess>(group.folder(), "other" + std::to_string(rank),
+        std::make_unique<RankProcess>(group.folder(), concat("other", rank),
                                       std::vector<std::string>{"UNISONO_JOB=other", "UNISONO_RENDEZVOUS=" + meeting.address(),
-                                                               "RANK=" + std::to_string(rank), "WORLD_SIZE=2"},
+                                                               concat("RANK=", rank), "WORLD_SIZE=2"},
                                       std::vector<std::string>{"join:timeout=2000"}));
   }
   for (auto& other : others) {
     const auto line = other->answer(0);
     EXPECT_FALSE(line.ok()) << line.text;
     EXPECT_TRUE(line.says("job")) << line.text;
-    std::printf("    told: %s\n", line.message().c_str());
+    std::printf("    reported: %s\n", line.message().c_str());
     other->finish();
   }
   expect_all_ok(group.answers({0, 1}, loops));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/concat.h"
 #include "group_cluster.h"
 
 namespace unisono::testing {
@@ -14,12 +15,12 @@ class Join : public ::testing::TestWithParam<std::string> {
   ClusterOptions options() const { return {.transport = GetParam()}; }
 };
 
-// Until the process has a connection besides the socket that it listens at: to the rendezvous.
+// Waits until the process has a socket besides the one at which it listens: its connection to the rendezvous.
 void wait_until_it_asks(const RankProcess& newcomer) {
   for (int64_t end = now_ns() + 20'000'000'000; now_ns() < end;) {
     size_t sockets = 0;
     std::error_code gone;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(newcomer.pid()) + "/fd", gone)) {
+    for (const auto& entry : std::filesystem::directory_iterator(concat("/proc/", newcomer.pid(), "/fd"), gone)) {
       sockets += std::filesystem::read_symlink(entry.path(), gone).string().starts_with("socket:");
     }
     if (sockets >= 2) return;
@@ -27,7 +28,7 @@ void wait_until_it_asks(const RankProcess& newcomer) {
   ADD_FAILURE() << "the newcomer does not come";
 }
 
-// Re-forms until the group has the wanted size: a process that has just started is not at the rendezvous yet.
+// Re-forms until the group has the wanted size. That may take several times, until the new process reaches the rendezvous.
 std::vector<Line> reform_until(Cluster& group, const std::vector<size_t>& members, int64_t world) {
   std::vector<Line> lines;
   for (int i = 0; i < 2000; ++i) {
@@ -39,7 +40,7 @@ std::vector<Line> reform_until(Cluster& group, const std::vector<size_t>& member
   return lines;
 }
 
-TEST_P(Join, one_is_taken_in_as_the_last_rank) {
+TEST_P(Join, one_process_becomes_the_last_rank) {
   Cluster group(2, options());
   auto& newcomer = group.add_joiner();
   reform_until(group, {0, 1}, 3);
@@ -51,13 +52,13 @@ TEST_P(Join, one_is_taken_in_as_the_last_rank) {
   expect_all_ok(lines);
   for (const auto& line : lines) EXPECT_EQ(line.value("hash"), lines[0].value("hash"));
   expect_all_ok(group.ask_all("matrix:counts=0/3"));
-  // The newcomer re-forms like the others.
+  // The newcomer can re-form like the others.
   expect_all_ok(group.ask_all("reform"));
   expect_all_ok(group.ask_all("all_reduce:count=100003"));
   group.finish();
 }
 
-// The link measurements by which these ranks choose schedules. Checks that all ranks have the same, to the last bit.
+// Returns the measured link speeds, by which these ranks choose schedules. All ranks must have the same bits.
 std::string links_of(Cluster& group, const std::vector<size_t>& members) {
   const auto lines = group.ask(members, "links");
   for (const auto& line : lines) {
@@ -69,14 +70,14 @@ std::string links_of(Cluster& group, const std::vector<size_t>& members) {
   return lines[0].value("inside");
 }
 
-TEST_P(Join, all_know_the_same_links_which_are_measured_again_when_one_joins) {
+TEST_P(Join, links_are_measured_again_and_equal_on_all_ranks) {
   Cluster group(3, options());
   const auto first = links_of(group, {0, 1, 2});
-  group[0].signal(SIGKILL);  // the next rank 0 knows what the last one measured
+  group[0].signal(SIGKILL);  // the next rank 0 must keep the measurements of the old one
   for (const auto& line : group.ask({1, 2}, "all_reduce:count=10")) EXPECT_EQ(line.code(), "peer_lost") << line.text;
   expect_all_ok(group.ask({1, 2}, "reform"));
   EXPECT_EQ(links_of(group, {1, 2}), first);
-  // By chance a measurement may give the same bits, but not each time.
+  // A new measurement may happen to give the same bits once, but not three times.
   std::vector<size_t> members{1, 2};
   bool measured_again = false;
   for (int64_t world = 3; world <= 5; ++world) {
@@ -90,7 +91,7 @@ TEST_P(Join, all_know_the_same_links_which_are_measured_again_when_one_joins) {
   group.finish(members);
 }
 
-TEST_P(Join, two_at_once_are_taken_in_together_or_one_after_another) {
+TEST_P(Join, two_processes_at_once_join_together_or_one_after_another) {
   Cluster group(2, options());
   auto& first = group.add_joiner();
   auto& second = group.add_joiner();
@@ -101,7 +102,7 @@ TEST_P(Join, two_at_once_are_taken_in_together_or_one_after_another) {
     expect_all_ok(lines);
     ASSERT_FALSE(HasFailure());
     const auto now = lines[0].number("world");
-    if (now == 3 && world == 2) {  // who came first re-forms with the others from now on
+    if (now == 3 && world == 2) {  // one newcomer has joined and must re-form with the others from now on
       const auto joined = lines[0].value("joined");
       members.push_back(joined.find(std::to_string(first.pid())) != std::string::npos ? 2 : 3);
     }
@@ -114,7 +115,7 @@ TEST_P(Join, two_at_once_are_taken_in_together_or_one_after_another) {
   group.finish();
 }
 
-TEST_P(Join, who_dies_while_waiting_is_not_taken_in_and_harms_nobody) {
+TEST_P(Join, a_process_that_dies_while_waiting_does_not_join_and_does_no_harm) {
   Cluster group(2, options());
   auto& newcomer = group.add_joiner();
   wait_until_it_asks(newcomer);
@@ -130,14 +131,15 @@ TEST_P(Join, who_dies_while_waiting_is_not_taken_in_and_harms_nobody) {
   group.finish({0, 1});
 }
 
-TEST_P(Join, who_dies_while_it_is_taken_in_harms_nobody) {
+TEST_P(Join, a_process_that_dies_while_joining_does_no_harm) {
   Cluster group(3, options());
   const std::vector<size_t> members{0, 1, 2};
   for (int turn = 0; turn < 4; ++turn) {
     auto& newcomer = group.add_joiner();
     wait_until_it_asks(newcomer);
-    for (int i = 0; i < turn; ++i) expect_all_ok(group.ask(members, "usage"));  // a little later each time
-    const auto numbers = group.tell(members, "reform");
+    // delays the death by a little more in each turn
+    for (int i = 0; i < turn; ++i) expect_all_ok(group.ask(members, "usage"));
+    const auto numbers = group.send_command(members, "reform");
     newcomer.signal(SIGKILL);
     EXPECT_TRUE(newcomer.wait().by_signal);
     auto lines = group.answers(members, numbers);
@@ -146,7 +148,7 @@ TEST_P(Join, who_dies_while_it_is_taken_in_harms_nobody) {
       expect_within("re-formed, epoch " + line.value("epoch") + ", world " + line.value("world"), line.number("us") * 1000,
                     2500);
     }
-    // It may have been taken in just before it died; then it is gone after the next.
+    // The newcomer may have joined just before it died; the next re-forming removes it.
     if (lines[0].number("world") == 4) lines = group.ask(members, "reform");
     for (const auto& line : lines) ASSERT_EQ(line.number("world"), 3) << line.text;
     expect_all_ok(group.ask(members, "all_reduce:count=100003"));
@@ -154,7 +156,7 @@ TEST_P(Join, who_dies_while_it_is_taken_in_harms_nobody) {
   group.finish(members);
 }
 
-TEST_P(Join, takes_the_place_of_one_who_died) {
+TEST_P(Join, replaces_a_dead_rank) {
   Cluster group(3, options());
   group[1].signal(SIGKILL);
   EXPECT_TRUE(group[1].wait().by_signal);
@@ -165,7 +167,7 @@ TEST_P(Join, takes_the_place_of_one_who_died) {
   group.finish({0, 2, 3});
 }
 
-TEST_P(Join, takes_the_place_of_rank_0_which_served_the_rendezvous) {
+TEST_P(Join, replaces_rank_0_which_served_the_rendezvous) {
   Cluster group(3, options());
   group[0].signal(SIGKILL);
   EXPECT_TRUE(group[0].wait().by_signal);
@@ -179,7 +181,7 @@ TEST_P(Join, takes_the_place_of_rank_0_which_served_the_rendezvous) {
   group.finish({1, 2, 3});
 }
 
-TEST_P(Join, waits_in_vain_no_longer_than_it_wanted_to) {
+TEST_P(Join, ends_by_its_timeout_if_the_group_does_not_re_form) {
   Cluster group(2, options());
   RankProcess lonely(group.folder(), "lonely",
                      {"UNISONO_TRANSPORT=" + GetParam(), "UNISONO_RENDEZVOUS=file://" + group.folder() + "/meeting"},

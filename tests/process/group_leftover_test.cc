@@ -1,5 +1,5 @@
-// An operation may end at its sender while bytes are still to be written. They reach the receiver even if the sender makes no
-// further call.
+// A sender may end an operation before the socket takes all its bytes. They must still reach the receiver if the sender makes
+// no further call.
 #include <gtest/gtest.h>
 
 #include "group_cluster.h"
@@ -7,18 +7,19 @@
 namespace unisono::testing {
 namespace {
 
-const std::string call =
-    "broadcast:count=1000,root=0";  // short enough to be copied, and so done, while its socket takes nothing
+// A short message is copied, so the sender is done even if the socket is full.
+const std::string send = "send:count=1000,peer=1", receive = "recv:count=1000,peer=0";
 
 TEST(Leftover, short_messages_behind_a_full_socket_arrive_while_their_sender_is_idle) {
   Cluster group(2, {.transport = "tcp"});
   int64_t count = 0;
-  while (count < 100'000 && group[0].ask(call + ",timeout=300").code() == "ok") ++count;
-  // The one that failed found no room in the process; those before it wait there, behind what the kernel took.
+  while (count < 100'000 && group[0].ask(send + ",timeout=300").code() == "ok") ++count;
+  // The last call failed because the sender's buffers were full. They hold the messages of the earlier calls, behind the full
+  // socket.
   ASSERT_GT(count, 100);
   ASSERT_LT(count, 100'000);
   for (int64_t i = 0; i < count; ++i) {
-    const auto line = group[1].ask(call + ",timeout=5000");
+    const auto line = group[1].ask(receive + ",timeout=5000");
     ASSERT_EQ(line.code(), "ok") << i << " of " << count << ": " << line.text;
   }
   group.finish();

@@ -1,10 +1,12 @@
-// Two hosts made of network name spaces with a virtual cable between them: shared memory inside, TCP between.
+// Two network name spaces act as hosts, and a virtual cable connects them. Ranks on one host use shared memory. Ranks on
+// different hosts use TCP.
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <sstream>
 
+#include "base/concat.h"
 #include "group_cluster.h"
 #include "hosts.h"
 
@@ -13,22 +15,22 @@ namespace {
 
 struct NetworkOptions {
   bool ipv6 = false;
-  std::string rate = {};  // of the cable, as tc takes it; empty: as fast as it goes
+  std::string rate = {};  // rate of the cable, as `tc` takes it; empty: unlimited
 };
 
 class TwoHosts {
  public:
-  explicit TwoHosts(const NetworkOptions& options) : name_("uni" + std::to_string(::getpid())), options_(options) {
+  explicit TwoHosts(const NetworkOptions& options) : name_(concat("uni", ::getpid())), options_(options) {
     for (const auto* host : {"a", "b"}) ip({"netns", "add", name_ + host});
     ip({"link", "add", name_ + "a", "netns", name_ + "a", "type", "veth", "peer", "name", name_ + "b", "netns", name_ + "b"});
     for (const std::string host : {"a", "b"}) {
       const auto link = name_ + host;
-      if (options.ipv6) inside(host, {"ip", "address", "add", address(host) + "/64", "dev", link, "nodad"});
-      else inside(host, {"ip", "address", "add", address(host) + "/24", "dev", link});
-      inside(host, {"ip", "link", "set", link, "up"});
-      inside(host, {"ip", "link", "set", "lo", "up"});
+      if (options.ipv6) run_in(host, {"ip", "address", "add", address(host) + "/64", "dev", link, "nodad"});
+      else run_in(host, {"ip", "address", "add", address(host) + "/24", "dev", link});
+      run_in(host, {"ip", "link", "set", link, "up"});
+      run_in(host, {"ip", "link", "set", "lo", "up"});
       if (!options.rate.empty())
-        inside(host,
+        run_in(host,
                {"tc", "qdisc", "add", "dev", link, "root", "tbf", "rate", options.rate, "burst", "256kb", "latency", "100ms"});
     }
   }
@@ -37,19 +39,19 @@ class TwoHosts {
   }
   TwoHosts(const TwoHosts&) = delete;
 
-  void pull_the_cable() { inside("a", {"ip", "link", "set", name_ + "a", "down"}); }
-  void plug_it_in_again() { inside("a", {"ip", "link", "set", name_ + "a", "up"}); }
+  void pull_the_cable() { run_in("a", {"ip", "link", "set", name_ + "a", "down"}); }
+  void plug_it_in_again() { run_in("a", {"ip", "link", "set", name_ + "a", "up"}); }
 
-  bool works() const { return trouble_.empty(); }
-  const std::string& trouble() const { return trouble_; }
+  bool works() const { return error_.empty(); }
+  const std::string& error() const { return error_; }
   std::string address(const std::string& host) const {
     return (options_.ipv6 ? "fd77::" : "10.77.0.") + std::string(host == "a" ? "1" : "2");
   }
-  // The name space is new, so every port in it is free.
+  // Returns the rendezvous address. The port is free, because the name space is new.
   std::string rendezvous() const {
     return options_.ipv6 ? "tcp://[" + address("a") + "]:29500" : "tcp://" + address("a") + ":29500";
   }
-  // Before a program that is to run there, under a host name of its own.
+  // Returns the words that must precede a program's path to run it on `host`, under its own host name.
   Words wrapper(const std::string& host) const {
     return {"ip",         "netns",   "exec",
             name_ + host, "unshare", "--uts",
@@ -60,9 +62,9 @@ class TwoHosts {
   void ip(Words words) {
     words.insert(words.begin(), "ip");
     const auto done = run(words);
-    if (done.code != 0 && trouble_.empty()) trouble_ = done.error;
+    if (done.code != 0 && error_.empty()) error_ = done.error;
   }
-  void inside(const std::string& host, const Words& words) {
+  void run_in(const std::string& host, const Words& words) {
     Words all{"netns", "exec", name_ + host};
     all.insert(all.end(), words.begin(), words.end());
     ip(all);
@@ -70,10 +72,10 @@ class TwoHosts {
 
   const std::string name_;
   const NetworkOptions options_;
-  std::string trouble_;
+  std::string error_;
 };
 
-// "shm" or "tcp" of the link to each rank.
+// Returns the transport of the link to each rank: "shm" or "tcp".
 Words kinds_of_links(const Line& members) {
   Words kinds;
   std::istringstream in(members.value("members"));
@@ -106,16 +108,16 @@ void work_over(const TwoHosts& hosts, const std::string& large_calls, int64_t li
 
 using Network = NameSpaces;
 
-TEST_F(Network, of_two_hosts_uses_shared_memory_inside_and_tcp_between) {
+TEST_F(Network, two_hosts_use_shared_memory_inside_and_tcp_between) {
   TwoHosts hosts({});
-  ASSERT_TRUE(hosts.works()) << hosts.trouble();
+  ASSERT_TRUE(hosts.works()) << hosts.error();
   work_over(hosts, "all_reduce:count=2000003,iters=3,check=1", 10'000);
 }
 
-// A packet that gets lost for ever is no message that a peer has gone: only the deadline says so.
-TEST_F(Network, cut_in_two_goes_on_as_two_groups) {
+// A cut cable does not show whether a peer is dead. So calls do not end with peer_lost, but with late at their deadline.
+TEST_F(Network, a_partition_leaves_two_groups) {
   TwoHosts hosts({});
-  ASSERT_TRUE(hosts.works()) << hosts.trouble();
+  ASSERT_TRUE(hosts.works()) << hosts.error();
   Cluster group(4, {.rendezvous = hosts.rendezvous(),
                     .wrappers = {hosts.wrapper("a"), hosts.wrapper("a"), hosts.wrapper("b"), hosts.wrapper("b")}});
   expect_all_ok(group.ask_all("all_reduce:count=100001"));
@@ -138,24 +140,24 @@ TEST_F(Network, cut_in_two_goes_on_as_two_groups) {
 }
 
 TEST_F(Network, with_ipv6_alone_works) {
-  // A kernel that was started without IPv6 has nothing that could be tested.
+  // Without IPv6 in the kernel there is nothing to test.
   if (!std::filesystem::exists("/proc/net/if_inet6")) GTEST_SKIP() << "SKIPPED: this kernel has no IPv6";
   TwoHosts hosts({.ipv6 = true});
-  ASSERT_TRUE(hosts.works()) << hosts.trouble();
+  ASSERT_TRUE(hosts.works()) << hosts.error();
   work_over(hosts, "all_reduce:count=2000003,iters=3,check=1", 10'000);
 }
 
 TEST_F(Network, with_one_gigabit_per_second_works) {
   TwoHosts hosts({.rate = "1gbit"});
-  ASSERT_TRUE(hosts.works()) << hosts.trouble();
+  ASSERT_TRUE(hosts.works()) << hosts.error();
   work_over(hosts, "all_reduce:count=4000003,iters=2,check=1", 20'000);
 }
 
-// A packet comes every 120 us. A rank that polled for each would take a core from the computation.
+// At 100 Mbit/s a packet arrives every 120 us. A rank that polled for each packet would take a core from the computation.
 TEST_F(Network, a_thin_link_keeps_no_core_busy) {
   for (const auto* transport : {"tcp", "udp"}) {
     TwoHosts hosts({.rate = "100mbit"});
-    ASSERT_TRUE(hosts.works()) << hosts.trouble();
+    ASSERT_TRUE(hosts.works()) << hosts.error();
     Cluster group(
         2, {.transport = transport, .rendezvous = hosts.rendezvous(), .wrappers = {hosts.wrapper("a"), hosts.wrapper("b")}});
     expect_all_ok(group.ask_all("all_reduce:count=1000003"));
@@ -172,17 +174,61 @@ TEST_F(Network, a_thin_link_keeps_no_core_busy) {
   }
 }
 
-// The bytes that a rank sends say whether it owns part of the tensor: b and c, with a slow cable between them, should own
-// little.
+// Every container of a host adds addresses to it.
+TEST_F(Network, hosts_with_many_addresses_form_groups_over_every_transport) {
+  Hosts hosts("ab");
+  hosts.add_containers("a", 30);
+  ASSERT_EQ(hosts.error(), "");
+  for (const auto* transport : {"auto", "tcp", "udp"}) {
+    Cluster group(3, {.transport = transport,
+                      .rendezvous = "tcp://" + Hosts::address('a') + ":29500",
+                      .wrappers = {hosts.wrapper('a'), hosts.wrapper('a'), hosts.wrapper('b')}});
+    expect_all_ok(group.ask_all("matrix:counts=0/1/1000"));
+    group.finish();
+  }
+}
+
+// Ranks of one host are known by its boot id and network, so ranks in other networks are on other hosts, whatever their names.
+TEST_F(Network, hosts_of_one_name_are_several_hosts) {
+  Hosts hosts("ab");
+  ASSERT_EQ(hosts.error(), "");
+  std::vector<Words> wrappers;
+  for (const char host : {'a', 'a', 'b', 'b'}) wrappers.push_back(hosts.named_wrapper(host, "same"));
+  Cluster group(4, {.rendezvous = "tcp://" + Hosts::address('a') + ":29500", .wrappers = wrappers});
+  const auto members = group.ask_all("members");
+  EXPECT_EQ(kinds_of_links(members[0]), (Words{"sel", "shm", "tcp", "tcp"})) << members[0].text;
+  EXPECT_EQ(kinds_of_links(members[2]), (Words{"tcp", "tcp", "sel", "shm"})) << members[2].text;
+  for (const auto& line : group.ask_all("links")) {
+    EXPECT_TRUE(line.value("inside").ends_with("/measured")) << line.text;
+    EXPECT_TRUE(line.value("between").ends_with("/measured")) << line.text;
+  }
+  group.finish();
+}
+
+TEST_F(Network, one_host_of_several_names_is_one_host) {
+  Hosts hosts("a");
+  ASSERT_EQ(hosts.error(), "");
+  Cluster group(2, {.rendezvous = "tcp://" + Hosts::address('a') + ":29500",
+                    .wrappers = {hosts.named_wrapper('a', "one"), hosts.named_wrapper('a', "two")}});
+  for (const auto& line : group.ask_all("links")) {
+    EXPECT_TRUE(line.value("inside").ends_with("/measured")) << line.text;
+    EXPECT_TRUE(line.value("between").ends_with("/starting")) << line.text;
+  }
+  group.finish();
+}
+
+// The bytes that a rank sends show how much of the tensor it owns. Between hosts b and c the cable is slow, so they should own
+// little. All hosts have the same name, as containers often do.
 TEST_F(Network, with_one_slow_pair_sums_elsewhere) {
   Hosts hosts("abcd");
   hosts.connect('b', 'c', "20mbit");
   for (const char host : hosts.names())
-    hosts.inside(std::string(1, host),
+    hosts.run_in(std::string(1, host),
                  {"tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "200mbit", "burst", "64kb", "latency", "50ms"});
-  ASSERT_EQ(hosts.trouble(), "");
+  ASSERT_EQ(hosts.error(), "");
   Cluster group(4, {.rendezvous = "tcp://" + Hosts::address('a') + ":29500",
-                    .wrappers = {hosts.wrapper('a'), hosts.wrapper('b'), hosts.wrapper('c'), hosts.wrapper('d')}});
+                    .wrappers = {hosts.named_wrapper('a', "same"), hosts.named_wrapper('b', "same"),
+                                 hosts.named_wrapper('c', "same"), hosts.named_wrapper('d', "same")}});
   auto lines = group.ask_all("all_reduce:count=250003,check=1");
   expect_all_ok(lines);
   for (const auto& line : lines) EXPECT_EQ(line.value("schedule"), "two_step_fitted") << line.text;
@@ -190,7 +236,8 @@ TEST_F(Network, with_one_slow_pair_sums_elsewhere) {
   lines = group.ask_all("all_reduce:count=250003,check=1,schedule=2");
   expect_all_ok(lines);
   for (const auto& line : lines) EXPECT_EQ(line.value("schedule"), "two_step") << line.text;
-  // Without a the hosts have other numbers, and nobody measures again: b and c still own little, so d sends the most.
+  // Host a is lost, so hosts are renumbered; links are not measured again. The group must still know that the link between b
+  // and c is slow. So b and c own little, and d sends the most.
   group[0].signal(SIGKILL);
   for (const auto& line : group.ask({1, 2, 3}, "all_reduce:count=1000")) EXPECT_EQ(line.code(), "peer_lost") << line.text;
   expect_all_ok(group.ask({1, 2, 3}, "reform"));

@@ -1,9 +1,9 @@
-// A rank that does what a test tells it: `group_program [COMMAND]...`, a command being name or name:key=value,key=value.
-// `listen` takes further commands, one a line, from the pipe named by GROUP_COMMANDS until its writer is gone.
+// The program that runs as a rank: `group_program [COMMAND]...`. A command is `name` or `name:key=value,key=value`. The command
+// `listen` reads further commands from the pipe named by GROUP_COMMANDS, one per line, until end-of-file.
 //
-// Each command answers with one line, `at=<ns of CLOCK_MONOTONIC> event=<name> code=<code> key=value... message=<text>
-// end=<number of the command>`; long loops say `going seq=<number>` when they have begun. Ends with 0, or 3 if `strict` was
-// given and one failed.
+// The answer to a command is one line: `at=<ns of CLOCK_MONOTONIC> event=<name> code=<code> key=value... message=<text>
+// end=<number of the command>`. Long loops print `going seq=<number>` when they have begun. The program exits with 0, or with 3
+// if `strict` was given and a command failed.
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -21,6 +21,7 @@
 #include <sstream>
 #include <thread>
 
+#include "base/concat.h"
 #include "group_call.h"
 #include "group_command.h"
 #include "group_drop.h"
@@ -57,7 +58,7 @@ CallPlan plan_of(const Command& command) {
   plan.options.slice_bytes = command.number("slice", 0);
   const bool automatic = !command.text("automatic", "").empty();
   if (const auto text = command.text(automatic ? "automatic" : "lossy", ""); !text.empty()) {
-    // Options of their own are separated by commas, which separate arguments here.
+    // Commas separate the arguments of the command, so option texts have ";" instead of "," and "~" instead of "=".
     auto options = text == "1" ? std::string() : text;
     std::replace(options.begin(), options.end(), ';', ',');
     std::replace(options.begin(), options.end(), '~', '=');
@@ -70,7 +71,7 @@ CallPlan plan_of(const Command& command) {
   return plan;
 }
 
-// The schedules that a collective may be asked for by name; automatic among them.
+// Returns the schedules that a caller may request for this collective. Automatic is one of them.
 std::vector<ScheduleKind> schedules_of(const std::string& collective) {
   constexpr std::pair<const char*, Collective> with_known_sizes[] = {{"all_reduce", Collective::all_reduce},
                                                                      {"reduce_scatter", Collective::reduce_scatter},
@@ -93,7 +94,7 @@ bool takes(DType dtype, ReduceOp op) { return !is_floating(dtype) || static_cast
 
 class Program {
  public:
-  // False when the program is to end.
+  // Runs one command. Returns false when the program must end.
   bool run(const std::string& text) {
     const auto command = Command::parse(text);
     if (command.name == "exit") return false;
@@ -105,8 +106,8 @@ class Program {
     failed_ |= !answer.status.ok();
     std::string message = answer.status.message();
     for (auto& c : message) c = c == '\n' ? ' ' : c;
-    put("at=" + std::to_string(now_ns()) + " event=" + command.name + " code=" + name(answer.status.code()) + answer.details +
-        " message=" + message + " end=" + std::to_string(number) + "\n");
+    put(concat("at=", now_ns(), " event=", command.name, " code=", name(answer.status.code()), answer.details,
+               " message=", message, " end=", number, "\n"));
     return true;
   }
   int exit_code() const { return strict_ && failed_ ? 3 : 0; }
@@ -133,7 +134,7 @@ class Program {
         {"dump", &Program::dump}};
     const auto found = own.find(command.name);
     if (found != own.end()) return (this->*found->second)(command);
-    const auto begun = [&] { put("going seq=" + std::to_string(current_) + "\n"); };
+    const auto begun = [&] { put(concat("going seq=", current_, "\n")); };
     if (command.name.starts_with("train")) return training_.run(group(command), command, begun);
     if (command.name.starts_with("sharded_")) return sharded_training_.run(group(command), command, begun);
     if (command.name.starts_with("elastic_")) return elastic_.run(command);
@@ -151,17 +152,19 @@ class Program {
     Options options;
     options.join_running = command.number("running", 0) != 0;
     options.join_timeout = Milliseconds(command.number("timeout", 60'000));
+    options.rendezvous = command.text("rendezvous");
     auto joined = Group::join(options);
     if (!joined) return {joined.status(), {}};
-    groups_.insert_or_assign("world", std::move(*joined));
-    return place(groups_.at("world"));
+    const auto name = command.text("name", "world");
+    groups_.insert_or_assign(name, std::move(*joined));
+    return membership(groups_.at(name));
   }
   Answer leave(const Command&) {
     groups_.clear();
     pending_.clear();
     return {};
   }
-  Answer place(const Group& group) {
+  Answer membership(const Group& group) {
     return Answer()
         .add("rank", group.rank())
         .add("world", group.world_size())
@@ -169,7 +172,7 @@ class Program {
         .add("pid", ::getpid())
         .add("datagram_bytes", group.datagram_bytes());
   }
-  // The numbers to the last bit.
+  // Returns the link speeds in full precision.
   Answer links(const Command& command) {
     const auto speeds = group(command).link_speeds();
     Answer answer;
@@ -182,12 +185,12 @@ class Program {
     return answer;
   }
   Answer members(const Command& command) {
-    Answer answer = place(group(command));
+    Answer answer = membership(group(command));
     std::string list;
     for (const auto& m : group(command).members()) {
       auto link = m.link;
       for (auto& c : link) c = c == ' ' ? '_' : c;
-      list += std::to_string(m.rank) + "/" + m.host + "/" + std::to_string(m.pid) + "/" + link + ";";
+      list += concat(m.rank, "/", m.host, "/", m.pid, "/", link, ";");
     }
     return answer.add("members", list);
   }
@@ -197,7 +200,7 @@ class Program {
     auto made = group(command).split(ranks);
     if (!made) return {made.status(), {}};
     groups_.insert_or_assign(command.text("name", "part"), *made);
-    return place(*made);
+    return membership(*made);
   }
   Answer reform(const Command& command) {
     const auto began = now_ns();
@@ -206,7 +209,7 @@ class Program {
     if (!outcome) return Answer{outcome.status(), {}}.add("us", took_us);
     const auto pids = [](const std::vector<Member>& members) {
       std::string list;
-      for (const auto& m : members) list += (list.empty() ? "" : "/") + std::to_string(m.rank) + ":" + std::to_string(m.pid);
+      for (const auto& m : members) list += concat(list.empty() ? "" : "/", m.rank, ":", m.pid);
       return list;
     };
     return Answer()
@@ -225,7 +228,7 @@ class Program {
     return {};
   }
 
-  // One call, or with iters= the same one again and again until it fails.
+  // Runs a call once. With iters=, repeats it up to that many times, until one fails.
   Answer collective(const Command& command) {
     Call call(group(command), plan_of(command));
     const auto iterations = command.number("iters", 1);
@@ -241,16 +244,17 @@ class Program {
       if (!outcome || check) answer = checked(call, outcome);
       if (!answer.status.ok()) break;
       last = *outcome;
-      if (done == 0 && iterations > 1) put("going seq=" + std::to_string(current_) + "\n");
+      if (done == 0 && iterations > 1) put(concat("going seq=", current_, "\n"));
     }
     answer.add("us", (now_ns() - began) / 1000).add("done", done);
     if (answer.status.ok())
       answer.add("schedule", last.schedule).add("contributors", last.contributors).add("sent", last.sent_bytes);
     if (command.number("hash", 0) != 0) answer.add("hash", call.hash());
+    if (answer.status.ok()) answer.add("passes", last.passes);
     if (last.delivery != nullptr) add_delivery(answer, *last.delivery);
     return answer;
   }
-  // Adds this rank's delivery counts of the last operation.
+  // Adds the delivery counts of this rank's last operation to the answer.
   static void add_delivery(Answer& answer, const DeliveryReport& delivery) {
     uint64_t expected = 0, missing = 0, repaired = 0, cut = 0;
     for (const auto& stream : delivery.contribute.streams) {
@@ -274,7 +278,7 @@ class Program {
     pending_[command.text("name", "call")] = std::move(call);
     return {};
   }
-  // Waits for what `start` began; with ms= for so long, with ms=0 only asks.
+  // Waits for the operation that `start` has begun. `ms` is the time limit; with 0, it only checks.
   Answer wait(const Command& command) {
     auto& call = *pending_.at(command.text("name", "call"));
     const auto began = now_ns();
@@ -296,7 +300,7 @@ class Program {
         .add("schedule", r.schedule);
   }
 
-  // Every collective with every type, operation and size given, in and out of place, aligned and not.
+  // Runs every collective with every type, operation and given size: in place and not in place, aligned and not aligned.
   Answer matrix(const Command& command) {
     const auto counts = command.numbers("counts", "0/1/2/7/33/1000");
     const auto world = group(command).world_size();
@@ -315,11 +319,10 @@ class Program {
       auto status = checked(call, call.work().wait()).status;
       ++cases;
       if (status.ok()) return;
-      bad = Status(status.code(), plan.collective + " " + name(plan.dtype) + " " + name(plan.options.op) + " count " +
-                                      std::to_string(plan.count) + " root " + std::to_string(plan.root) + " schedule " +
-                                      std::to_string(static_cast<int>(plan.options.schedule)) +
-                                      (plan.in_place ? " in place" : "") + (plan.uneven ? " uneven" : "") + " seed " +
-                                      std::to_string(plan.seed) + ": " + status.message());
+      bad = Status(status.code(),
+                   concat(plan.collective, " ", name(plan.dtype), " ", name(plan.options.op), " count ", plan.count, " root ",
+                          plan.root, " schedule ", static_cast<int>(plan.options.schedule), plan.in_place ? " in place" : "",
+                          plan.uneven ? " uneven" : "", " seed ", plan.seed, ": ", status.message()));
     };
     for (int type = 0; type < dtype_count; ++type) {
       for (const auto count : counts) {
@@ -348,7 +351,7 @@ class Program {
     return Answer{bad, {}}.add("cases", cases);
   }
 
-  // Several calls in flight, waited for in the reverse order; with ids=1 also started in an order of this rank's own.
+  // Runs several calls at once, and waits for them in reverse order. With ids=1, each rank starts them in an order of its own.
   Answer flights(const Command& command) {
     const auto n = command.number("n", 8);
     const bool ids = command.number("ids", 0) != 0;
@@ -370,7 +373,8 @@ class Program {
     return Answer().add("cases", n);
   }
 
-  // Two threads at once: in two overlapping sub-groups (ranks up, ranks down), or in one group with ids.
+  // Runs collectives in two threads at once. Either both threads use one group, with ids; or they use two sub-groups of all
+  // ranks, one in ascending and one in descending order.
   Answer threads(const Command& command) {
     const auto world = group(command).world_size();
     std::vector<uint32_t> up, down;
@@ -398,7 +402,7 @@ class Program {
     return {outcome[0].ok() ? outcome[1] : outcome[0], {}};
   }
 
-  // Everyone sends to the next and receives from the one before, several tags at once and one tag several times.
+  // Every rank sends to the next rank and receives from the previous one. It uses several tags, and each tag several times.
   Answer messages(const Command& command) {
     const auto world = group(command).world_size(), rank = group(command).rank();
     std::vector<std::unique_ptr<Call>> calls;
@@ -418,7 +422,7 @@ class Program {
     return {};
   }
 
-  // A tensor of bytes too large for 32 bits, in place and with no second one beside it.
+  // Reduces a tensor that has more than 2^32 bytes. Works in place, so it needs no second tensor of that size.
   Answer big(const Command& command) {
     const auto count = command.number("count", 0);
     const auto world = group(command).world_size(), rank = group(command).rank();
@@ -431,7 +435,7 @@ class Program {
     const auto wanted = reduced(DType::u8, ReduceOp::sum, value_period, world, 1);
     for (size_t at = 0; at < count; at += value_period) {
       const auto wrong = difference(DType::u8, bytes.get() + at, wanted.data(), std::min(value_period, count - at));
-      if (!wrong.empty()) return {Status(Code::internal, "WRONG RESULT: from " + std::to_string(at) + " on, " + wrong), {}};
+      if (!wrong.empty()) return {Status(Code::internal, concat("WRONG RESULT: from ", at, " on, ", wrong)), {}};
     }
     return Answer().add("us", took_us).add("schedule", outcome->schedule).add("sent", outcome->sent_bytes);
   }

@@ -1,5 +1,7 @@
-// Programs as users write and start them: in C, and under `unisono launch`.
+// Programs as users write and run them: in C, and under `unisono launch`.
 #include "group_cluster.h"
+
+#include "base/concat.h"
 
 namespace unisono::testing {
 namespace {
@@ -11,7 +13,7 @@ TEST(CProgram, does_everything_that_the_c_header_offers) {
     for (int rank = 0; rank < 3; ++rank) {
       ranks.push_back(std::make_unique<ChildProcess>(
           std::vector<std::string>{C_PROGRAM},
-          ChildOptions{.environment = {"RANK=" + std::to_string(rank), "WORLD_SIZE=3", "UNISONO_TRANSPORT=" + transport,
+          ChildOptions{.environment = {concat("RANK=", rank), "WORLD_SIZE=3", "UNISONO_TRANSPORT=" + transport,
                                        "UNISONO_RENDEZVOUS=file://" + folder.path() + "/meeting"}}));
     }
     for (auto& rank : ranks) {
@@ -31,7 +33,7 @@ TEST(LaunchedProgram, runs_as_four_ranks_on_one_host) {
   for (const auto* prefix : {"[0] at=", "[1] at=", "[2] at=", "[3] at="}) EXPECT_EQ(count_of(done.out, prefix), 5u) << done.out;
 }
 
-TEST(LaunchedProgram, that_loses_a_rank_is_ended_and_the_first_to_fail_is_named) {
+TEST(LaunchedProgram, is_ended_when_it_loses_a_rank_and_the_first_failed_rank_is_named) {
   const auto done = run({UNISONO_TOOL, "launch", "-n", "3", "--", "sh", "-c",
                          "if [ $RANK = 1 ]; then exec \"$0\" join all_reduce:count=1000 signal:number=9; else exec \"$0\" "
                          "strict join all_reduce:count=1000,iters=100000000; fi",

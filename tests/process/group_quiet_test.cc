@@ -1,4 +1,4 @@
-// A waiting rank does not spin, an idle group does nothing, and more ranks than cores still make progress.
+// A waiting rank does not spin, an idle group does nothing, and groups with more ranks than cores make progress.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ Spent between(const Line& before, const Line& after) {
   return {after.number("cpu_us") - before.number("cpu_us"), after.number("voluntary") - before.number("voluntary")};
 }
 
-TEST_P(Quiet, ranks_that_wait_a_second_for_another_spend_nearly_nothing) {
+TEST_P(Quiet, ranks_that_wait_a_second_for_another_use_nearly_no_cpu_time) {
   Cluster group(3, options());
   const std::vector<size_t> waiting{0, 2};
   expect_all_ok(group.ask_all("all_reduce:count=10,iters=10"));
@@ -37,8 +37,8 @@ TEST_P(Quiet, ranks_that_wait_a_second_for_another_spend_nearly_nothing) {
   group.finish();
 }
 
-// An idle second, measured by a deadline of another group's, so that nobody sleeps here.
-TEST_P(Quiet, an_idle_group_does_nothing_also_after_a_death) {
+// The group is idle for one second. No test code sleeps: the second ends at the deadline of a barrier in another group.
+TEST_P(Quiet, an_idle_group_uses_no_cpu_time_even_after_a_death) {
   Cluster group(4, options());
   Cluster clock(2, options());
   const std::vector<size_t> left{1, 2, 3};
@@ -74,7 +74,7 @@ void expect_bounded(Cluster& group, const std::string& what, int64_t limit_ms) {
   expect_within(what + ", 200 all-reduces of 4 kB", longest * 1000, limit_ms);
 }
 
-TEST_P(Quiet, eight_ranks_on_few_cores_get_on) {
+TEST_P(Quiet, eight_ranks_on_few_cores_make_progress) {
   Cluster group(8, options());
   expect_bounded(group, "8 ranks", 8000);
   expect_all_ok(group.ask_all("pin:cpu=0"));
@@ -82,7 +82,7 @@ TEST_P(Quiet, eight_ranks_on_few_cores_get_on) {
   group.finish();
 }
 
-TEST_P(Quiet, ranks_pinned_to_one_core_before_they_join_get_on) {
+TEST_P(Quiet, ranks_pinned_to_one_core_before_they_join_make_progress) {
   Cluster group(4,
                 {.transport = GetParam(),
                  .wrappers = {{"taskset", "-c", "0"}, {"taskset", "-c", "0"}, {"taskset", "-c", "0"}, {"taskset", "-c", "0"}}});

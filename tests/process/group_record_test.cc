@@ -1,6 +1,7 @@
-// Records of real processes that run, hang, are stopped and die.
+// Records of real processes that run, hang, stop and die.
 #include <filesystem>
 
+#include "base/concat.h"
 #include "group_cluster.h"
 
 namespace unisono::testing {
@@ -14,7 +15,7 @@ std::vector<std::string> with_pids(std::vector<std::string> words, Cluster& grou
   return words;
 }
 
-// Asks until it says this: what it tells of becomes true a little after it was caused.
+// Repeats the command until its output contains `part`, because a record shows an event with a short delay.
 Finished ask_until(const std::vector<std::string>& words, const std::string& part) {
   const auto until = now_ns() + int64_t{20} * slowness * 1'000'000'000;
   for (;;) {
@@ -26,20 +27,20 @@ Finished ask_until(const std::vector<std::string>& words, const std::string& par
   }
 }
 
-std::string rank_text(Cluster& group, size_t rank) { return "rank " + std::to_string(rank) + " (host "; }
+std::string rank_text(Cluster& group, size_t rank) { return concat("rank ", rank, " (host "); }
 
 class Records : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Records, of_living_ranks_tell_who_has_not_called_and_who_waits) {
+TEST_P(Records, of_living_ranks_show_which_rank_has_not_called_and_which_ranks_wait) {
   Cluster group(3, {.transport = GetParam()});
   expect_all_ok(group.ask_all("all_reduce:count=1000"));
   const std::vector<size_t> early{0, 1};
-  const auto numbers = group.tell(early, "all_reduce:count=1000");
-  const auto explained = ask_until(with_pids({"explain"}, group), "ranks 0, 1 wait for it");
+  const auto numbers = group.send_command(early, "all_reduce:count=1000");
+  const auto explained = ask_until(with_pids({"explain"}, group), "ranks 0, 1 have waited for it");
   EXPECT_EQ(explained.code, 1);
   EXPECT_TRUE(contains(explained.out, "* " + rank_text(group, 2))) << explained.out;
-  EXPECT_TRUE(contains(explained.out, "pid " + std::to_string(group[2].pid()) +
-                                          ") has not called all_reduce 1: it is computing, after all_reduce 0"))
+  EXPECT_TRUE(contains(explained.out,
+                       concat("pid ", group[2].pid(), ") has not called all_reduce 1: it is computing, after all_reduce 0")))
       << explained.out;
   EXPECT_TRUE(contains(explained.out, "all_reduce 1: waits for ")) << explained.out;
   EXPECT_EQ(count_of(explained.out, "* "), 1u) << explained.out;
@@ -60,8 +61,8 @@ TEST_P(Records, name_a_stopped_rank) {
   expect_all_ok(group.ask_all("all_reduce:count=1000"));
   group[2].signal(SIGSTOP);
   ASSERT_TRUE(group[2].wait_stopped());
-  const auto numbers = group.tell({0, 1}, "all_reduce:count=100000");
-  const auto explained = ask_until(with_pids({"explain"}, group), "wait for it since");
+  const auto numbers = group.send_command({0, 1}, "all_reduce:count=100000");
+  const auto explained = ask_until(with_pids({"explain"}, group), "waited for it for");
   EXPECT_TRUE(contains(explained.out, "* " + rank_text(group, 2)) &&
               contains(explained.out, "is stopped (by SIGSTOP or a debugger), after all_reduce 0"))
       << explained.out;
@@ -78,9 +79,9 @@ TEST_P(Records, in_a_folder_name_a_killed_rank_after_all_are_gone) {
   {
     Cluster group(3, {.transport = GetParam(), .environment = {"UNISONO_RECORD_DIR=" + folder.path() + "/records"}});
     pid = std::to_string(group[2].pid());
-    const auto number = group[2].tell("all_reduce:count=1000000,iters=1000000");
-    const auto others = group.tell({0, 1}, "all_reduce:count=1000000,iters=1000000");
-    ASSERT_TRUE(group[2].going(number));
+    const auto number = group[2].send_command("all_reduce:count=1000000,iters=1000000");
+    const auto others = group.send_command({0, 1}, "all_reduce:count=1000000,iters=1000000");
+    ASSERT_TRUE(group[2].has_begun(number));
     group[2].signal(SIGKILL);
     EXPECT_TRUE(group[2].wait().by_signal);
     for (const auto& line : group.answers({0, 1}, others)) EXPECT_EQ(line.code(), "peer_lost") << line.text;
@@ -99,13 +100,30 @@ TEST_P(Records, in_a_folder_name_a_killed_rank_after_all_are_gone) {
       << trace.out.substr(0, 500);
 }
 
-TEST_P(Records, tell_calls_that_differed_and_operations_that_were_late) {
+TEST_P(Records, that_cannot_be_in_their_folder_are_reported_once_in_the_log_and_in_explain) {
+  const std::string folder = "/proc/no/such";
+  Cluster group(2, {.transport = GetParam(), .environment = {"UNISONO_RECORD_DIR=" + folder}});
+  expect_all_ok(group.ask_all("all_reduce:count=1000"));
+  const auto text = concat("the record of this group is not in UNISONO_RECORD_DIR (", folder,
+                           "), so it is lost when this process ends: No such file or directory (", folder, ")");
+  const auto explained = ask_until(with_pids({"explain"}, group), "warning: " + text);
+  EXPECT_EQ(count_of(explained.out, text), 2u) << "one event of each rank:\n" << explained.out;
+  const auto top = run(with_pids({"top", "--once"}, group));
+  EXPECT_TRUE(contains(top.out, "warning: " + text)) << top.out;
+  group.finish();
+  for (size_t rank = 0; rank < 2; ++rank) {
+    const auto errors = group[rank].output();
+    EXPECT_EQ(count_of(errors, concat("unisono: warning: ", text, " (record_unavailable; rank ", rank)), 1u) << errors;
+  }
+}
+
+TEST_P(Records, show_calls_that_differed_and_operations_that_were_late) {
   const test::TemporaryFolder folder;
   Cluster group(3, {.transport = GetParam(), .environment = {"UNISONO_RECORD_DIR=" + folder.path()}});
   const std::vector<std::string> explain{UNISONO_TOOL, "explain", folder.path()};
   std::vector<size_t> numbers;
   for (size_t rank = 0; rank < 3; ++rank)
-    numbers.push_back(group[rank].tell(rank == 1 ? "all_gather:count=1000" : "all_reduce:count=1000"));
+    numbers.push_back(group[rank].send_command(rank == 1 ? "all_gather:count=1000" : "all_reduce:count=1000"));
   for (const auto& line : group.answers({0, 1, 2}, numbers)) EXPECT_EQ(line.code(), "invalid") << line.text;
   auto explained = run(explain);
   EXPECT_TRUE(contains(explained.out, "* Operation 0 was not the same on all ranks: rank 1 called all_gather(f32, "))
@@ -120,7 +138,7 @@ TEST_P(Records, tell_calls_that_differed_and_operations_that_were_late) {
 
 INSTANTIATE_TEST_SUITE_P(Transports, Records, ::testing::Values("shm", "tcp"), name_of);
 
-TEST(Record, counters_are_told_by_the_api_and_by_metrics_and_begin_anew_after_re_forming) {
+TEST(Record, counters_are_in_the_api_and_in_metrics_and_begin_anew_after_re_forming) {
   Cluster group(3);
   expect_all_ok(group.ask_all("all_reduce:count=1000,iters=100"));
   expect_all_ok(group.ask_all("barrier"));
@@ -129,8 +147,8 @@ TEST(Record, counters_are_told_by_the_api_and_by_metrics_and_begin_anew_after_re
     EXPECT_EQ(counters.number("begun"), 101) << counters.text;
     EXPECT_EQ(counters.number("ended"), 101) << counters.text;
     EXPECT_EQ(counters.number("kinds"), 2) << counters.text;
-    EXPECT_EQ(counters.value("link" + std::to_string(rank)), "self") << counters.text;
-    EXPECT_EQ(counters.number("sent" + std::to_string(rank)), 0) << counters.text;
+    EXPECT_EQ(counters.value(concat("link", rank)), "self") << counters.text;
+    EXPECT_EQ(counters.number(concat("sent", rank)), 0) << counters.text;
     const auto other = std::to_string((rank + 1) % 3);
     EXPECT_EQ(counters.value("link" + other), "shm") << counters.text;
     EXPECT_GE(counters.number("sent" + other), 100 * 1000 * 4 / 3) << counters.text;
@@ -147,7 +165,7 @@ TEST(Record, counters_are_told_by_the_api_and_by_metrics_and_begin_anew_after_re
   group.finish({0, 1});
 }
 
-TEST(Record, that_is_asked_for_and_not_there_is_a_failure) {
+TEST(Record, a_requested_record_that_does_not_exist_is_a_failure) {
   const auto nobody = run({UNISONO_TOOL, "metrics", "/no/such/record"});
   EXPECT_EQ(nobody.code, 1);
   EXPECT_TRUE(contains(nobody.error, "/no/such/record: No such file or directory")) << nobody.error;
@@ -165,7 +183,7 @@ TEST(Record, is_dumped_on_request) {
   group.finish();
 }
 
-TEST(Record, is_not_kept_where_it_is_switched_off) {
+TEST(Record, is_not_kept_if_it_is_switched_off) {
   Cluster group(2, {.environment = {"UNISONO_RECORD=0"}});
   expect_all_ok(group.ask_all("all_reduce:count=1000,iters=10"));
   EXPECT_EQ(group[0].ask("counters").number("kinds"), 0);
@@ -176,7 +194,7 @@ TEST(Record, is_not_kept_where_it_is_switched_off) {
   group.finish();
 }
 
-TEST(Record, that_cannot_be_where_it_was_asked_to_be_is_in_memory_and_the_tool_says_so) {
+TEST(Record, is_in_memory_if_its_folder_cannot_be_used_and_the_tool_says_so) {
   Cluster group(2, {.environment = {"UNISONO_RECORD_DIR=/proc/no/such"}});
   expect_all_ok(group.ask_all("all_reduce:count=1000,iters=10"));
   EXPECT_EQ(group[0].ask("counters").number("noted"), 1);
@@ -187,7 +205,7 @@ TEST(Record, that_cannot_be_where_it_was_asked_to_be_is_in_memory_and_the_tool_s
 }
 
 TEST(Record, on_a_full_disk_is_in_memory_and_the_tool_says_so) {
-  // Mounting takes root, and a container's root may be refused.
+  // Mounting needs root, and even root in a container may lack the right.
   if (run({"unshare", "--mount", "true"}).code != 0) GTEST_SKIP() << "SKIPPED: this process may not mount a small disk";
   const test::TemporaryFolder folder;
   const std::vector<std::string> small{"unshare", "--mount", "sh", "-c",
@@ -201,7 +219,7 @@ TEST(Record, on_a_full_disk_is_in_memory_and_the_tool_says_so) {
   group.finish();
 }
 
-TEST(Record, of_sub_groups_stands_beside_that_of_all_and_stops_at_a_limit) {
+TEST(Record, of_sub_groups_is_beside_that_of_the_whole_group_up_to_a_limit) {
   Cluster group(2);
   for (int i = 0; i < 70; ++i) expect_all_ok(group.ask_all("split:ranks=0/1,name=part"));
   expect_all_ok(group.ask_all("all_reduce:count=1000,group=part"));
@@ -213,8 +231,8 @@ TEST(Record, of_sub_groups_stands_beside_that_of_all_and_stops_at_a_limit) {
 
 TEST(Record, top_draws_on_a_terminal_until_it_is_interrupted) {
   Cluster group(2);
-  const auto numbers = group.tell({0, 1}, "all_reduce:count=1000,iters=1000000");
-  ASSERT_TRUE(group[0].going(numbers[0]));
+  const auto numbers = group.send_command({0, 1}, "all_reduce:count=1000,iters=1000000");
+  ASSERT_TRUE(group[0].has_begun(numbers[0]));
   ChildProcess top(with_pids({"top", "--interval", "20ms"}, group), {.terminal = true});
   EXPECT_TRUE(top.wait_for("\033[H\033[J", 3)) << top.out();
   EXPECT_TRUE(contains(top.out(), "ops/s") && contains(top.out(), "group of run")) << top.out();
@@ -226,7 +244,7 @@ TEST(Record, top_draws_on_a_terminal_until_it_is_interrupted) {
   }
 }
 
-TEST(Record, tools_refuse_what_is_no_record_and_no_process) {
+TEST(Record, tools_refuse_a_file_that_is_not_a_record_and_a_process_that_does_not_exist) {
   const test::TemporaryFolder folder;
   const auto none = run({UNISONO_TOOL, "explain", folder.path()});
   EXPECT_EQ(none.code, 1);

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "base/concat.h"
 #include "base/hash.h"
 
 namespace unisono::testing {
@@ -14,9 +15,10 @@ struct Sums {
   uint64_t expected = 0, missing = 0, cut = 0, learning = 0;
   uint64_t ranges = 0, stale = 0, behind = 0;
   uint32_t age_max = 0;
-  int64_t longest_us = 0, overdue_us = 0;  // a step; a phase beyond its hard deadline
+  // the longest step, and the longest time by which a phase has exceeded its hard deadline
+  int64_t longest_us = 0, overdue_us = 0;
   double owner = 0, owner_expected = 0, pair = 0, pair_expected = 0;
-  double attributed = 0;  // the form 2p/(1+p), with the second moment for which it is an identity
+  double attributed = 0;  // 2p/(1+p) times ShardedDrift::gap; `pair` must be equal to this
   std::string lost, outcome;
 
   void add(const DeliveryReport::Phase& phase) {
@@ -45,7 +47,7 @@ struct Sums {
     age_max = std::max(age_max, report.age_max);
     longest_us = std::max(longest_us, report.total_us);
     lost.clear();
-    for (const auto rank : report.lost) lost += (lost.empty() ? "" : "/") + std::to_string(rank);
+    for (const auto rank : report.lost) lost += concat(lost.empty() ? "" : "/", rank);
     if (!report.drift || std::isnan(report.drift->pair_expected)) return;
     owner += report.drift->owner;
     owner_expected += report.drift->owner_expected;

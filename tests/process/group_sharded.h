@@ -1,4 +1,4 @@
-// A rank that trains with a sharded optimizer: parameters of which it owns a part, and gradients by chance.
+// A rank that trains with a sharded optimizer. It owns a part of the parameters, and has random gradients.
 #pragma once
 
 #include <functional>
@@ -13,10 +13,15 @@ namespace unisono::testing {
 
 class ShardedTraining {
  public:
-  // sharded_make: `options` as ShardedOptions::parse() reads them, but for "/" instead of "," and "~" instead of "="; `values`:
-  // how many parameters. sharded_step: until `iters` more steps were made, or step `until`, or one fails. sharded_resume: after
-  // the group was re-formed. begun: after the first step of many. Answers tell the step and the replica (`parameters`); those
-  // to sharded_step also what its steps, together, lacked: of streams that no deadline cut, what was `expected` and `missing`.
+  // Commands:
+  // - sharded_make: makes the trainer. `options` is a text for ShardedOptions::parse(), but with "/" instead of "," and "~"
+  //   instead of "=". `values` is the number of parameters.
+  // - sharded_step: makes `iters` more steps, or goes on up to step number `until`. Makes fewer steps if one fails.
+  // - sharded_resume: continues after the group was re-formed.
+  //
+  // The answers contain the step and a hash of the rank's copy of the parameters (`parameters`). sharded_step also adds up the
+  // `expected` and `missing` ranges of all streams that were not cut by a deadline. begun() is called after the first one of
+  // several steps.
   Answer run(Group& group, const Command& command, const std::function<void()>& begun);
 
  private:

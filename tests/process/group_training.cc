@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "group_values.h"
 
@@ -34,7 +35,7 @@ Answer Training::make(Group& group, const Command& command) {
   names_.clear();
   columns_ = command.number("columns", 96);
   for (size_t i = 0; i < tensors; ++i) {
-    names_.push_back("w" + std::to_string(i));
+    names_.push_back(concat("w", i));
     model.push_back({names_.back(), {rows, columns_}});
   }
   const auto compression = Compression::parse("arc:ratio=0.1,start=0,auto_off=off,values=" + command.text("values", "plain") +
@@ -47,9 +48,9 @@ Answer Training::make(Group& group, const Command& command) {
   return state();
 }
 
-// Three buckets.
-Status Training::reduce_all(uint64_t giver) {
-  Random random(mix64(reducer_->step()) ^ giver);
+// Reduces all gradients in three buckets.
+Status Training::reduce_all(uint64_t source) {
+  Random random(mix64(reducer_->step()) ^ source);
   gradients_.resize(parameters_.size());
   for (auto& value : gradients_) value = static_cast<float>(random.unit() - 0.5);
   for (size_t i = 0; i < tensors; i += 2) {
@@ -62,11 +63,11 @@ Status Training::reduce_all(uint64_t giver) {
 
 Answer Training::train(Group& group, const Command& command, const std::function<void()>& begun) {
   const auto iterations = command.number("iters", 1), die = command.number("die", UINT64_MAX), at = command.number("at", 0);
-  const auto giver = static_cast<uint64_t>(::getpid());
-  Clock::duration usual{};  // from the last bucket's start to its end, in the step before
+  const auto source = static_cast<uint64_t>(::getpid());
+  Clock::duration usual{};  // In the previous step: the time from the return of the last reduce() to the end of the step.
   Status failure;
   for (uint64_t done = 0; done < iterations && failure.ok(); ++done) {
-    failure = reduce_all(giver);
+    failure = reduce_all(source);
     const auto given = Clock::now();
     if (done == die) {
       while (Clock::now() - given < usual * at / 1000) {}
@@ -91,8 +92,7 @@ Answer Training::resume(Group& group) {
   const auto sent = group.broadcast(std::span<float>(parameters_), resumed->parameters_from);
   if (!sent) return {sent.status(), {}};
   std::string lost;
-  for (const auto& each : resumed->lost)
-    lost += (lost.empty() ? "" : "/") + std::to_string(each.member.rank) + ":" + std::to_string(each.member.pid);
+  for (const auto& each : resumed->lost) lost += concat(lost.empty() ? "" : "/", each.member.rank, ":", each.member.pid);
   return state()
       .add("from", resumed->parameters_from)
       .add("lost", lost)

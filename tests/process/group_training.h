@@ -1,4 +1,4 @@
-// A rank that trains: parameters, gradients that depend on the rank and the step, and a reducer that averages them.
+// A rank that trains. Its gradients depend on the rank and the step, and a reducer averages them.
 #pragma once
 
 #include <functional>
@@ -13,10 +13,15 @@ namespace unisono::testing {
 
 class Training {
  public:
-  // train_make: makes a reducer for tensors of `columns` columns; `values` and `schedule` say how rows are sent. train: makes
-  // `iters` steps, or fewer if one fails. With die= this process kills itself by SIGKILL in step number `die` of this call,
-  // counted from 0, `at` thousandths of a usual step after it gave its last bucket. train_resume: resumes after the group was
-  // re-formed, and takes the parameters from a rank that has them. begun: called after the first of several steps.
+  // Commands:
+  // - train_make: makes a reducer for tensors that have `columns` columns. `values` and `schedule` are the codec and the
+  //   schedule of the rows.
+  // - train: makes `iters` steps, or fewer if one fails. With die=, this process kills itself by SIGKILL in step number `die`
+  //   of this call; the first step is number 0. In the previous step, the time from the return of the last reduce() to the end
+  //   of the step is measured. The process dies `at` thousandths of that time after its last bucket.
+  // - train_resume: continues after the group was re-formed, with the parameters of a rank that is up to date.
+  //
+  // begun() is called after the first one of several steps.
   Answer run(Group& group, const Command& command, const std::function<void()>& begun);
 
  private:
@@ -25,13 +30,13 @@ class Training {
   Answer make(Group& group, const Command& command);
   Answer train(Group& group, const Command& command, const std::function<void()>& begun);
   Answer resume(Group& group);
-  Status reduce_all(uint64_t giver);
+  Status reduce_all(uint64_t source);
   Answer state() const;
 
   size_t columns_ = 0;
   std::optional<GradientReducer> reducer_;
   std::vector<std::string> names_;
-  std::vector<float> parameters_, gradients_;  // tensor after tensor
+  std::vector<float> parameters_, gradients_;  // all tensors, one after another
 };
 
 }  // namespace unisono::testing

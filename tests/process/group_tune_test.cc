@@ -1,4 +1,4 @@
-// `unisono tune` with real ranks, and what groups make of its file.
+// `unisono tune` with real ranks, and how groups use its file.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/concat.h"
 #include "child_process.h"
 #include "group_cluster.h"
 #include "testing/temporary_folder.h"
@@ -35,7 +36,7 @@ class Tune : public ::testing::Test {
  protected:
   std::string path(const std::string& name = "file.tuning") const { return folder_.path() + "/" + name; }
   void write(const std::string& text) const { std::ofstream(path()) << text; }
-  // Answers of a group that uses the tuning file.
+  // Runs a call in a group whose ranks use the given tuning files. Returns the ranks' answers.
   std::vector<Line> ask(const std::string& call, std::string transport = "auto", const std::string& rank_0 = "",
                         const std::string& others = "") {
     ClusterOptions options{.transport = std::move(transport), .wrappers = {}};
@@ -52,7 +53,7 @@ class Tune : public ::testing::Test {
   const test::TemporaryFolder folder_;
 };
 
-TEST_F(Tune, writes_a_file_that_has_the_group_and_keeps_the_others) {
+TEST_F(Tune, writes_a_file_with_the_group_and_keeps_other_groups) {
   write("unisono tuning 1\nstreams 3\ngroup 7 auto\nreduce max tree\n");
   const auto done = run(tune({"all-reduce", "broadcast", "-n", "3", "--sizes", "1K,512K", "-o", path(), "--progress", "off"}));
   EXPECT_EQ(done.code, 0) << done.error;
@@ -62,12 +63,12 @@ TEST_F(Tune, writes_a_file_that_has_the_group_and_keeps_the_others) {
   const auto text = read(path());
   EXPECT_EQ(text.find("unisono tuning 1\n# 3 ranks as 3, transport auto, "), 0u) << text;
   EXPECT_TRUE(contains(text, "streams 3\ngroup 7 auto\nreduce max tree\ngroup 3 auto\n")) << text;
-  // And a group takes it.
+  // A group can use the file.
   EXPECT_TRUE(ask("all_reduce:count=250003,check=1", "auto", path(), path())[0].ok());
 }
 
-TEST_F(Tune, where_every_rank_has_a_network_of_its_own_connections_are_tried_too) {
-  // A container may be allowed neither network name spaces nor TUN interfaces. Then tune refuses, and this test is skipped.
+TEST_F(Tune, numbers_of_connections_are_tried_if_every_rank_has_its_own_network) {
+  // Some containers allow no network name spaces or no TUN interfaces. `unisono tune` then refuses, so skip this test.
   if (run({"unshare", "--net", "true"}).code != 0 || ::access("/dev/net/tun", R_OK | W_OK) != 0)
     GTEST_SKIP() << "SKIPPED: this process may not make network name spaces and TUN interfaces";
   const auto done = run(tune({"all-reduce", "-n", "2", "--sizes", "64K", "--streams", "1,2", "--rate", "1G", "-o", path()}));
@@ -79,7 +80,7 @@ TEST_F(Tune, where_every_rank_has_a_network_of_its_own_connections_are_tried_too
   EXPECT_TRUE(contains(text, "\ngroup 1+1 tcp\n")) << text;
 }
 
-TEST_F(Tune, rank_0s_file_is_chosen_by_on_all_ranks) {
+TEST_F(Tune, the_file_of_rank_0_applies_on_all_ranks) {
   write(
       "unisono tuning 1\ngroup 3 auto\nall_reduce 400000 halving_doubling\nall_reduce max ring slice 131072\ngroup 3 "
       "tcp\nall_reduce max two_step\n");
@@ -91,12 +92,12 @@ TEST_F(Tune, rank_0s_file_is_chosen_by_on_all_ranks) {
   }
   for (const auto& line : ask("all_reduce:count=100001,check=1", "tcp", path(), path()))
     EXPECT_EQ(line.value("schedule"), "two_step") << line.text;
-  // Only rank 0's: nothing is chosen by others'.
+  // Tuning files of ranks other than 0 have no effect.
   for (const auto& line : ask("all_reduce:count=100001,check=1,order=2", "auto", "", path()))
     EXPECT_NE(line.value("schedule"), "ring") << line.text;
 }
 
-TEST_F(Tune, a_wish_and_rank_order_go_before_the_file) {
+TEST_F(Tune, an_explicit_schedule_and_rank_order_override_the_file) {
   write("unisono tuning 1\ngroup 3 auto\nall_reduce max ring\n");
   for (const auto& line : ask("all_reduce:count=100001,check=1,schedule=2,order=2", "auto", path(), path()))
     EXPECT_EQ(line.value("schedule"), "two_step") << line.text;
@@ -112,7 +113,7 @@ TEST_F(Tune, a_file_that_cannot_be_used_ends_the_join_and_is_named) {
       << done.error;
 }
 
-TEST_F(Tune, wrong_words_are_refused_before_anything_starts) {
+TEST_F(Tune, invalid_options_are_refused_before_anything_starts) {
   const std::pair<Words, const char*> cases[] = {{{"all-to-all"}, "is not tuned; these are"},
                                                  {{"all-reduce", "all-reduce"}, "named twice"},
                                                  {{"--streams", "0,2"}, "--streams"},
@@ -130,7 +131,7 @@ TEST_F(Tune, wrong_words_are_refused_before_anything_starts) {
   }
 }
 
-TEST_F(Tune, what_is_no_tuning_file_is_not_written_over) {
+TEST_F(Tune, another_kind_of_file_is_not_overwritten) {
   write("my diary\n");
   const auto done = run(tune({"all-reduce", "-n", "2", "--sizes", "1K", "-o", path()}));
   EXPECT_EQ(done.code, 1);
@@ -139,10 +140,9 @@ TEST_F(Tune, what_is_no_tuning_file_is_not_written_over) {
   EXPECT_FALSE(contains(done.out, "all_reduce")) << "it was measured first\n" << done.out;
 }
 
-TEST_F(Tune, a_file_that_would_be_too_large_to_be_read_is_not_written) {
+TEST_F(Tune, a_file_too_large_to_be_read_is_not_written) {
   std::string full = "unisono tuning 1\n";
-  for (int a = 1; full.size() < 65'400; ++a)
-    full += "group " + std::to_string(a) + "+99 auto\nall_reduce max ring slice 1048576\n";
+  for (int a = 1; full.size() < 65'400; ++a) full += concat("group ", a, "+99 auto\nall_reduce max ring slice 1048576\n");
   write(full);
   const auto done = run(tune({"all-reduce", "-n", "2", "--sizes", "1K", "-o", path()}));
   EXPECT_EQ(done.code, 1) << done.out;
@@ -151,14 +151,14 @@ TEST_F(Tune, a_file_that_would_be_too_large_to_be_read_is_not_written) {
   EXPECT_EQ(read(path()), full);
 }
 
-// The process of the job that has this variable and is this rank.
+// Returns the process whose environment has this job and this rank.
 pid_t pid_of_rank(const std::string& job, int rank) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     std::stringstream text;
     text << std::ifstream(entry.path() / "environ").rdbuf();
     const auto variables = '\0' + text.str();
     if (variables.find('\0' + job + '\0') == std::string::npos) continue;
-    if (variables.find(std::string("\0RANK=", 6) + std::to_string(rank) + '\0') != std::string::npos)
+    if (variables.find(concat(std::string("\0RANK=", 6), rank, '\0')) != std::string::npos)
       return std::stoi(entry.path().filename());
   }
   return -1;

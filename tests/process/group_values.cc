@@ -5,6 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/concat.h"
 #include "base/random.h"
 
 namespace unisono::testing {
@@ -13,23 +14,24 @@ namespace {
 constexpr size_t guard_bytes = 64;
 constexpr std::byte guard_value{0xA5};
 
-// Fills the rest of `count` elements with the first period of them.
+// Copies the first value_period elements again and again, until there are `count` elements.
 void repeat(std::byte* out, size_t count, size_t size) {
   for (size_t done = value_period; done < count;) {
-    const auto more = std::min(done, count - done);  // whole periods, twice as many each time
+    const auto more = std::min(done, count - done);  // These are whole periods, and twice as many each time.
     std::memcpy(out + done * size, out, more * size);
     done += more;
   }
 }
 
-// To the nearest value with `bits` bits after the leading one, ties to even: what one rounding of a normal number does.
+// Rounds a value to `bits` bits of mantissa; ties go to the even one. The result is right only if it is a normal number of the
+// small type.
 float rounded(float value, int bits) {
   if (value == 0 || !std::isfinite(value)) return value;
   const float quantum = std::ldexp(1.0f, std::ilogb(value) - bits);
   return std::nearbyint(value / quantum) * quantum;
 }
 
-// Small-float bits of a value that fits: sign, exponent with its bias, mantissa.
+// Returns the bits of a small float: sign, biased exponent, mantissa. The value must not be out of range.
 uint16_t small_float_bits(float value, int mantissa_bits, int bias) {
   const auto sign = static_cast<uint16_t>(std::signbit(value) ? 0x8000 : 0);
   if (value == 0) return sign;
@@ -47,13 +49,13 @@ double to_type(double value, double) { return value; }
 template <typename T>
 constexpr bool is_small_float = std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>;
 
-// The type in which sums of T are computed.
+// Sums of values of type T are computed in this type.
 template <typename T>
 using Wide = std::conditional_t<is_small_float<T>, float, T>;
 
 template <typename T>
-Wide<T> given(uint64_t giver, uint64_t index, uint64_t seed) {
-  const auto bits = mix64(seed ^ mix64(giver + 1) ^ (index * 0x9E3779B97F4A7C15ull));
+Wide<T> given(uint64_t source, uint64_t index, uint64_t seed) {
+  const auto bits = mix64(seed ^ mix64(source + 1) ^ (index * 0x9E3779B97F4A7C15ull));
   if constexpr (std::is_integral_v<T>) return static_cast<T>(bits);
   else
     return static_cast<Wide<T>>(static_cast<int>(bits % 6) < 3 ? static_cast<int>(bits % 6) - 3
@@ -88,7 +90,7 @@ W combine(ReduceOp op, W a, W b) {
   }
 }
 
-// The whole divided by the number of ranks; integers wider than the number keep their sign.
+// Computes an average: divides a sum by the number of ranks. The cast is needed because a signed sum needs a signed divisor.
 template <typename W>
 W divided(W sum, uint32_t world) {
   if constexpr (std::is_signed_v<W> && std::is_integral_v<W>)
@@ -97,7 +99,7 @@ W divided(W sum, uint32_t world) {
   else return sum / static_cast<W>(world);
 }
 
-// Calls f with a value of the C++ type.
+// Calls f with a value of the C++ type that corresponds to `type`.
 template <typename F>
 void with_type(DType type, F&& f) {
   switch (type) {
@@ -127,11 +129,11 @@ bool Buffer::guards_hold() const {
          std::all_of(storage_.begin() + static_cast<std::ptrdiff_t>(begin_ + bytes_), storage_.end(), holds);
 }
 
-void fill(DType type, std::byte* out, size_t count, uint64_t giver, uint64_t seed) {
+void fill(DType type, std::byte* out, size_t count, uint64_t source, uint64_t seed) {
   with_type(type, [&](auto kind) {
     using T = decltype(kind);
     for (size_t i = 0; i < std::min(count, value_period); ++i) {
-      const T value = stored<T>(given<T>(giver, i, seed));
+      const T value = stored<T>(given<T>(source, i, seed));
       std::memcpy(out + i * sizeof(T), &value, sizeof(T));
     }
     repeat(out, count, sizeof(T));
@@ -165,8 +167,7 @@ std::string difference(DType type, const std::byte* got, const std::byte* wanted
   };
   for (size_t i = 0; i < count; ++i) {
     if (std::memcmp(got + i * size, wanted + i * size, size) == 0) continue;
-    return "element " + std::to_string(i) + " of " + std::to_string(count) + " is " + hex(got + i * size) + ", should be " +
-           hex(wanted + i * size);
+    return concat("element ", i, " of ", count, " is ", hex(got + i * size), ", should be ", hex(wanted + i * size));
   }
   return {};
 }
@@ -177,8 +178,7 @@ std::string difference_above(double tolerance, const std::byte* got, const std::
     std::memcpy(&a, got + i * sizeof(a), sizeof(a));
     std::memcpy(&b, wanted + i * sizeof(b), sizeof(b));
     if (std::fabs(a - b) <= tolerance) continue;
-    return "element " + std::to_string(i) + " of " + std::to_string(count) + " is " + std::to_string(a) + ", should be about " +
-           std::to_string(b);
+    return concat("element ", i, " of ", count, " is ", a, ", should be about ", b);
   }
   return {};
 }

@@ -1,8 +1,8 @@
-// Numbers for collectives of real processes: what each rank gives, and, computed here without the library, what everyone must
-// get.
+// Test data for the collectives of real processes: the input of each rank, and the expected results, which are computed without
+// the library.
 //
-// Floating-point values are small whole numbers, so that sums and products are exact in every type and any order, and only the
-// division of an average rounds. Integers use all their bits and wrap.
+// Floating-point values are small whole numbers. Therefore sums and products are exact in every type and in every order. Only
+// the division for avg rounds. Integers use all of their bits, and their sums wrap around.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@
 
 namespace unisono::testing {
 
-// Values repeat after so many elements, which fits no slice, no chunk and no power of two: large tensors are as cheap as a
-// copy.
+// Values repeat with this period, so that a large tensor can be filled by copying. The period is prime, so it divides no slice
+// and no chunk. Therefore a slice in a wrong place changes the values.
 inline constexpr size_t value_period = 8191;
 
-// Memory with any alignment between two guards; whoever writes outside is found.
+// Memory with any alignment, between two guard areas. They show whether anything was written outside of the memory.
 class Buffer {
  public:
   Buffer(size_t bytes, size_t offset);
@@ -33,22 +33,24 @@ class Buffer {
   std::vector<std::byte> storage_;
 };
 
-// Writes the `count` elements that `giver` gives in the operation with this seed.
-void fill(DType type, std::byte* out, size_t count, uint64_t giver, uint64_t seed);
+// Writes the first `count` input elements of this source and this seed. A source is a rank or a pair of ranks.
+void fill(DType type, std::byte* out, size_t count, uint64_t source, uint64_t seed);
 
-// The reduction of what givers 0 … world-1 give.
+// Returns the reduction of the inputs of ranks 0 to world - 1.
 std::vector<std::byte> reduced(DType type, ReduceOp op, size_t count, uint32_t world, uint64_t seed);
 
-// Empty if equal to the bit, else where they first differ.
+// Returns "" if all elements have the same bits. Otherwise returns a description of the first difference.
 std::string difference(DType type, const std::byte* got, const std::byte* wanted, size_t count);
 
-// Likewise, if no element is further off than that.
+// Returns "" if no f32 element differs from the wanted value by more than `tolerance`. Otherwise returns a description of the
+// first difference.
 std::string difference_above(double tolerance, const std::byte* got, const std::byte* wanted, size_t count);
 
 std::optional<DType> dtype_from(const std::string& name);
 std::optional<ReduceOp> op_from(const std::string& name);
 
-// To compare memory with what it was, and results of processes with each other; eight bytes at a step.
+// Returns a hash. It is fast, because it takes eight bytes at a time. It shows whether memory has changed, and whether
+// processes have equal results.
 uint64_t hash_of(const std::byte* data, size_t bytes);
 
 }  // namespace unisono::testing

@@ -1,4 +1,5 @@
-// Hosts made of network name spaces on one switch, made and removed by the test that uses them. Needs root.
+// Hosts for tests. They are network name spaces that are connected by one switch. A test makes and removes them. It must run as
+// root.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,26 +14,27 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "child_process.h"
 
 namespace unisono::testing {
 
 using Words = std::vector<std::string>;
 
-// For tests that make name spaces.
+// The base class of tests that make network name spaces. It skips them where that is not allowed.
 class NameSpaces : public ::testing::Test {
  protected:
   void SetUp() override {
-    // Only root may make them, and a container's root may be refused. Where they can be made, whatever goes wrong later is a
-    // failure.
+    // Only root may make name spaces. In some containers not even root may. If this process may make them, every later error is
+    // a failure of the test.
     if (run({"unshare", "--net", "true"}).code != 0) GTEST_SKIP() << "SKIPPED: this process may not make network name spaces";
   }
 };
 
-// Host "a" is 10.77.0.1, "b" is 10.77.0.2 and so on, each at its interface eth0.
+// Host "a" has the address 10.77.0.1, host "b" has 10.77.0.2, and so on. The address belongs to the interface eth0 of the host.
 class Hosts {
  public:
-  explicit Hosts(const std::string& hosts) : prefix_("uns" + std::to_string(::getpid())), hosts_(hosts) {
+  explicit Hosts(const std::string& hosts) : prefix_(concat("uns", ::getpid())), hosts_(hosts) {
     ip({"netns", "add", prefix_ + "switch"});
     ip({"-n", prefix_ + "switch", "link", "add", "bridge", "type", "bridge"});
     ip({"-n", prefix_ + "switch", "link", "set", "bridge", "up"});
@@ -53,32 +55,32 @@ class Hosts {
   }
   Hosts(const Hosts&) = delete;
 
-  static std::string address(char host) { return "10.77.0." + std::to_string(host - 'a' + 1); }
-  const std::string& trouble() const { return trouble_; }
+  static std::string address(char host) { return concat("10.77.0.", host - 'a' + 1); }
+  const std::string& error() const { return error_; }
 
-  void inside(const std::string& host, const Words& words) {
+  void run_in(const std::string& host, const Words& words) {
     Words all{"netns", "exec", prefix_ + host};
     all.insert(all.end(), words.begin(), words.end());
     ip(all);
   }
-  // Segments leave as they are on a cable, not joined to large ones: for rules that look at their length.
-  void send_single_segments(const std::string& host) { inside(host, {"ip", "link", "set", "eth0", "gso_max_segs", "1"}); }
-  // Also drops packets that arrive at the host and match `rule`.
+  // Makes the host send packets that are not merged into large segments, so that rules see the same packets as on a real cable.
+  void send_single_segments(const std::string& host) { run_in(host, {"ip", "link", "set", "eth0", "gso_max_segs", "1"}); }
+  // In addition, drops the packets that arrive at this host and match the nftables rule.
   void drop_at(const std::string& host, const std::string& rule) {
-    inside(host,
+    run_in(host,
            {"nft",
             "add table ip doctor; add chain ip doctor input { type filter hook input priority 0; }; add rule ip doctor input " +
                 rule + " drop"});
   }
-  // Replaces the rules for packets that arrive at any host. `sets`: nftables sets that the rules use.
+  // Replaces the nftables rules for packets that arrive at any host. sets: definitions of the sets that the rules use.
   void filter(const Words& rules, const std::string& sets = "") {
     std::string text = "add table ip doctor; delete table ip doctor; add table ip doctor; " + sets +
                        "add chain ip doctor input { type filter hook input priority 0; }; ";
     for (const auto& rule : rules) text += "add rule ip doctor input " + rule + "; ";
-    for (const char host : hosts_) inside(std::string(1, host), {"nft", text});
+    for (const char host : hosts_) run_in(std::string(1, host), {"nft", text});
   }
-  // Packets that matched each of the host's counting rules, in order.
-  std::vector<uint64_t> counted(char host) {
+  // Returns how many packets matched each of the host's rules that have a counter. The numbers are in the order of the rules.
+  std::vector<uint64_t> packet_counts(char host) {
     const auto listed = run({"ip", "netns", "exec", prefix_ + host, "nft", "list", "table", "ip", "doctor"});
     std::vector<uint64_t> counts;
     const std::string before = "counter packets ";
@@ -86,38 +88,51 @@ class Hosts {
       counts.push_back(std::stoull(listed.out.substr(at + before.size())));
     return counts;
   }
-  // Packets that the switch sent to the host, and packets that its full queue dropped.
-  std::array<uint64_t, 2> queued(char host) {
+  // Returns how many packets the switch has sent to the host, and how many it has dropped because the queue to the host was
+  // full.
+  std::array<uint64_t, 2> queue_counts(char host) {
     const auto listed =
         run({"ip", "netns", "exec", prefix_ + "switch", "tc", "-s", "qdisc", "show", "dev", std::string("port-") + host});
     std::array<uint64_t, 2> counts{};
     if (std::sscanf(listed.out.c_str() + std::min(listed.out.size(), listed.out.find("Sent")),
                     "Sent %*u bytes %" SCNu64 " pkt (dropped %" SCNu64, &counts[0], &counts[1]) != 2) {
-      trouble_ = "no counts of a queue in " + listed.out;
+      error_ = "no counts of a queue in " + listed.out;
     }
     return counts;
   }
-  void limit(const std::string& host, const std::string& rate) {
-    inside(host, {"tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"});
-    inside("switch",
+  // Gives the host the addresses of a machine that runs `count` containers: a bridge, and an interface for each container.
+  void add_containers(const std::string& host, int count) {
+    const std::string each =
+        "ip link add veth$i type veth peer name peer$i && ip link set veth$i up && ip link set peer$i up && "
+        "ip address add 172.17.$i.1/24 dev veth$i";
+    run_in(host, {"sh", "-ec", concat("for i in $(seq ", count, "); do ", each, "; done")});
+  }
+  void limit_rate(const std::string& host, const std::string& rate) {
+    run_in(host, {"tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"});
+    run_in("switch",
            {"tc", "qdisc", "add", "dev", "port-" + host, "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"});
   }
-  // A cable of their own between two hosts, which all that they send each other takes.
+  // Adds a cable between two hosts. All packets between them then take this cable.
   void connect(char one, char other, const std::string& rate) {
     ip({"link", "add", "cable", "netns", prefix_ + one, "type", "veth", "peer", "name", "cable", "netns", prefix_ + other});
     for (const auto& [from, to] : {std::pair{one, other}, std::pair{other, one}}) {
       const std::string host(1, from);
-      inside(host, {"ip", "link", "set", "cable", "up"});
-      inside(host, {"ip", "route", "add", address(to) + "/32", "dev", "cable", "src", address(from)});
-      inside(host, {"tc", "qdisc", "add", "dev", "cable", "root", "tbf", "rate", rate, "burst", "32kb", "latency", "50ms"});
+      run_in(host, {"ip", "link", "set", "cable", "up"});
+      run_in(host, {"ip", "route", "add", address(to) + "/32", "dev", "cable", "src", address(from)});
+      run_in(host, {"tc", "qdisc", "add", "dev", "cable", "root", "tbf", "rate", rate, "burst", "32kb", "latency", "50ms"});
     }
   }
 
-  // Before a program that is to run there, under a host name of its own; `first` are shell commands that come before it.
+  // Returns the words to put in front of a program's path. The program then runs on `host`, and sees that host's own host name.
+  // `first` holds shell commands that run before the program.
   Words wrapper(char host, const std::string& first = "") const {
+    return named_wrapper(host, std::string("host-") + host, first);
+  }
+  // Does the same, but the program sees this host name.
+  Words named_wrapper(char host, const std::string& name, const std::string& first = "") const {
     return {"ip",           "netns",   "exec",
             prefix_ + host, "unshare", "--uts",
-            "sh",           "-c",      std::string("hostname host-") + host + first + " && exec \"$0\" \"$@\""};
+            "sh",           "-c",      "hostname " + name + first + " && exec \"$0\" \"$@\""};
   }
   const std::string& names() const { return hosts_; }
 
@@ -125,12 +140,12 @@ class Hosts {
   void ip(Words words) {
     words.insert(words.begin(), "ip");
     const auto done = run(words);
-    if (done.code != 0 && trouble_.empty()) trouble_ = words[1] + " " + words[2] + ": " + done.error;
+    if (done.code != 0 && error_.empty()) error_ = words[1] + " " + words[2] + ": " + done.error;
   }
 
   const std::string prefix_;
   const std::string hosts_;
-  std::string trouble_;
+  std::string error_;
 };
 
 }  // namespace unisono::testing

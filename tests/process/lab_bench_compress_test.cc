@@ -21,7 +21,7 @@ Words compress(const Words& more) {
   return words;
 }
 
-// The rows of the table, each as its words.
+// Returns the rows of the table, each split into words.
 std::vector<Words> rows_of(const std::string& text) {
   std::vector<Words> rows;
   std::istringstream in(text);
@@ -43,7 +43,9 @@ TEST(BenchCompress, every_method_is_measured_and_dense_loses_nothing) {
   for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i][0], methods[i]) << done.out;
   EXPECT_EQ(rows[0].back(), "0.00000");
   EXPECT_EQ(rows[0][1], std::to_string(4 * (61 * 67 + 100)));
-  EXPECT_EQ(rows[1][1], std::to_string(4 * (13 * 67 + 61 * 4 + 100 + 1)));  // rows, sketch, the small tensor and a flag
+  // Expected payloads; a value has 4 bytes. arc: 13 rows of 67 values, a sketch of 61 rows by 4, the small tensor of 100, and a
+  // flag. top-k: 818 values with an index each, and the small tensor.
+  EXPECT_EQ(rows[1][1], std::to_string(4 * (13 * 67 + 61 * 4 + 100 + 1)));
   EXPECT_EQ(rows[3][1], std::to_string(8 * 818 + 4 * 100));
 }
 
@@ -53,7 +55,7 @@ TEST(BenchCompress, one_rank_alone_is_compared_too) {
   EXPECT_EQ(rows_of(done.out).size(), 5u) << done.out;
 }
 
-TEST(BenchCompress, of_a_shared_rank_one_matrix_power_sgd_loses_nothing_and_nobody_sends_all) {
+TEST(BenchCompress, power_sgd_sums_a_shared_rank_one_matrix_exactly_and_sends_less_than_all) {
   const auto done = run(compress({"-n", "2", "--shape", "64x64", "--steps", "2", "--data", "rank-one", "--noise", "0",
                                   "--power-sgd-rank", "1", "--method", "power_sgd,arc"}));
   EXPECT_EQ(done.code, 0) << done.error;
@@ -67,7 +69,7 @@ TEST(BenchCompress, a_codec_adds_rows_and_files_are_written) {
   const test::TemporaryFolder folder;
   const auto json = folder.path() + "/result.json", plot = folder.path() + "/result.svg";
   const auto done = run(compress({"-n", "2", "--shape", "64x64", "--steps", "2", "--method", "dense,arc,power_sgd", "--codec",
-                                  "int8", "--json", json, "--plot", plot}));
+                                  "int8", "--output", json, "--plot", plot}));
   EXPECT_EQ(done.code, 0) << done.error;
   EXPECT_EQ(rows_of(done.out).size(), 5u) << done.out;
   std::ifstream in(json);
@@ -78,7 +80,7 @@ TEST(BenchCompress, a_codec_adds_rows_and_files_are_written) {
   EXPECT_EQ(::access(plot.c_str(), R_OK), 0);
 }
 
-TEST(BenchCompress, real_gradients_are_read_by_each_rank_and_a_wrong_size_is_told) {
+TEST(BenchCompress, real_gradients_are_read_by_each_rank_and_a_wrong_size_is_reported) {
   const test::TemporaryFolder folder;
   for (const char* rank : {"0", "1"}) std::ofstream(folder.path() + "/g." + rank) << std::string(64 * 64 * 4, rank[0]);
   const auto done = run(compress(
@@ -90,7 +92,7 @@ TEST(BenchCompress, real_gradients_are_read_by_each_rank_and_a_wrong_size_is_tol
   EXPECT_TRUE(contains(wrong.error, "g.0 has more bytes; the tensors of --shape have 4032 elements")) << wrong.error;
 }
 
-TEST(BenchCompress, wrong_words_are_refused_before_anything_starts) {
+TEST(BenchCompress, invalid_options_are_refused_before_anything_starts) {
   const auto done = run(compress({"-n", "2", "--method", "arcs"}));
   EXPECT_EQ(done.code, 2);
   EXPECT_TRUE(contains(done.error, "did you mean 'arc'?")) << done.error;

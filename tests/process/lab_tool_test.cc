@@ -1,4 +1,4 @@
-// `unisono-lab` as a newcomer meets it: help, and wrong words.
+// `unisono-lab` as a new user meets it: help, and error messages for wrong words.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ TEST(LabTool, help_lists_the_studies_and_no_internal_command) {
   EXPECT_FALSE(contains(done.out, "agent "));
 }
 
-TEST(LabTool, a_command_of_two_words_has_a_page_and_options_of_its_own) {
+TEST(LabTool, a_command_of_two_words_has_its_own_page_and_options) {
   for (const auto& words :
        {std::vector<std::string>{UNISONO_LAB, "simulate", "arc", "--help"}, {UNISONO_LAB, "help", "simulate", "arc"}}) {
     const auto done = run(words);
@@ -47,7 +47,7 @@ TEST(LabTool, a_command_of_two_words_has_a_page_and_options_of_its_own) {
   EXPECT_TRUE(contains(other.error, "there is no option '--faults'")) << other.error;
 }
 
-TEST(LabTool, a_churn_trace_is_the_same_for_the_same_seed_and_names_what_is_wrong) {
+TEST(LabTool, a_churn_trace_is_the_same_for_the_same_seed_and_errors_are_named) {
   const auto trace =
       run({UNISONO_LAB, "simulate", "churn-trace", "--peers", "3", "--min", "2", "--duration", "61s", "--seed", "4"});
   EXPECT_EQ(trace.code, 0);
@@ -57,10 +57,10 @@ TEST(LabTool, a_churn_trace_is_the_same_for_the_same_seed_and_names_what_is_wron
             trace.out);
   const auto wrong = run({UNISONO_LAB, "simulate", "churn-trace", "--peers", "3", "--min", "4"});
   EXPECT_EQ(wrong.code, 2);
-  EXPECT_TRUE(contains(wrong.error, "peers_min=4 is not between 1 and peers=3")) << wrong.error;
+  EXPECT_TRUE(contains(wrong.error, "--min '4': expected a whole number from 1 to 3")) << wrong.error;
 }
 
-TEST(LabTool, drop_compute_says_what_it_can_do) {
+TEST(LabTool, drop_compute_explains_itself) {
   for (const char* action : {"plan", "search", "simulate"}) {
     const auto done = run({UNISONO_LAB, "help", "drop-compute", action});
     EXPECT_EQ(done.code, 0);

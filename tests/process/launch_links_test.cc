@@ -1,4 +1,4 @@
-// `unisono launch --rate`, --loss and --delay: any program over links that the launcher plays.
+// `unisono launch --rate`, --loss and --delay: any program over links that the launcher emulates.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -24,8 +24,8 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 class LaunchLinks : public ::testing::Test {
  protected:
   void SetUp() override {
-    // The links are interfaces in network name spaces of their own. A container may be allowed neither; then launch refuses,
-    // and there is nothing to see.
+    // Emulated links need TUN interfaces in network name spaces. Some containers allow neither. `unisono launch` then refuses,
+    // so skip these tests.
     const bool possible = run({"unshare", "--net", "true"}).code == 0 && ::access("/dev/net/tun", R_OK | W_OK) == 0;
     if (!possible) GTEST_SKIP() << "SKIPPED: this process may not make network name spaces and TUN interfaces";
   }
@@ -42,7 +42,7 @@ TEST_F(LaunchLinks, each_rank_is_a_host_of_its_own_with_one_link) {
   }
 }
 
-// Two ranks of a program that knows nothing of this: its group meets over the links, and each operation takes their delay.
+// The program has no options for emulated links. Its group must still use them, and each operation must take their delay.
 TEST_F(LaunchLinks, groups_of_any_program_go_over_the_links) {
   const auto done = launch({"-n", "2", "--delay", "20ms", "--no-prefix"},
                            {UNISONO_TOOL, "bench", "all-reduce", "--sizes", "1K", "--iters", "3", "--progress", "off"});
@@ -56,20 +56,20 @@ TEST_F(LaunchLinks, groups_of_any_program_go_over_the_links) {
   EXPECT_GE(microseconds, 20'000);
 }
 
-TEST_F(LaunchLinks, a_rank_may_end_before_others_and_the_code_is_that_of_who_failed) {
+TEST_F(LaunchLinks, a_rank_may_end_before_others_and_the_exit_code_is_that_of_the_failed_rank) {
   const auto done = launch({"-n", "3", "--rate", "1G"}, {"sh", "-c", "test $RANK != 1 || exit 7"});
   EXPECT_EQ(done.code, 7) << whole(done);
   EXPECT_TRUE(contains(done.error, "rank 1 ")) << done.error;
 }
 
-TEST_F(LaunchLinks, a_program_that_is_not_there_is_named) {
+TEST_F(LaunchLinks, a_program_that_does_not_exist_is_named) {
   const auto done = launch({"-n", "2", "--loss", "1%"}, {"./no-such-program"});
   EXPECT_EQ(done.code, 127) << whole(done);
   EXPECT_TRUE(contains(done.error, "cannot start './no-such-program': No such file or directory")) << done.error;
 }
 
-// In a user name space of its own the limit is lowered for this test alone.
-TEST_F(LaunchLinks, who_may_not_have_them_is_told_what_it_takes) {
+// Lowers the limit of network name spaces inside a new user name space, so that no other process is affected.
+TEST_F(LaunchLinks, an_unprivileged_user_learns_what_they_require) {
   const auto done =
       run({"unshare", "--user", "--map-root-user", "sh", "-c",
            "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$0\" launch -n 2 --rate 100M -- true", UNISONO_TOOL});
@@ -79,13 +79,14 @@ TEST_F(LaunchLinks, who_may_not_have_them_is_told_what_it_takes) {
       << done.error;
 }
 
-TEST(LaunchLinksWords, what_contradicts_them_is_refused_before_anything_starts) {
-  const std::pair<Words, const char*> wrong[] = {{{"--rate", "slow"}, "--rate"},
-                                                 {{"--delay", "soon"}, "--delay"},
-                                                 {{"--loss", "2"}, "--loss"},
-                                                 {{"--rate", "1G", "--hosts", "a:2"}, "not for --hosts"},
-                                                 {{"--rate", "1G", "--transport", "shm"}, "--transport shm"},
-                                                 {{"--rate", "1G", "--interface", "eth0"}, "no --interface"}};
+TEST(LaunchLinksWords, contradicting_options_are_refused_before_anything_starts) {
+  const std::pair<Words, const char*> wrong[] = {
+      {{"--rate", "slow"}, "--rate"},
+      {{"--delay", "soon"}, "--delay"},
+      {{"--loss", "2"}, "--loss"},
+      {{"--rate", "1G", "--hosts", "a:2"}, "not for --hosts"},
+      {{"--rate", "1G", "--transport", "shm"}, "--transport shm"},
+      {{"--rate", "1G", "--interface", "eth0"}, "omit --rendezvous and --interface"}};
   for (const auto& [options, said] : wrong) {
     Words all{"-n", "2"};
     all.insert(all.end(), options.begin(), options.end());
@@ -95,7 +96,7 @@ TEST(LaunchLinksWords, what_contradicts_them_is_refused_before_anything_starts) 
   }
 }
 
-TEST(LaunchLinksWords, a_seat_without_a_launcher_is_refused) {
+TEST(LaunchLinksWords, an_emulated_rank_without_a_launcher_is_refused) {
   const auto done = run({UNISONO_TOOL, "emulated-rank", "--", "true"});
   EXPECT_EQ(done.code, 2);
   EXPECT_TRUE(contains(done.error, "unisono launch starts this, with --rate")) << done.error;

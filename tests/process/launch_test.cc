@@ -1,4 +1,4 @@
-// `unisono launch` with real processes: what a user sees, and that nothing stays behind.
+// `unisono launch` with real processes: what a user sees, and that no process is left behind.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/concat.h"
 #include "child_process.h"
 
 namespace unisono::testing {
@@ -47,7 +48,7 @@ void expect_all_end(const std::vector<Watched>& watched) {
   }
 }
 
-TEST(Launch, every_rank_knows_its_place) {
+TEST(Launch, every_rank_knows_its_rank_and_host) {
   const auto done = run(launch(
       {"-n", "3"}, {"environment", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR"}));
   EXPECT_EQ(done.code, 0);
@@ -85,7 +86,7 @@ TEST(Launch, options_reach_the_ranks_as_variables) {
             "MASTER_ADDR=::1\nMASTER_PORT=4711\nA=x y\nPASSED=on\n");
 }
 
-TEST(Launch, arguments_arrive_as_they_were_typed) {
+TEST(Launch, arguments_are_passed_unchanged) {
   const auto done = run(launch({"-n", "1", "--no-prefix"}, {"arguments", "", "a b", "--", "-n", "it's", "$HOME", "*", "\\"}));
   EXPECT_EQ(done.out, "<>\n<a b>\n<-->\n<-n>\n<it's>\n<$HOME>\n<*>\n<\\>\n");
 }
@@ -105,7 +106,7 @@ TEST(Launch, lines_keep_their_order_and_are_never_torn) {
     const auto rank = static_cast<size_t>(line.at(1) - '0');
     ASSERT_LT(rank, 4u);
     const auto number = std::to_string(rank);
-    EXPECT_EQ(line, "[" + number + "] rank " + number + " line " + std::to_string(next[rank]++) + " end");
+    EXPECT_EQ(line, concat("[", number, "] rank ", number, " line ", next[rank]++, " end"));
   }
   for (const int count : next) EXPECT_EQ(count, 500);
 }
@@ -115,7 +116,7 @@ TEST(Launch, a_line_of_200_kb_stays_one_line) {
   const auto lines = lines_of(done.out);
   EXPECT_EQ(lines.size(), 3u);
   for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_TRUE(lines.contains("[" + std::to_string(rank) + "] " + std::string(200000, static_cast<char>('a' + rank))));
+    EXPECT_TRUE(lines.contains(concat("[", rank, "] ", std::string(200000, static_cast<char>('a' + rank)))));
   }
 }
 
@@ -158,11 +159,11 @@ TEST(Launch, ranks_that_ignore_sigterm_are_killed_after_the_grace) {
   expect_all_end(ranks);
 }
 
-TEST(Launch, with_keep_going_the_others_finish) {
+TEST(Launch, with_keep_going_the_other_ranks_finish) {
   ChildProcess job(launch({"-n", "3", "--keep-going", "--grace", "0"}, {"fail", "1", "5"}));
   ASSERT_TRUE(job.wait_for("waiting", 2));
   ASSERT_TRUE(job.wait_for("exited with code 5"));
-  ASSERT_TRUE(job.wait_for("the others go on"));
+  ASSERT_TRUE(job.wait_for("the other ranks continue"));
   job.signal(SIGTERM);
   const auto done = job.wait();
   EXPECT_EQ(done.code, 5);
@@ -270,7 +271,7 @@ TEST(Launch, ranks_end_even_if_the_launcher_and_its_agent_are_both_killed) {
   const auto agent = numbers_after(job.out(), "parent of 0 is ").at(0);
   const auto ranks = watch(numbers_after(job.out(), "pid "));
   ASSERT_EQ(ranks.size(), 2u);
-  ::kill(agent, SIGSTOP);  // it cannot notice that the launcher goes
+  ::kill(agent, SIGSTOP);  // a stopped agent cannot notice the launcher's death
   job.signal(SIGKILL);
   EXPECT_TRUE(Watched(job.pid()).ends());
   ::kill(agent, SIGKILL);
@@ -295,7 +296,7 @@ TEST(Launch, a_rank_that_ends_but_leaves_a_child_does_not_hold_up_the_job) {
   EXPECT_EQ(done.code, 0);
 }
 
-TEST(Launch, what_an_ended_rank_leaves_behind_ends_while_the_others_go_on) {
+TEST(Launch, children_of_an_ended_rank_end_while_the_others_run) {
   ChildProcess job(launch({"-n", "2"}, {"leave-one"}));
   ASSERT_TRUE(job.wait_for("ready"));
   ASSERT_TRUE(job.wait_for("pid "));
@@ -308,7 +309,7 @@ TEST(Launch, ranks_start_with_ordinary_signal_handling) {
   EXPECT_EQ(run(launch({"-n", "1", "--no-prefix"}, {"signals"})).out, "");
 }
 
-TEST(Launch, a_program_that_is_not_there_is_named_with_its_path_and_error) {
+TEST(Launch, a_program_that_does_not_exist_is_named_with_its_path_and_error) {
   const auto done = run({UNISONO_TOOL, "launch", "-n", "2", "--", "./no-such-program"});
   EXPECT_EQ(done.code, 127);
   EXPECT_TRUE(contains(done.error, "'./no-such-program': No such file or directory (ENOENT)")) << done.error;
@@ -317,7 +318,7 @@ TEST(Launch, a_program_that_is_not_there_is_named_with_its_path_and_error) {
   EXPECT_TRUE(contains(bare.error, "PATH is ")) << bare.error;
 }
 
-TEST(Launch, a_file_that_is_no_program_is_refused_with_its_error) {
+TEST(Launch, a_file_that_is_not_executable_is_refused_with_its_error) {
   const auto done = run({UNISONO_TOOL, "launch", "-n", "1", "--", "/etc/passwd"});
   EXPECT_EQ(done.code, 126);
   EXPECT_TRUE(contains(done.error, "'/etc/passwd': Permission denied (EACCES)")) << done.error;
@@ -384,7 +385,7 @@ TEST(Launch, sixty_four_ranks_run) {
   EXPECT_EQ(lines_of(done.out).size(), 64u);
 }
 
-TEST(Launch, a_reader_that_goes_away_ends_the_job) {
+TEST(Launch, the_job_ends_when_the_reader_of_its_output_closes) {
   ChildProcess job(launch({"-n", "2"}, {"endless"}), {.close_output = true});
   const auto done = job.wait();
   EXPECT_FALSE(done.timed_out);
@@ -405,7 +406,7 @@ Words over_ssh(const std::string& hosts, const Words& program, const Words& more
   return launch(options, program);
 }
 
-TEST(LaunchHosts, ranks_run_where_they_belong) {
+TEST(LaunchHosts, ranks_run_on_their_hosts) {
   const auto done = run(
       over_ssh("alpha:2,user@beta:1", {"environment", "FAKE_HOST", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_ADDR"}));
   EXPECT_EQ(done.code, 0) << done.error;
@@ -417,7 +418,7 @@ TEST(LaunchHosts, ranks_run_where_they_belong) {
   }
 }
 
-TEST(LaunchHosts, words_and_variables_survive_the_way) {
+TEST(LaunchHosts, arguments_and_variables_arrive_unchanged) {
   const auto done =
       run(over_ssh("alpha", {"arguments", "a b", "it's", "$HOME", "`x`", "\"q\"", "", "new\nline"}, {"--no-prefix"}));
   EXPECT_EQ(done.out, "<a b>\n<it's>\n<$HOME>\n<`x`>\n<\"q\">\n<>\n<new\nline>\n") << done.error;
@@ -441,19 +442,19 @@ TEST(LaunchHosts, a_host_that_never_answers_is_named_in_time) {
   EXPECT_TRUE(contains(done.error, "host silent did not answer within 300 ms")) << done.error;
 }
 
-TEST(LaunchHosts, a_host_without_the_tool_is_told_so) {
+TEST(LaunchHosts, a_host_without_the_tool_is_named) {
   const auto done = run(over_ssh("bare:1", {"hang"}));
   EXPECT_EQ(done.code, 125);
   EXPECT_TRUE(contains(done.error, "same path on all hosts")) << done.error;
 }
 
-TEST(LaunchHosts, an_ssh_that_is_not_there_is_named) {
+TEST(LaunchHosts, an_ssh_that_does_not_exist_is_named) {
   const auto done = run(launch({"--hosts", "alpha", "--ssh", "no-such-ssh"}, {"hang"}));
   EXPECT_EQ(done.code, 125);
   EXPECT_TRUE(contains(done.error, "'no-such-ssh'")) << done.error;
 }
 
-TEST(LaunchHosts, a_login_shell_that_talks_does_no_harm) {
+TEST(LaunchHosts, a_login_shell_that_prints_text_does_no_harm) {
   const auto done = run(over_ssh("chatty:1", {"environment", "RANK"}));
   EXPECT_EQ(done.code, 0) << done.error;
   EXPECT_EQ(done.out, "[0] RANK=0\n");
@@ -466,7 +467,7 @@ TEST(LaunchHosts, a_remote_failure_names_the_host_and_ends_all) {
   EXPECT_TRUE(contains(done.error, "ranks 0, 1, 3 were ended")) << done.error;
 }
 
-TEST(LaunchHosts, signals_cross_and_nothing_survives_the_launcher) {
+TEST(LaunchHosts, signals_reach_remote_ranks_and_nothing_survives_the_launcher) {
   ChildProcess job(over_ssh("alpha:1,beta:1", {"catch"}));
   ASSERT_TRUE(job.wait_for("ready", 2));
   job.signal(SIGUSR1);
@@ -480,10 +481,10 @@ TEST(LaunchHosts, signals_cross_and_nothing_survives_the_launcher) {
   expect_all_end(processes);
 }
 
-TEST(LaunchHosts, a_host_that_is_lost_meanwhile_is_named_and_the_others_are_ended) {
+TEST(LaunchHosts, a_host_that_is_lost_while_running_is_named_and_the_others_are_ended) {
   ChildProcess job(over_ssh("alpha:1,beta:1", {"environment", "FAKE_HOST"}));
   EXPECT_EQ(job.wait().code, 0);
-  // The agent is the parent of its ranks: killing it is what a dead host looks like from here.
+  // The agent is the parent of its ranks. Killing the agent looks to the launcher like a dead host.
   ChildProcess lost(launch(
       {"--hosts", "alpha:1,beta:1", "--grace", "50ms", "--ssh", std::string(UNISONO_TEST_PROGRAM) + " fake-ssh"}, {"parent"}));
   ASSERT_TRUE(lost.wait_for("parent of 1 is ", 1));

@@ -1,8 +1,9 @@
-// Hosts on a switch whose kernels drop packets that arrive, for tests of groups over UDP.
+// For tests of groups over UDP: hosts on a switch. The kernels of the hosts drop some of the packets that arrive.
 #pragma once
 
 #include <string>
 
+#include "base/concat.h"
 #include "group_cluster.h"
 #include "hosts.h"
 
@@ -10,10 +11,11 @@ namespace unisono::testing {
 
 class LossyHosts : public NameSpaces {
  protected:
-  // Drops `percent` of all UDP packets at random. Segments are not joined by the kernel, so each loss is one Ethernet packet.
+  // Drops `percent` percent of all UDP packets at random. The kernel does not merge segments, so each loss is one Ethernet
+  // packet.
   static void lose(Hosts& hosts, int percent) {
     for (const char host : hosts.names()) hosts.send_single_segments(std::string(1, host));
-    hosts.filter({"meta l4proto udp numgen random mod 100 < " + std::to_string(percent) + " drop"});
+    hosts.filter({concat("meta l4proto udp numgen random mod 100 < ", percent, " drop")});
   }
   static ClusterOptions options(const Hosts& hosts) {
     ClusterOptions options{.transport = "udp", .rendezvous = "tcp://" + Hosts::address('a') + ":29500"};

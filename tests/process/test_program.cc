@@ -1,4 +1,5 @@
-// The program that tests run as ranks: `test_program ACTION [ARGUMENTS]`. Each action does one thing that a rank may do.
+// The program that launcher tests run as ranks: `test_program ACTION [ARGUMENTS]`. Each action imitates one way in which a rank
+// may behave.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +12,8 @@
 #include <map>
 #include <string>
 #include <vector>
+
+#include "base/concat.h"
 
 namespace {
 
@@ -45,29 +48,29 @@ int show_arguments(const Words& words) {
   return 0;
 }
 
-// exit RANK CODE: that rank exits so, the others with 0.
+// exit RANK CODE: rank RANK exits with CODE, and the others exit with 0.
 int exit_with(const Words& words) { return is_rank(words.at(0)) ? std::atoi(words.at(1).c_str()) : 0; }
 
-// fail RANK CODE: that rank exits so, the others wait until they are ended.
+// fail RANK CODE: rank RANK exits with CODE, and the others wait for ever.
 int fail(const Words& words) {
   if (is_rank(words.at(0))) return std::atoi(words.at(1).c_str());
   put("waiting\n");
   wait_for_ever();
 }
 
-// killed RANK SIGNAL: that rank kills itself, the others wait until they are ended.
+// killed RANK SIGNAL: rank RANK kills itself with SIGNAL, and the others wait for ever.
 int killed(const Words& words) {
   if (is_rank(words.at(0))) ::raise(std::atoi(words.at(1).c_str()));
   wait_for_ever();
 }
 
 int hang(const Words&) {
-  put("pid " + std::to_string(::getpid()) + "\nready\n");
+  put(unisono::concat("pid ", ::getpid(), "\nready\n"));
   wait_for_ever();
 }
 
-// Says what signal came; those that ask for an end end it with code 7. Waited for, not handled: before pause() a handler of the
-// thread sanitizer's runtime sometimes puts a signal off until the next one comes.
+// Prints the name of each signal that arrives. Exits with 7 after SIGINT, SIGTERM, SIGHUP and SIGQUIT. It uses sigwait, because
+// the runtime of ThreadSanitizer sometimes delays signal handlers until the next signal.
 int catch_signals(const Words&) {
   sigset_t caught;
   ::sigemptyset(&caught);
@@ -82,8 +85,8 @@ int catch_signals(const Words&) {
   }
 }
 
-// stoppable FIFO: a child that stops by default action, and says through the FIFO (the launcher may be stopped itself) that it
-// was.
+// stoppable FIFO: has a child that SIGTSTP stops. A message in the FIFO reports the stop, because the launcher itself may be
+// stopped, too.
 int stoppable(const Words& words) {
   ::signal(SIGTSTP, SIG_IGN);
   const int fifo = ::open(words.at(0).c_str(), O_WRONLY | O_CLOEXEC);
@@ -101,42 +104,42 @@ int stoppable(const Words& words) {
 
 int ignore_requests(const Words&) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::signal(number, SIG_IGN);
-  put("pid " + std::to_string(::getpid()) + "\nready\n");
+  put(unisono::concat("pid ", ::getpid(), "\nready\n"));
   wait_for_ever();
 }
 
-// family [escape]: a child and a grandchild that wait for ever; with escape, the grandchild is in a session of its own.
+// family [escape]: has a child and a grandchild that wait for ever. With escape, the grandchild is in a session of its own.
 int family(const Words& words) {
   const bool escape = !words.empty() && words[0] == "escape";
   if (::fork() == 0) {
     if (::fork() == 0) {
       if (escape) ::setsid();
-      put("pid " + std::to_string(::getpid()) + "\n");
+      put(unisono::concat("pid ", ::getpid(), "\n"));
       wait_for_ever();
     }
-    put("pid " + std::to_string(::getpid()) + "\n");
+    put(unisono::concat("pid ", ::getpid(), "\n"));
     wait_for_ever();
   }
-  put("pid " + std::to_string(::getpid()) + "\n");
+  put(unisono::concat("pid ", ::getpid(), "\n"));
   wait_for_ever();
 }
 
-// leave: ends at once and leaves a child that holds the output open.
+// leave: exits at once, but its child keeps the output open.
 int leave(const Words&) {
   const pid_t child = ::fork();
   if (child == 0) wait_for_ever();
-  put("pid " + std::to_string(child) + "\n");  // by the parent: the child may not live long enough
+  put(unisono::concat("pid ", child, "\n"));  // The parent prints this, because the child may be killed before it could print.
   return 0;
 }
 
-// leave-one: rank 0 does so, the others wait.
+// leave-one: rank 0 does the action `leave`, and the others wait for ever.
 int leave_one(const Words& words) {
   if (is_rank("0")) return leave(words);
   put("ready\n");
   wait_for_ever();
 }
 
-// Prints the signal handling that a program inherits from its parent.
+// Prints how this program handles signals. It has inherited that from its parent.
 int show_signals(const Words&) {
   sigset_t blocked;
   ::sigprocmask(SIG_SETMASK, nullptr, &blocked);
@@ -149,12 +152,12 @@ int show_signals(const Words&) {
   return 0;
 }
 
-// lines COUNT: numbered lines, written in small pieces.
+// lines COUNT: prints numbered lines and writes them in small pieces.
 int lines(const Words& words) {
   const int count = std::atoi(words.at(0).c_str());
   for (int i = 0; i < count; ++i) {
     put("rank " + variable("RANK"));
-    put(" line " + std::to_string(i));
+    put(unisono::concat(" line ", i));
     put(" end\n");
   }
   return 0;
@@ -181,21 +184,21 @@ int partial(const Words&) {
 }
 
 int progress(const Words&) {
-  for (int i = 0; i <= 100; i += 20) put("\rstep " + std::to_string(i));
+  for (int i = 0; i <= 100; i += 20) put(unisono::concat("\rstep ", i));
   put("\rcomplete\n");
   return 0;
 }
 
 int show_parent(const Words&) {
-  put("pid " + std::to_string(::getpid()) + "\n");
-  put("parent of " + variable("RANK") + " is " + std::to_string(::getppid()) + "\n");
+  put(unisono::concat("pid ", ::getpid(), "\n"));
+  put(unisono::concat("parent of ", variable("RANK"), " is ", ::getppid(), "\n"));
   wait_for_ever();
 }
 
-// family-parent: show_parent, with a child that would outlive this process.
+// family-parent: does the same as the action of show_parent, but has a child that would outlive this process.
 int show_parent_with_child(const Words& words) {
   if (::fork() == 0) {
-    put("pid " + std::to_string(::getpid()) + "\n");
+    put(unisono::concat("pid ", ::getpid(), "\n"));
     wait_for_ever();
   }
   return show_parent(words);
@@ -205,8 +208,8 @@ int endless(const Words&) {
   while (true) put("and on and on and on and on and on and on and on\n");
 }
 
-// fake-ssh [-o OPTION]... HOST COMMAND...: what ssh and sshd do together, on this machine. Host "unreachable" is down, host
-// "silent" never answers, host "chatty" has a talking login shell, host "bare" does not have the tool.
+// fake-ssh [-o OPTION]... HOST COMMAND...: imitates ssh and sshd on this machine. Some hosts behave in a special way:
+// "unreachable" is down, "silent" never answers, "chatty" prints a text at login, and "bare" does not have the tool.
 int fake_ssh(const Words& words) {
   size_t at = 0;
   while (at + 1 < words.size() && words[at] == "-o") at += 2;
@@ -222,7 +225,7 @@ int fake_ssh(const Words& words) {
   if (host == "bare") command = "exec /nonexistent/unisono agent";
   ::setenv("FAKE_HOST", host.c_str(), 1);
   ::unsetenv("FROM_LAUNCHER");
-  // A process of its own, as behind a real ssh: what happens to this one must not happen to it.
+  // Run the command in another process, as a real sshd does, so that a signal to this process does not reach it.
   const pid_t login = ::fork();
   if (login == 0) {
     ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);

@@ -1,4 +1,4 @@
-// The command line as a newcomer meets it: help, version, wrong words.
+// The command line as a new user meets it: help, version, and error messages for wrong words.
 #include <gtest/gtest.h>
 
 #include "child_process.h"
@@ -9,7 +9,7 @@ namespace {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-TEST(Tool, help_is_data_and_teaches_by_example) {
+TEST(Tool, help_goes_to_standard_output_and_has_examples) {
   for (const char* word : {"--help", "-h", "help"}) {
     const auto done = run({UNISONO_TOOL, word});
     EXPECT_EQ(done.code, 0);
@@ -37,7 +37,8 @@ TEST(Tool, the_version_names_the_tool_and_the_commit) {
   const auto done = run({UNISONO_TOOL, "--version"});
   EXPECT_EQ(done.code, 0);
   EXPECT_TRUE(done.out.starts_with("unisono " UNISONO_VERSION " (")) << done.out;
-  EXPECT_TRUE(done.out.ends_with(")\n") && !contains(done.out, "()")) << done.out;  // the commit, or "unknown"
+  // the version ends with the commit or "unknown" in parentheses
+  EXPECT_TRUE(done.out.ends_with(")\n") && !contains(done.out, "()")) << done.out;
 }
 
 TEST(Tool, without_a_command_the_overview_goes_to_standard_error) {

@@ -13,7 +13,18 @@ import unittest
 
 from support import COMMANDS, TOOL, options_of, tool
 
-COLLECTIVES = ["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "gather", "scatter", "all-to-all", "send-recv", "barrier"]
+COLLECTIVES = [
+    "all-reduce",
+    "reduce-scatter",
+    "all-gather",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all-to-all",
+    "send-recv",
+    "barrier",
+]
 SCHEDULES = ["auto", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree", "double_tree"]
 # The words typed, and all words that may then be offered. The same for all shells.
 CASES = {
@@ -112,7 +123,9 @@ class ShellTest(unittest.TestCase):
         return done.stdout.splitlines()
 
     def open_terminal(self, *argv, **environment):
-        terminal = Terminal(argv, {"PATH": os.path.dirname(TOOL) + ":" + os.environ["PATH"], "HOME": self.folder.name, **environment})
+        terminal = Terminal(
+            argv, {"PATH": os.path.dirname(TOOL) + ":" + os.environ["PATH"], "HOME": self.folder.name, **environment}
+        )
         self.addCleanup(terminal.close)
         return terminal
 
@@ -125,7 +138,9 @@ class Bash(ShellTest):
     shell = "bash"
 
     def offered(self, *words):
-        program = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); f=_${1//-/_}; $f; printf "%s\\n" "${COMPREPLY[@]}"'
+        program = (
+            'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); f=_${1//-/_}; $f; printf "%s\\n" "${COMPREPLY[@]}"'
+        )
         return [line for line in self.run_shell("bash", "--norc", "-c", program, "bash", self.script, *words) if line]
 
     def test_commands_options_and_values_are_offered(self):
@@ -134,31 +149,38 @@ class Bash(ShellTest):
 
     def test_every_option_of_every_command_is_offered(self):
         for name, commands in COMMANDS.items():
-            first = [command for command in commands if " " not in command] + ["help", "--help", "--version"] + (["lab"] if name == "unisono" else [])
+            first = (
+                [command for command in commands if " " not in command]
+                + ["help", "--help", "--version"]
+                + (["lab"] if name == "unisono" else [])
+            )
             self.assertEqual(sorted(self.offered(name, "")), sorted(first))
             for command in commands:
                 self.assertEqual(sorted(self.offered(name, *command.split(), "-")), sorted(options_of(command, name)), command)
 
-    def test_values_behind_an_equals_sign_are_offered(self):
+    def test_values_after_an_equals_sign_are_offered(self):
         self.assertEqual(self.offered("unisono", "launch", "--transport", "=", "t"), ["tcp"])
         self.assertEqual(self.offered("unisono", "launch", "--transport", "="), ["auto", "shm", "tcp", "udp"])
 
-    def test_files_are_offered_where_a_file_is_wanted_and_nowhere_else(self):
-        self.assertEqual(self.offered("unisono", "bench", "--json", "res"), ["result.json"])
+    def test_files_are_offered_only_where_a_file_is_expected(self):
+        self.assertEqual(self.offered("unisono", "bench", "--output", "res"), ["result.json"])
         self.assertEqual(self.offered("unisono", "simulate", "--trace", "a"), ["a file"])
         self.assertEqual(self.offered("unisono", "codec", "encode", "res"), ["result.json"])
         self.assertEqual(self.offered("unisono", "trace", "a"), ["a file"])
         self.assertEqual(self.offered("unisono-lab", "drop-compute", "search", "oth"), ["other.txt"])
         self.assertEqual(self.offered("unisono-lab", "drop-compute", "plan", "--from-trace", "oth"), ["other.txt"])
         self.assertEqual(self.offered("unisono", "bench", "--timeout", "res"), [])
+        self.assertNotIn("result.json", self.offered("unisono", "bench", "--json", "res"))
 
-    def test_behind_launch_the_program_completes_its_own_words(self):
+    def test_after_launch_the_program_completes_its_own_arguments(self):
         for words in (["--"], ["-n", "2", "--"], ["-n", "2", "cat"], ["--transport", "=", "shm", "--pin", "cat"]):
             self.assertEqual(self.offered("unisono", "launch", *words, "result"), ["result.json"], words)
-        self.assertEqual(self.offered("unisono", "launch", "--", "cat", "--transport", "s"), [], "the program's option, not ours")
+        self.assertEqual(
+            self.offered("unisono", "launch", "--", "cat", "--transport", "s"), [], "the program's option, not ours"
+        )
         self.assertIn("cat", self.offered("unisono", "launch", "-n", "2", "ca"))
 
-    def test_a_person_at_a_terminal_gets_them(self):
+    def test_completions_work_on_a_terminal(self):
         terminal = self.open_terminal("bash", "--norc", "--noprofile", "-i", PS1="ready> ", INPUTRC="/dev/null")
         self.expect_shown(terminal, f". {self.script}; echo sou''rced\n", "sourced")
         self.expect_shown(terminal, "echo unisono; unisono launch --transport=s\t", "--transport=shm")
@@ -182,11 +204,11 @@ class Fish(ShellTest):
                 wanted = [option for option in options_of(command, name) if option.startswith("--")]
                 self.assertEqual(sorted(self.offered(name, *command.split(), "--")), sorted(wanted), command)
 
-    def test_values_behind_an_equals_sign_and_files_are_offered(self):
+    def test_values_after_an_equals_sign_and_files_are_offered(self):
         self.assertEqual(self.offered("unisono", "launch", "--transport=t"), ["--transport=tcp"])
-        self.assertEqual(self.offered("unisono", "bench", "--json", "res"), ["result.json"])
+        self.assertEqual(self.offered("unisono", "bench", "--output", "res"), ["result.json"])
 
-    def test_behind_dashes_the_program_completes_its_own_words(self):
+    def test_after_dashes_the_program_completes_its_own_arguments(self):
         self.assertEqual(self.offered("unisono", "launch", "-n", "2", "--", "cat", "res"), ["result.json"])
         self.assertEqual(self.offered("unisono", "launch", "--", "unisono", "bench", "--op", "ba"), ["band"])
 
@@ -194,19 +216,40 @@ class Fish(ShellTest):
 class Zsh(ShellTest):
     shell = "zsh"
 
-    def test_a_person_at_a_terminal_gets_commands_options_values_and_files(self):
+    def test_commands_options_values_and_files_are_offered_on_a_terminal(self):
         terminal = self.open_terminal("zsh", "-f", "-i", COLUMNS="200")
         # The line editor draws only what changes: a key of our own shows the whole line.
         show = "show() { print -r -- \"<$BUFFER>\" }; zle -N show; bindkey '^X' show"
-        self.expect_shown(terminal, f"cd {self.folder.name}; autoload -Uz compinit; compinit -u -D; . {self.script}; {show}; echo sou''rced\n", "sourced")
-        for typed, rest in (("unisono lau", "nch "), ("unisono launch --transport s", "hm "), ("unisono launch --transport=t", "cp "),
-                            ("unisono launch --keep", "-going "), ("unisono bench all-r", "educe "), ("unisono bench -d b", "f16 "), ("unisono-lab bench comp", "ress "),
-                            ("unisono-lab bench compress --data dec", "ay "), ("unisono-lab bench compress --gradients res", "ult.json "),
-                            ("unisono simulate --faults part", "ition "), ("unisono-lab simulate arc --method ran", "dom-k "), ("unisono-lab simulate arc --feed", "back="), ("unisono simulate rand", "om "),
-                            ("unisono-lab drop-compute sear", "ch "), ("unisono-lab drop-compute search --objective to", "tal "), ("unisono-lab drop-compute search oth", "er.txt "),
-                             ("unisono bench --json res", "ult.json "), ("unisono completion f", "ish "),
-                            ("unisono codec enc", "ode "), ("unisono codec encode res", "ult.json "),
-                            ("unisono help ren", "dezvous "), ("unisono launch -n 2 -- cat res", "ult.json "), ("unisono launch -n 2 cat res", "ult.json ")):
+        self.expect_shown(
+            terminal,
+            f"cd {self.folder.name}; autoload -Uz compinit; compinit -u -D; . {self.script}; {show}; echo sou''rced\n",
+            "sourced",
+        )
+        for typed, rest in (
+            ("unisono lau", "nch "),
+            ("unisono launch --transport s", "hm "),
+            ("unisono launch --transport=t", "cp "),
+            ("unisono launch --keep", "-going "),
+            ("unisono bench all-r", "educe "),
+            ("unisono bench -d b", "f16 "),
+            ("unisono-lab bench comp", "ress "),
+            ("unisono-lab bench compress --data dec", "ay "),
+            ("unisono-lab bench compress --gradients res", "ult.json "),
+            ("unisono simulate --faults part", "ition "),
+            ("unisono-lab simulate arc --method ran", "dom-k "),
+            ("unisono-lab simulate arc --feed", "back="),
+            ("unisono simulate rand", "om "),
+            ("unisono-lab drop-compute sear", "ch "),
+            ("unisono-lab drop-compute search --objective to", "tal "),
+            ("unisono-lab drop-compute search oth", "er.txt "),
+            ("unisono bench --output res", "ult.json "),
+            ("unisono completion f", "ish "),
+            ("unisono codec enc", "ode "),
+            ("unisono codec encode res", "ult.json "),
+            ("unisono help ren", "dezvous "),
+            ("unisono launch -n 2 -- cat res", "ult.json "),
+            ("unisono launch -n 2 cat res", "ult.json "),
+        ):
             shown = typed + rest
             self.expect_shown(terminal, "\x15" + typed + "\t\x18", f"<{shown}>")
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`unisono-lab drop-compute` as people use it: numbers of docs/design/methods/drop_compute.md, real traces, files that are wrong."""
+"""`unisono-lab drop-compute` as people use it: numbers of docs/design/methods/drop_compute.md, real traces, files that are
+wrong."""
 
 import json
 import os
@@ -44,13 +45,21 @@ class DropComputeTest(unittest.TestCase):
 
     def run_tool(self, *words, data="", status=0):
         """Standard output and error."""
-        done = subprocess.run([LAB, "drop-compute", *words], input=data, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+        done = subprocess.run(
+            [LAB, "drop-compute", *words],
+            input=data,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=100,
+            check=False,
+        )
         self.assertEqual(done.returncode, status, (words, done.stderr))
         return done.stdout, done.stderr
 
     def lines(self, *words, data=""):
-        """The values that --json - writes, one a line."""
-        out, error = self.run_tool(*words, "--json", "-", data=data)
+        """The values that --json writes, one a line."""
+        out, error = self.run_tool(*words, "--json", data=data)
         self.assertEqual(error, "")
         return [json.loads(line) for line in out.splitlines()]
 
@@ -85,14 +94,20 @@ class Plan(DropComputeTest):
 
     def test_json_and_picture(self):
         plot, file = self.path("plan.svg"), self.path("plan.json")
-        out = self.run_tool("plan", "-n", "200", *PLAN, "--plot", plot, "--json", file)[0]
+        out = self.run_tool("plan", "-n", "200", *PLAN, "--plot", plot, "--output", file)[0]
         self.assertIn("S_eff", out)
         with open(file, encoding="utf-8") as lines:
             values = [json.loads(line) for line in lines]
         self.assertAlmostEqual(values[-1]["speedup"], 1.134733, delta=1e-6)
         self.assertAlmostEqual(values[0]["threshold_s"], 11.317274, delta=1e-4)
         self.assertAlmostEqual(values[0]["drop"], 0.098715, delta=2e-5)
-        self.check_picture(plot, "Speed-up against workers, rule at", "Speed-up against the threshold, 200 workers, rule at", "workers", "threshold (s)")
+        self.check_picture(
+            plot,
+            "Speed-up against workers, rule at",
+            "Speed-up against the threshold, 200 workers, rule at",
+            "workers",
+            "threshold (s)",
+        )
 
     def test_from_a_trace_with_a_caution(self):
         path = self.path("trace.csv", SMALL)
@@ -103,13 +118,19 @@ class Plan(DropComputeTest):
 
     def test_a_trace_that_cannot_be_read_leaves_older_results(self):
         older = self.path("plan.json", "older")
-        self.run_tool("plan", "--from-trace", "/nonexistent", "-n", "8", "--json", older, status=1)
+        self.run_tool("plan", "--from-trace", "/nonexistent", "-n", "8", "--output", older, status=1)
         with open(older, encoding="utf-8") as file:
             self.assertEqual(file.read(), "older")
 
     def test_wrong_command_lines(self):
-        for words, expected in (([], "--workers is missing"), (["-n", "8"], "--micro-batches is missing"), (["-n", "8", *PLAN[:6]], "--comm is missing"), (["-n", "8", *PLAN, "--rule", "all"], "--rule 'all' is none of"),
-                                (["-n", "8", *PLAN, "--treshold", "1s"], "Did you mean '--threshold'?"), (["-n", "8", "--from-trace", "x", "--sd", "1s"], "--sd is what the trace says")):
+        for words, expected in (
+            ([], "--workers is missing"),
+            (["-n", "8"], "--micro-batches is missing"),
+            (["-n", "8", *PLAN[:6]], "--comm is missing"),
+            (["-n", "8", *PLAN, "--rule", "all"], "--rule 'all' is none of"),
+            (["-n", "8", *PLAN, "--treshold", "1s"], "Did you mean '--threshold'?"),
+            (["-n", "8", "--from-trace", "x", "--sd", "1s"], "--sd comes from the trace"),
+        ):
             out, error = self.run_tool("plan", *words, status=2)
             self.assertEqual(out, "")
             self.assertIn(expected, error)
@@ -136,7 +157,7 @@ class Search(DropComputeTest):
             self.assertIn("give it fewer micro-batches, about 6 where the others have 12", lines[-1]["text"])
         self.assertIn("# warning: persistent_straggler: ", self.run_tool("search", path)[0])
 
-    def test_order_of_lines_and_where_they_come_from_change_nothing(self):
+    def test_order_and_source_of_lines_do_not_change_the_result(self):
         lines = SMALL.splitlines()
         shuffled = "\n".join([lines[0], lines[4], lines[2], lines[1], lines[3]]) + "\n"
         path = self.path("small.csv", SMALL)
@@ -147,32 +168,65 @@ class Search(DropComputeTest):
     def test_picture(self):
         plot = self.path("search.svg")
         self.run_tool("search", self.path("slow.csv", SLOW), "--plot", plot)
-        self.check_picture(plot, "Compute times of a step, 8 workers, 3 steps", "Speed-up against the threshold", "Times of steps", "Speed-up against workers", "after: 11 s", "oracle (bound)")
+        self.check_picture(
+            plot,
+            "Compute times of a step, 8 workers, 3 steps",
+            "Speed-up against the threshold",
+            "Times of steps",
+            "Speed-up against workers",
+            "after: 11 s",
+            "oracle (bound)",
+        )
 
     def test_malformed_traces_are_named_with_line_and_reason(self):
         head = "step,rank,wall_ns,end_1_ns,end_2_ns\n"
-        for text, *expected in (("", "empty"), ("hello\n", "first line"), (head, "too_few_steps"), (head + "1,0,9,3\n", "truncated_trace", "line 2"), (head + "1,0,9,3,5\n1,1,9,3,x\n", "line 3", "end_2_ns"),
-                                (head + "1,0,9,5,3\n", "line 2"), (head + "1,0,9,-5,3\n", "line 2", "negative"), (head + "1,0,9,3,5\n1,0,9,3,5\n", "line 3", "line 2"), (head + "1,0,9,3,5,7\n", "line 2")):
+        for text, *expected in (
+            ("", "empty"),
+            ("hello\n", "first line"),
+            (head, "too_few_steps"),
+            (head + "1,0,9,3\n", "truncated_trace", "line 2"),
+            (head + "1,0,9,3,5\n1,1,9,3,x\n", "line 3", "end_2_ns"),
+            (head + "1,0,9,5,3\n", "line 2"),
+            (head + "1,0,9,-5,3\n", "line 2", "negative"),
+            (head + "1,0,9,3,5\n1,0,9,3,5\n", "line 3", "line 2"),
+            (head + "1,0,9,3,5,7\n", "line 2"),
+        ):
             path = self.path("bad.csv", text)
-            for words in (["search", path], ["plan", "--from-trace", path, "-n", "8"]):
+            for words, named in (
+                (["search", path], path),
+                (["plan", "--from-trace", path, "-n", "8"], f"--from-trace: {path}"),
+            ):
                 out, error = self.run_tool(*words, status=1)
                 self.assertEqual(out, "")
-                self.assertTrue(error.startswith(f"unisono-lab drop-compute {words[0]}: {path}: "), error)
+                self.assertTrue(error.startswith(f"unisono-lab drop-compute {words[0]}: {named}: "), error)
                 for part in expected:
                     self.assertIn(part, error)
 
-    def test_steps_that_are_not_whole_are_left_out_and_counted(self):
+    def test_incomplete_steps_are_left_out_and_counted(self):
         out = self.run_tool("search", "-", data=SMALL + "9,0,7000000000,1,2,3\n")[0]
-        self.assertIn("standard input: 2 workers, 2 steps, 3 micro-batches of each; 1 step left out, in which a rank's line is missing", out)
+        self.assertIn(
+            "standard input: 2 workers, 2 steps, 3 micro-batches of each; 1 step left out, in which a rank's line is missing",
+            out,
+        )
 
     def test_files_that_cannot_be_read_or_written(self):
         path = self.path("small.csv", SMALL)
-        for words, expected in ((["/nonexistent"], "cannot read /nonexistent: No such file"), ([self.folder], "cannot read"), ([path, "--json", "/nonexistent/x"], "cannot write /nonexistent/x: No such file"),
-                                ([path, "--plot", "/nonexistent/x.svg"], "No such file"), ([path, "--json", "/dev/full"], "No space left")):
+        for words, expected in (
+            (["/nonexistent"], "cannot read /nonexistent: No such file"),
+            ([self.folder], "cannot read"),
+            ([path, "--output", "/nonexistent/x"], "--output: cannot write /nonexistent/x: No such file"),
+            ([path, "--plot", "/nonexistent/x.svg"], "--plot: cannot write /nonexistent/x.svg: No such file"),
+            ([path, "--output", "/dev/full"], "--output: cannot write /dev/full: No space left"),
+        ):
             self.assertIn(expected, self.run_tool("search", *words, status=1)[1])
 
     def test_wrong_command_lines(self):
-        for words, expected in (([], "trace is required"), (["x", "--rule", "afer"], "did you mean 'after'?"), (["x", "--rule", "at", "--lag", "1"], "--lag is of rule after"), (["x", "--max-drop", "2"], "--max-drop '2': expected a number from 0 to 1")):
+        for words, expected in (
+            ([], "trace is required"),
+            (["x", "--rule", "afer"], "did you mean 'after'?"),
+            (["x", "--rule", "at", "--lag", "1"], "--lag needs --rule after"),
+            (["x", "--max-drop", "2"], "--max-drop '2': expected a number from 0 to 1"),
+        ):
             self.assertIn(expected, self.run_tool("search", *words, status=2)[1])
 
 
@@ -202,7 +256,7 @@ class Simulate(DropComputeTest):
         self.assertEqual(self.lines("simulate", *words), self.lines("simulate", *words, "--jobs", "3"))
         self.assertNotEqual(self.lines("simulate", *words), self.lines("simulate", "--steps", "50", "--seed", "10"))
 
-    def test_search_finds_in_the_written_trace_what_auto_chose(self):
+    def test_search_of_the_written_trace_finds_the_automatic_threshold(self):
         path = self.path("trace.csv")
         remedies = self.remedies("--steps", "20", "--trace", path)
         rules = self.rules(path)
@@ -213,29 +267,49 @@ class Simulate(DropComputeTest):
             if chosen["off"] is None:
                 self.assertAlmostEqual(chosen["threshold_s"], rules[rule]["threshold_s"], delta=1e-10)
 
-    def test_a_slow_worker_is_warned_of_and_rebalancing_drops_nothing(self):
+    def test_a_slow_worker_causes_a_warning_and_rebalancing_drops_nothing(self):
         words = ["--model", "constant:base=1", "-n", "8", "--slow", "7x2", "--rule", "after", "--steps", "20", "--slack", "0"]
         out = self.run_tool("simulate", *words)[0]
         self.assertIn("persistent_straggler", out)
         remedies = self.remedies(*words)
         self.assertAlmostEqual(remedies["auto, after"]["speedup_step"], 147 / 80, delta=1e-9)
-        self.assertAlmostEqual(remedies["rebalanced"]["speedup_total"], 24.5 / 13.5, delta=1e-9)  # 13 micro-batches for each, 5 for the slow one
+        self.assertAlmostEqual(
+            remedies["rebalanced"]["speedup_total"], 24.5 / 13.5, delta=1e-9
+        )  # 13 micro-batches for each, 5 for the slow one
         self.assertEqual(remedies["rebalanced"]["drop"], 0)
 
     def test_picture(self):
         plot = self.path("simulate.svg")
         self.run_tool("simulate", "--steps", "50", "--plot", plot)
-        self.check_picture(plot, "Compute times of a step, 16 workers, 44 steps", "Speed-up against the threshold", "Times of steps", "Speed-up against workers", "no remedy", "auto, after")
+        self.check_picture(
+            plot,
+            "Compute times of a step, 16 workers, 44 steps",
+            "Speed-up against the threshold",
+            "Times of steps",
+            "Speed-up against workers",
+            "no remedy",
+            "auto, after",
+        )
 
     def test_progress_is_shown_if_asked_for_and_never_on_standard_output(self):
-        out, error = self.run_tool("simulate", "-n", "32", "--progress", "bar")  # some tenths of a second; a bar is shown after one
+        out, error = self.run_tool(
+            "simulate", "-n", "32", "--progress", "bar"
+        )  # some tenths of a second; a bar is shown after one
         self.assertRegex(error, r"simulate +\d+% \[")
         self.assertEqual(self.run_tool("simulate", "-n", "32", "--progress", "off"), (out, ""))
 
     def test_files_that_cannot_be_written_and_wrong_command_lines(self):
-        for words, expected in ((["--trace", "/nonexistent/x"], "cannot write the trace /nonexistent/x: No such file"), (["--plot", "/nonexistent/x.svg"], "No such file")):
+        for words, expected in (
+            (["--trace", "/nonexistent/x"], "--trace: cannot write /nonexistent/x: No such file"),
+            (["--plot", "/nonexistent/x.svg"], "--plot: cannot write /nonexistent/x.svg: No such file"),
+        ):
             self.assertIn(expected, self.run_tool("simulate", "--steps", "1", *words, status=1)[1])
-        for words, expected in ((["--model", "X"], "--model X: "), (["--slow", "7"], "--slow '7': expected a rank and a factor"), (["--tau", "x"], "or auto, off"), (["--workers", "0"], "--workers '0'")):
+        for words, expected in (
+            (["--model", "X"], "--model X: "),
+            (["--slow", "7"], "--slow '7': expected a rank and a factor"),
+            (["--tau", "x"], "or auto, off"),
+            (["--workers", "0"], "--workers '0'"),
+        ):
             self.assertIn(expected, self.run_tool("simulate", *words, status=2)[1])
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""docs/reference/errors.md has a section for each code of unisono::Code, and its examples are what the library says: each is produced here."""
+"""docs/reference/errors.md has a section for each code of unisono::Code, and its examples are what the library says: each is
+produced here."""
 
 import os
 import re
@@ -15,23 +16,27 @@ from support import TOOL, read
 HOST = r"host \S+, pid \d+"
 TCP = r"tcp://127\.0\.0\.1:\d+: "
 FILE = r"file:///\S+: "
+ITSELF = (
+    r"; this address is this host itself: if rank 0 runs on another host, give its address as this host sees it "
+    r"\(MASTER_ADDR, UNISONO_RENDEZVOUS\), or correct the name's line in /etc/hosts"
+)
 # The shapes of all examples: the page's line and the message that was produced must both have one.
 SHAPES = {
     "variable": r"invalid: transport 'rdma' is not known; needed: auto, shm, tcp or udp",
     "rank": r"invalid: rank 4 of a world of 4 \(rank and world size from RANK and WORLD_SIZE\): ranks start at 0",
     "world": rf"invalid: {FILE}job 'default': the processes disagree on the world size: (?:rank 0 \({HOST}\) says 2, rank 1 \({HOST}\) says 3|rank 1 \({HOST}\) says 3, rank 0 \({HOST}\) says 2)",
-    "calls": r"invalid: all_reduce 64 KiB: all_reduce 0: calls differ: rank 1 calls all_reduce\(f64 sum, 8192 elements, one_shot\), "
-             r"this rank calls all_reduce\(f32 sum, 16384 elements, one_shot\)",
-    "refused": rf"unavailable: {TCP}connection refused \d+ times over 0\.\d s; tried address 127\.0\.0\.1; is rank 0 up\?",
-    "taken": rf"unavailable: {TCP}port \d+ is taken by another program: an HTTP server answered there",
+    "calls": rf"invalid: all_reduce 64 KiB: all_reduce 0: calls differ: rank 1 \({HOST}\) calls all_reduce\(f64 sum, 8192 elements, one_shot\), "
+    r"rank 0 calls all_reduce\(f32 sum, 16384 elements, one_shot\); all ranks must make the same call",
+    "refused": rf"unavailable: {TCP}connection refused \d+ times over 0\.\d s; tried address 127\.0\.0\.1; is rank 0 running\?{ITSELF}",
+    "taken": rf"unavailable: {TCP}port \d+ is taken by another program: an HTTP server answered there{ITSELF}",
     # When it dies or stops is not ours to say: in this or that operation, before or after its first message.
-    "killed": rf"peer_lost: all_reduce 1 MiB: \w+ \d+: rank 1 was lost: {HOST}: (the process died|its end of the link is gone); "
-              r"shm, \d+ bytes sent, \d+ received; .*call reform\(\)",
+    "killed": rf"peer_lost: all_reduce 1 MiB: \w+ \d+: rank 1 was lost: {HOST}: (the process died|the peer closed its socket without a goodbye); "
+    r"shm, \d+ bytes sent, \d+ received; .*call reform\(\)",
     "stopped": rf"late: all_reduce 1 MiB: \w+ \d+: not finished after \d+ ms: rank 1 \({HOST}\) has sent .+",
-    "missing": rf"late: {FILE}job 'default': ranks 1, 2 of 3 missing after 0\.\d s; here: rank 0 \({HOST}\)",
-    "damaged": rf"corrupt: {TCP}the stream from the rendezvous server broke: checksum",
+    "missing": rf"late: {FILE}job 'default': ranks 1, 2 of 3 missing after 0\.\d s; registered: rank 0 \({HOST}\)",
+    "damaged": rf"corrupt: {TCP}the rendezvous server sent malformed data: checksum",
     "schedule": r"unsupported: all_reduce 64 KiB: all_reduce: tree all_reduce: no such schedule; there are one_shot, two_step, halving_doubling, ring, hierarchical, double_tree",
-    "direct": r"unsupported: all_to_all 64 KiB: all_to_all: only the direct schedule serves all_to_all",
+    "direct": r"unsupported: all_to_all 64 KiB: all_to_all: all_to_all supports only the direct schedule",
 }
 
 
@@ -53,8 +58,15 @@ class Page(unittest.TestCase):
         self.assertEqual(list(sections()), list(codes()))
 
     def test_the_table_has_each_code_with_its_number_and_its_name_in_c(self):
-        in_c = {name: int(number) for name, number in re.findall(r"(UNISONO_\w+) = (\d+)", read("include/unisono/unisono_c.h").split("unisono_code;")[0])}
-        rows = re.findall(r"^\| \[`(\w+)`\]\(#(\w+)\) \| (\d+) \| `(\w+)` \|", read("docs/reference/errors.md"), flags=re.MULTILINE)
+        in_c = {
+            name: int(number)
+            for name, number in re.findall(
+                r"(UNISONO_\w+) = (\d+)", read("include/unisono/unisono_c.h").split("unisono_code;")[0]
+            )
+        }
+        rows = re.findall(
+            r"^\| \[`(\w+)`\]\(#(\w+)\) \| (\d+) \| `(\w+)` \|", read("docs/reference/errors.md"), flags=re.MULTILINE
+        )
         self.assertEqual([(name, int(number)) for name, _, number, _ in rows], list(codes().items()))
         self.assertEqual({c_name: int(number) for _, _, number, c_name in rows}, in_c)
         self.assertTrue(all(name == link for name, link, _, _ in rows))
@@ -81,8 +93,13 @@ class Rank:
 
     def __init__(self, rank, world, meeting, words, **environment):
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("UNISONO_")}
-        self.process = subprocess.Popen([TOOL, "bench", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                        env={**inherited, "RANK": str(rank), "WORLD_SIZE": str(world), "UNISONO_RENDEZVOUS": meeting, **environment})
+        self.process = subprocess.Popen(
+            [TOOL, "bench", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**inherited, "RANK": str(rank), "WORLD_SIZE": str(world), "UNISONO_RENDEZVOUS": meeting, **environment},
+        )
 
     def message(self):
         """The process's last message, from the code on."""
@@ -154,7 +171,10 @@ class Examples(unittest.TestCase):
         self.expect("taken", self.start(1, 2, meeting=self.listen(answer)).message())
 
     def two_ranks_at_work(self, *words):
-        ranks = [self.start(rank, 2, "--sizes", "1M", "--iters", "1000000", "--transport", "shm", *words, UNISONO_TRANSPORT="shm") for rank in range(2)]
+        ranks = [
+            self.start(rank, 2, "--sizes", "1M", "--iters", "1000000", "--transport", "shm", *words, UNISONO_TRANSPORT="shm")
+            for rank in range(2)
+        ]
         while "us" not in ranks[0].process.stdout.readline():  # the head of the table: the group is formed
             self.assertIsNone(ranks[0].process.poll())
         return ranks
@@ -171,7 +191,12 @@ class Examples(unittest.TestCase):
         self.expect("missing", self.start(0, 3, UNISONO_JOIN_TIMEOUT_MS="300").message())
 
     def test_corrupt(self):
-        server = subprocess.Popen([TOOL, "rendezvous", "--listen", "127.0.0.1:0", "--quiet"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        server = subprocess.Popen(
+            [TOOL, "rendezvous", "--listen", "127.0.0.1:0", "--quiet"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         self.addCleanup(server.communicate)
         self.addCleanup(server.kill)
         port = int(server.stdout.readline().rsplit(":", 1)[1])
@@ -188,7 +213,10 @@ class Examples(unittest.TestCase):
         self.expect("damaged", self.start(1, 2, meeting=self.listen(damage), UNISONO_JOIN_TIMEOUT_MS="10000").message())
 
     def test_unsupported(self):
-        for shape, words in (("schedule", ["all-reduce", "--schedule", "tree"]), ("direct", ["all-to-all", "--schedule", "ring"])):
+        for shape, words in (
+            ("schedule", ["all-reduce", "--schedule", "tree"]),
+            ("direct", ["all-to-all", "--schedule", "ring"]),
+        ):
             ranks = [self.start(rank, 2, *words, "--sizes", "64K") for rank in range(2)]
             for rank in ranks:
                 self.expect(shape, rank.message())

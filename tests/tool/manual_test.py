@@ -13,8 +13,14 @@ SECTIONS = ["NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "OPTIONS", "ENVIRONME
 
 def rendered(page, width=80):
     """The page as a terminal of that width shows it, and what groff has to say against it."""
-    done = subprocess.run(["groff", "-ww", "-man", "-Kutf8", "-Tutf8", "-P-cbou", f"-rLL={width}n"], input=page, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run(
+        ["groff", "-ww", "-man", "-Kutf8", "-Tutf8", "-P-cbou", f"-rLL={width}n"],
+        input=page,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
     return done.stdout.replace("\u2010", "-"), done.stderr
 
 
@@ -35,7 +41,7 @@ class Page(unittest.TestCase):
         following = SECTIONS[SECTIONS.index(section) + 1]
         return "\n" + self.text.split(f"\n{section}\n")[1].split(f"\n{following}\n")[0] + "\n"
 
-    def test_groff_has_no_complaint(self):
+    def test_groff_reports_no_warnings(self):
         self.assertEqual(self.warnings, "")
         self.assertEqual(rendered(self.page, 132)[1], "")
 
@@ -63,7 +69,9 @@ class Unisono(Page):
         self.assertGreater(len(read_by_library), 10)
         self.assertEqual(set(re.findall(r"UNISONO_[A-Z_]+", self.part("ENVIRONMENT"))), read_by_library)
         read_by_torch = {"UNISONO_SCHEDULE", "UNISONO_ORDER", "UNISONO_DELIVERY"}
-        self.assertEqual(set(re.findall(r"UNISONO_[A-Z_]+", read("docs/reference/options.md"))), read_by_library | read_by_torch)
+        self.assertEqual(
+            set(re.findall(r"UNISONO_[A-Z_]+", read("docs/reference/options.md"))), read_by_library | read_by_torch
+        )
 
     def test_examples_keep_their_words(self):
         self.assertIn("unisono launch -n 4 -- ./train --epochs 3\n", self.part("EXAMPLES"))
@@ -73,7 +81,7 @@ class Unisono(Page):
 class Lab(Page):
     name = "unisono-lab"
 
-    def test_it_is_titled_by_its_name(self):
+    def test_page_is_titled_by_its_name(self):
         self.assertTrue(self.page.startswith(".TH UNISONO\\-LAB 1 "), self.page[:40])
 
 

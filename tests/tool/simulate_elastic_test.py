@@ -19,13 +19,21 @@ class SimulateElastic(unittest.TestCase):
 
     def run_tool(self, *words, status=0, progress="off", text=None):
         """Standard output and error. On a slow machine progress would be shown unasked."""
-        done = subprocess.run([LAB, "simulate", "elastic", "--progress", progress, *words], input=text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+        done = subprocess.run(
+            [LAB, "simulate", "elastic", "--progress", progress, *words],
+            input=text,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=100,
+            check=False,
+        )
         self.assertEqual(done.returncode, status, (words, done.stdout, done.stderr))
         return done.stdout, done.stderr
 
     def lines(self, *words, **more):
-        """The values that --json - writes, one a line."""
-        out, error = self.run_tool(*words, "--json", "-", **more)
+        """The values that --json writes, one a line."""
+        out, error = self.run_tool(*words, "--json", **more)
         self.assertEqual(error, "")
         return [json.loads(line) for line in out.splitlines()]
 
@@ -35,7 +43,7 @@ class SimulateElastic(unittest.TestCase):
             file.write(text)
         return path
 
-    def test_absent_peers_are_left_out_and_nothing_is_wrong(self):
+    def test_absent_peers_are_left_out_and_results_are_correct(self):
         settings, run, verdict = self.lines("--peers", "40", "--absence", "0.01", "--averaging-steps", "10", "--max-group", "8")
         self.assertEqual(settings["dims"], [6, 6])
         self.assertGreater(run["stops"], 0)
@@ -44,7 +52,27 @@ class SimulateElastic(unittest.TestCase):
         self.assertEqual(verdict, {"kind": "verdict", "runs": 1, "right": 1})
 
     def test_a_trace_from_a_file_or_another_command(self):
-        trace = subprocess.run([LAB, "simulate", "churn-trace", "--peers", "6", "--min", "3", "--period", "2s", "--duration", "30s", "--stop", "0.3"], stdout=subprocess.PIPE, text=True, timeout=100, check=True).stdout
+        trace = subprocess.run(
+            [
+                LAB,
+                "simulate",
+                "churn-trace",
+                "--peers",
+                "6",
+                "--min",
+                "3",
+                "--period",
+                "2s",
+                "--duration",
+                "30s",
+                "--stop",
+                "0.3",
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=100,
+            check=True,
+        ).stdout
         _, run, _ = self.lines("--trace", "-", text=trace)
         self.assertEqual(run["events_left"], 0)
         self.assertEqual(run["joins"], trace.count("join"))
@@ -52,15 +80,27 @@ class SimulateElastic(unittest.TestCase):
         self.assertEqual(run, other)
 
     def test_the_same_seed_gives_the_same_bytes_with_any_number_of_jobs(self):
-        words = ["--peers", "12", "--churn", "period=1s,duration=15s,stop=0.3,kill=0.5", "--absence", "0.01", "--seeds", "1-3", "--json", "-"]
+        words = [
+            "--peers",
+            "12",
+            "--churn",
+            "period=1s,duration=15s,stop=0.3,kill=0.5",
+            "--absence",
+            "0.01",
+            "--seeds",
+            "1-3",
+            "--json",
+        ]
         one = self.run_tool(*words)
         self.assertEqual(one, self.run_tool(*words, "--jobs", "3"))
 
-    def test_a_run_that_cannot_be_is_told_with_exit_code_1(self):
+    def test_an_impossible_run_ends_with_exit_code_1(self):
         out, _ = self.run_tool("--trace", "-", "--limit", "10s", text="0 0 join\n1 0 kill\n2 1 join\n", status=1)
-        self.assertIn("#   not at its end after 12 s\n", out)
+        self.assertIn("#   did not end within 12 s\n", out)
         self.assertIn("#   again: unisono-lab simulate elastic --trace - --limit 10s --seeds 0\n", out)
-        out, _ = self.run_tool("--trace", "-", "--max-peers", "2", text="0 0 join\n0 1 join\n5 2 join\n20 2 kill\n21 3 join\n40 3 stop\n", status=1)
+        out, _ = self.run_tool(
+            "--trace", "-", "--max-peers", "2", text="0 0 join\n0 1 join\n5 2 join\n20 2 kill\n21 3 join\n40 3 stop\n", status=1
+        )
         self.assertIn("#   peer 3 did not join: ROSTER_FULL", out)
         self.assertIn("# seed 0:\n", out)
 
@@ -78,13 +118,23 @@ class SimulateElastic(unittest.TestCase):
         self.assertEqual(self.run_tool(*words), (out, ""))
 
     def test_files_that_cannot_be_read_or_written(self):
-        for words, expected in ((["--json", "/nonexistent/x"], "cannot write /nonexistent/x: No such file"), (["--plot", "/nonexistent/x"], "No such file"), (["--json", "/dev/full"], "No space left")):
+        for words, expected in (
+            (["--output", "/nonexistent/x"], "--output: cannot write /nonexistent/x: No such file"),
+            (["--plot", "/nonexistent/x"], "--plot: cannot write /nonexistent/x"),
+            (["--output", "/dev/full"], "--output: cannot write /dev/full: No space left"),
+        ):
             self.assertIn(expected, self.run_tool("--peers", "2", "--averaging-steps", "1", *words, status=1)[1])
-        self.assertIn("cannot read /nonexistent/x: No such file", self.run_tool("--trace", "/nonexistent/x", status=1)[1])
+        error = self.run_tool("--trace", "/nonexistent/x", status=1)[1]
+        self.assertIn("--trace: cannot read /nonexistent/x: No such file", error)
 
     def test_wrong_command_lines(self):
-        for words, expected in ((["--peers", "4097"], "--peers '4097': expected a whole number from 1 to 4096"), (["--absence", "2"], "--absence"), (["--churn", "pace=2s"], 'option "pace" is none of period'),
-                                (["--trace", self.file("wrong.txt", "0 0 join\n3 4 leave\n")], "wrong.txt, line 2: not_there: peer 4"), (["--pears", "9"], "Did you mean '--peers'?")):
+        for words, expected in (
+            (["--peers", "4097"], "--peers '4097': expected a whole number from 1 to 4096"),
+            (["--absence", "2"], "--absence"),
+            (["--churn", "pace=2s"], 'option "pace" is none of period'),
+            (["--trace", self.file("wrong.txt", "0 0 join\n3 4 leave\n")], "wrong.txt, line 2: not_there: peer 4"),
+            (["--pears", "9"], "Did you mean '--peers'?"),
+        ):
             out, error = self.run_tool(*words, status=2)
             self.assertEqual(out, "")
             self.assertIn(expected, error)

@@ -9,14 +9,46 @@ TOOL = os.environ.get("UNISONO_TOOL", os.path.join(ROOT, "build", "release", "un
 LAB = os.environ.get("UNISONO_LAB", os.path.join(ROOT, "build", "release", "unisono-lab"))
 PROGRAMS = {"unisono": TOOL, "unisono-lab": LAB}
 # By tool. `unisono lab` is not among them: its words and its help page are those of unisono-lab.
-COMMANDS = {"unisono": ["launch", "bench", "tune", "doctor", "top", "explain", "trace", "metrics", "simulate", "codec", "rendezvous", "completion", "man"],
-            "unisono-lab": ["simulate", "simulate arc", "simulate averaging", "simulate loss", "simulate elastic", "simulate churn-trace",
-                            "drop-compute", "drop-compute plan", "drop-compute search", "drop-compute simulate", "bench", "bench compress", "completion", "man"]}
+COMMANDS = {
+    "unisono": [
+        "launch",
+        "bench",
+        "tune",
+        "doctor",
+        "top",
+        "explain",
+        "trace",
+        "metrics",
+        "simulate",
+        "codec",
+        "rendezvous",
+        "completion",
+        "man",
+    ],
+    "unisono-lab": [
+        "simulate",
+        "simulate arc",
+        "simulate averaging",
+        "simulate loss",
+        "simulate elastic",
+        "simulate churn-trace",
+        "drop-compute",
+        "drop-compute plan",
+        "drop-compute search",
+        "drop-compute simulate",
+        "bench",
+        "bench compress",
+        "completion",
+        "man",
+    ],
+}
 
 
 def tool(*words, name="unisono"):
     """Standard output of a tool, which must succeed without a word on standard error."""
-    done = subprocess.run([PROGRAMS[name], *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [PROGRAMS[name], *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, check=True
+    )
     assert done.stderr == "", done.stderr
     return done.stdout
 

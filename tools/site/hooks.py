@@ -1,9 +1,9 @@
 """Adds to mkdocs for our pages: pages from outside of docs/, links from names of pages, plots in the text's colour.
 
-Pages say `docs/design/schedules.md`, as it reads in any editor; on the site that becomes a link with the page's title. Pages from outside of docs/
-link to `docs/…` as they do in the source tree; on the site that is beside them. A picture plots/NAME.svg becomes part of the page, so that it
-follows the page's colours. Short cells of tables are marked, so that numbers keep their units, and long ones, so that
-they are not narrow columns on a phone.
+Pages say `docs/design/schedules.md`, as it reads in any editor; on the site that becomes a link with the page's title. Pages
+from outside of docs/ link to `docs/…` as they do in the source tree; on the site that is beside them. A picture plots/NAME.svg
+becomes part of the page, so that it follows the page's colours. Short cells of tables are marked, so that numbers keep their
+units, and long ones, so that they are not narrow columns on a phone.
 """
 
 import os
@@ -15,7 +15,11 @@ from mkdocs.utils import get_relative_url
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ADDED = {name: name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "STYLE.md")}
-ADDED |= {"bench/" + name: "bench/results/" + name for name in os.listdir(os.path.join(ROOT, "bench", "results")) if name.endswith(".svg")}
+ADDED |= {
+    "bench/" + name: "bench/results/" + name
+    for name in os.listdir(os.path.join(ROOT, "bench", "results"))
+    if name.endswith(".svg")
+}
 NAME_OF_PAGE = re.compile(r"<code>(?:docs/)?((?:[\w-]+/)*[\w-]+\.md)</code>(?!</a>)")
 CELL = re.compile(r"<td>((?:[^<]|</?(?:em|sup|sub|code|strong)>)*)</td>")
 SHORT_LETTERS, LONG_LETTERS = 20, 60
@@ -47,7 +51,11 @@ def on_page_content(html, page, files, **_):
     def link(match):
         target = files.get_file_from_path(match.group(1))
         title = short_title(target.content_string) if target else None
-        return f'<a href="{get_relative_url(target.url, page.url)}">{title}</a>' if title and target.url != page.url else match.group(0)
+        return (
+            f'<a href="{get_relative_url(target.url, page.url)}">{title}</a>'
+            if title and target.url != page.url
+            else match.group(0)
+        )
 
     def inline(match):
         try:

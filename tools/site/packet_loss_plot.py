@@ -45,7 +45,11 @@ def x_of(index):
 
 
 def y_of(ms):
-    return HEIGHT - BOTTOM - (math.log(ms) - math.log(LEAST_MS)) / (math.log(MOST_MS) - math.log(LEAST_MS)) * (HEIGHT - BOTTOM - TOP)
+    return (
+        HEIGHT
+        - BOTTOM
+        - (math.log(ms) - math.log(LEAST_MS)) / (math.log(MOST_MS) - math.log(LEAST_MS)) * (HEIGHT - BOTTOM - TOP)
+    )
 
 
 def text(x, y, words, anchor="middle", more=""):
@@ -54,14 +58,22 @@ def text(x, y, words, anchor="middle", more=""):
 
 def draw(rows):
     title = "Unisono's all-reduce of 1 MiB, 8 ranks, links of 100 Mbit/s"
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-           f'font-family="sans-serif" font-size="13" fill="#808080"><title>{title}</title>',
-           text(LEFT, 16, title, "start", ' font-size="15" font-weight="bold"'),
-           text(LEFT, 36, "time when packets are lost: solid, median; dashed, 99th percentile", "start")]
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'font-family="sans-serif" font-size="13" fill="#808080"><title>{title}</title>',
+        text(LEFT, 16, title, "start", ' font-size="15" font-weight="bold"'),
+        text(LEFT, 36, "time when packets are lost: solid, median; dashed, 99th percentile", "start"),
+    ]
     for (name, colour, _), (x, y) in zip(LINES, ((LEFT, 60), (LEFT, 82), (LEFT + 170, 82))):
-        out.append(f'<line x1="{x}" y1="{y - 4}" x2="{x + 24}" y2="{y - 4}" stroke="{colour}" stroke-width="2.6"/>' + text(x + 30, y, name, "start"))
+        out.append(
+            f'<line x1="{x}" y1="{y - 4}" x2="{x + 24}" y2="{y - 4}" stroke="{colour}" stroke-width="2.6"/>'
+            + text(x + 30, y, name, "start")
+        )
     for ms, words in TICKS:
-        out.append(f'<line x1="{LEFT}" y1="{y_of(ms):.1f}" x2="{WIDTH - RIGHT}" y2="{y_of(ms):.1f}" stroke="#808080" stroke-opacity="0.25"/>' + text(LEFT - 7, y_of(ms) + 4, words, "end"))
+        out.append(
+            f'<line x1="{LEFT}" y1="{y_of(ms):.1f}" x2="{WIDTH - RIGHT}" y2="{y_of(ms):.1f}" stroke="#808080" stroke-opacity="0.25"/>'
+            + text(LEFT - 7, y_of(ms) + 4, words, "end")
+        )
     out += [text(x_of(index), HEIGHT - BOTTOM + 18, loss + " %") for index, loss in enumerate(LOSSES)]
     out.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "packets lost"))
     for name, colour, ways in LINES:
@@ -86,7 +98,10 @@ def main():
         return 0
     with open(PLOT, encoding="utf-8") as file:
         current = file.read() == picture
-    print("" if current else "bench/results/packet_loss.svg is not what packet_loss.md says: tools/site/packet_loss_plot.py", end="")
+    print(
+        "" if current else "bench/results/packet_loss.svg is not what packet_loss.md says: tools/site/packet_loss_plot.py",
+        end="",
+    )
     return 0 if current else 1
 
 

@@ -1,9 +1,11 @@
-// A device without hardware, torch's device PrivateUse1, for tests of the order in which threads and streams wait.
+// A simulated device, which needs no hardware. It is torch's device type PrivateUse1. It is used to test the order in which
+// threads and streams wait for each other.
 //
-// Every stream is a thread with a queue that runs as late as it may: copies take a random time, and `hold` stops all copies or
-// kernels of one kind until `release`. Memory is filled with a pattern before it is written and again when it is freed. Freed
-// memory is never reused, so an access that is too early or too late gives a wrong result. Freeing device memory waits for its
-// own stream and for recorded streams, like CUDA's allocator; freeing pinned memory waits for nothing.
+// Every stream is a thread with a queue, and runs its work late on purpose. A copy takes a random time. `hold` stops all copies
+// or kernels of one kind until `release` is called. Memory contains a pattern before it is written and after it is freed, and
+// freed memory is never used again. So an access that is too early or too late gives a wrong result. As with CUDA's allocator,
+// to free device memory means to wait for its stream and for the streams that were recorded for it. To free pinned memory,
+// there is no wait.
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
@@ -25,14 +27,14 @@
 namespace {
 
 constexpr auto kind_of_device = c10::DeviceType::PrivateUse1;
-constexpr int stream_count = 9;  // the default one, and those of the pool
+constexpr int stream_count = 9;  // the default stream and the streams of the pool
 constexpr int fresh = 0xA7, freed = 0xDB;
 
 struct Mark {
   bool passed = false;
 };
 
-// One lock guards all state; only the work itself runs without it.
+// The streams and the memory of the device. One lock guards all of this state, but tasks run without the lock.
 class Machine {
  public:
   void enqueue(int64_t stream, std::function<void()> task) {
@@ -68,7 +70,8 @@ class Machine {
     return mark->passed;
   }
 
-  // Called in a stream's thread before work of that kind.
+  // This is called before each piece of work. It blocks the thread of a stream while work of this kind is held, and then for a
+  // random time.
   void pass_gate(int64_t stream, const std::string& kind) {
     std::unique_lock lock(mutex_);
     wait_in(lock, stream, [&] { return !held_.contains(kind); });
@@ -85,7 +88,7 @@ class Machine {
     held_.erase(kind);
     changed_.notify_all();
   }
-  // Waits until no stream can continue by itself.
+  // Waits until no stream can continue by itself: each stream is idle, or waits for a condition that is not true.
   void settle() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] {
@@ -119,7 +122,7 @@ class Machine {
  private:
   struct Stream {
     std::deque<std::function<void()>> tasks;
-    std::function<bool()> until;  // condition that its thread waits for
+    std::function<bool()> until;  // the condition for which the stream's thread waits; empty: it does not wait
     bool started = false, busy = false;
   };
 
@@ -156,7 +159,7 @@ class Machine {
 };
 
 Machine& machine() {
-  static auto* const one = new Machine;  // its threads live as long as the process
+  static auto* const one = new Machine;  // this is never destroyed, because its threads live as long as the process
   return *one;
 }
 
@@ -255,7 +258,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 // Operations --------------------------------------------------------------------------------------------------------
 
-// The same memory as a CPU tensor that owns nothing, like a kernel's view.
+// Returns a CPU tensor that uses the same memory but does not own it. Kernels use this view.
 at::Tensor bare(const at::Tensor& tensor) {
   const c10::InferenceMode off(false);
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()));
@@ -280,7 +283,8 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::op
                                            c10::dtype_or_default(type));
 }
 
-// Blocks unless non_blocking is set; then both memories must stay alive.
+// Copies a tensor. The call blocks, unless non_blocking is true. In that case, the caller must keep the memory of both tensors
+// alive until the copy is done.
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const auto* kind = from.is_cpu() ? "to_device" : to.is_cpu() ? "to_host" : "inside";
   const auto source = from.expand_as(to);

@@ -116,7 +116,7 @@ def coalescing_manager_all_gather_into_tensor():
 
 @check(ranks=(2, 3))
 def coalescing_manager_with_device():
-    """The form that calls the backend's startCoalescing and endCoalescing."""
+    """With a device, the coalescing manager calls the backend's startCoalescing and endCoalescing."""
     if cannot("startCoalescing"):
         return
     first, second = part(rank(), 3), part(rank(), 4)
@@ -138,7 +138,8 @@ def all_reduce_coalesced():
 
 @check(ranks=(2, 3))
 def a_wrong_argument_in_a_list_leaves_nothing_behind():
-    """One rank's call is refused for its second tensor. It has not begun with the first, so its next call matches the others' next."""
+    """One rank's call is refused because of its second tensor. The call must not have begun with the first tensor, or later
+    calls would not match."""
     group, many = dist.group.WORLD, [torch.ones(3), torch.ones(3)]
     outputs = [torch.empty(3 * world()), torch.empty(3 * world(), dtype=torch.float64)]
     shares = [torch.empty(1), torch.empty(1, dtype=torch.float64)]
@@ -150,10 +151,155 @@ def a_wrong_argument_in_a_list_leaves_nothing_behind():
             lambda: group._get_backend(torch.device("cpu")).allgather_coalesced([many] * (world() - 1) + [many[:1]], many),
         ):
             with fails(None, within_s=5, kinds=(ValueError, TypeError, RuntimeError)):
-                call().wait()  # a device's tensors are checked later
+                call().wait()  # tensors of a device are checked only when the call is made
     tensor = part(rank(), 3)
     dist.all_reduce(tensor)
     same(tensor, total(3))
+
+
+def expanded(elements=4):
+    """A tensor whose elements are all the same memory."""
+    return torch.zeros(1).expand(elements)
+
+
+def calls_with_an_expanded_output():
+    """Calls whose result would go into an expanded tensor, by the name of the call."""
+    one, many, whole = torch.ones(4), [torch.ones(4) for _ in range(world())], torch.ones(4 * world())
+    outputs = [expanded()] + [torch.empty(4) for _ in range(world() - 1)]
+    return {
+        "all_reduce": lambda: dist.all_reduce(expanded()),
+        "broadcast": lambda: dist.broadcast(expanded(), 1),
+        "reduce": lambda: dist.reduce(expanded(), 0),
+        "all_gather": lambda: dist.all_gather(outputs, one),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(expanded(4 * world()), one),
+        "gather": lambda: dist.gather(one, outputs, 0),
+        "scatter": lambda: dist.scatter(expanded(), many, 0),
+        "reduce_scatter": lambda: dist.reduce_scatter(expanded(), many),
+        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(expanded(), whole),
+        "all_to_all": lambda: dist.all_to_all(outputs, many),
+        "all_to_all_single": lambda: dist.all_to_all_single(expanded(4 * world()), whole),
+        "all_reduce_coalesced": lambda: dist.all_reduce_coalesced([one.clone(), expanded()]),
+        "recv": lambda: dist.recv(expanded(), 1),
+    }
+
+
+@check(ranks=(2, 3))
+def an_expanded_output_is_refused_before_anything_is_exchanged():
+    """Rank 0 makes the calls alone, so they would not end if they exchanged anything."""
+    if is_gloo():
+        return
+    if rank() == 0:
+        for name, call in calls_with_an_expanded_output().items():
+            text = (
+                rf"^unisono: {name}: a tensor of shape \[\d+\] and strides \[0\] cannot hold a result, because several of its "
+                r"elements are the same memory, as in an expanded tensor. Pass a tensor of its own memory, such as its clone\(\)$"
+            )
+            with fails(text, within_s=5, kinds=(ValueError,)):
+                call()
+    tensor = part(rank(), 4)
+    dist.all_reduce(tensor)
+    same(tensor, total(4))
+
+
+def calls_with_overlapping_outputs():
+    """Calls that would write several results to the same memory: name of the call, names of the two outputs, call."""
+    one, many, last = torch.ones(4), [torch.ones(4) for _ in range(world())], world() - 1
+    twice = [torch.empty(4) for _ in range(last)]
+    twice.append(twice[0])
+    rows = torch.empty(4 * world())
+    shifted = [rows[3 * of : 3 * of + 4] for of in range(world())]
+    columns = torch.empty(4, world())
+    mixed = [columns[:, 0]] + [torch.empty(4) for _ in range(last - 1)] + [columns.view(-1)[:4]]
+    lists = [[torch.empty(4), torch.empty(2)] for _ in range(world())]
+    lists[last][1] = lists[0][0][2:]
+    two, shared = [torch.ones(4), torch.ones(4)], torch.empty(5)
+    several = dist.distributed_c10d._coalescing_manager
+
+    def gather_several():
+        with several():
+            dist.all_gather_into_tensor(rows, one)
+            dist.all_gather_into_tensor(rows, one)
+
+    def scatter_several():
+        with several():
+            for output in (shared[:4], shared[1:]):
+                dist.reduce_scatter_tensor(output, torch.ones(4 * world()))
+
+    return [
+        ("all_gather", f"0 and {last}", lambda: dist.all_gather(twice, one)),
+        ("all_gather", "0 and 1", lambda: dist.all_gather(shifted, one)),
+        ("all_gather", f"0 and {last}", lambda: dist.all_gather(mixed, one)),
+        ("all_gather_coalesced", f"0 of rank 0 and 1 of rank {last}", lambda: dist.all_gather_coalesced(lists, [one, one[:2]])),
+        ("gather", f"0 and {last}", lambda: dist.gather(one, twice, 0)),
+        ("all_to_all", f"0 and {last}", lambda: dist.all_to_all(twice, many)),
+        ("all_reduce_coalesced", "0 and 1", lambda: dist.all_reduce_coalesced([two[0], two[0][1:]])),
+        ("all_gather_into_tensor_coalesced", "0 and 1", gather_several),
+        ("reduce_scatter_tensor_coalesced", "0 and 1", scatter_several),
+    ]
+
+
+@check(ranks=(2, 3))
+def outputs_that_share_memory_are_refused_before_anything_is_exchanged():
+    """Rank 0 makes the calls alone, so they would not end if they exchanged anything."""
+    if is_gloo():
+        return
+    if rank() == 0:
+        for name, which, call in calls_with_overlapping_outputs():
+            text = (
+                f"^unisono: {name}: outputs {which} share memory, so one result would overwrite the other. Pass tensors of their "
+                "own memory, such as clones$"
+            )
+            with fails(text, within_s=5, kinds=(ValueError,)):
+                call()
+    tensor = part(rank(), 4)
+    dist.all_reduce(tensor)
+    same(tensor, total(4))
+
+
+@check(ranks=(2, 3))
+def outputs_side_by_side_in_one_tensor():
+    """The outputs may be parts of one tensor, in any order: rows, columns, empty parts. One tensor may be reduced twice."""
+    rows = torch.empty(world(), 3)
+    backwards = [rows[world() - 1 - of] for of in range(world())]
+    dist.all_gather(backwards, part(rank(), 3))
+    for of in range(world()):
+        same(rows[world() - 1 - of].clone(), part(of, 3))
+    if is_gloo():
+        return
+    columns = torch.empty(3, world())
+    dist.all_gather([columns[:, of] for of in range(world())], part(rank(), 3))
+    for of in range(world()):
+        same(columns[:, of].clone(), part(of, 3))
+    dist.all_gather([rows[0][:0] for _ in range(world())], torch.empty(0))
+    tensor = part(rank(), 3)
+    dist.all_reduce_coalesced([tensor, tensor])
+    same(tensor, total(3))
+
+
+@check(ranks=(2, 3))
+def expanded_inputs():
+    """Expanded tensors may be sent."""
+    if is_gloo():
+        return
+    mine, every = torch.full((1,), float(rank())).expand(4), [torch.full((4,), float(of)) for of in range(world())]
+    gathered = [torch.empty(4) for _ in range(world())]
+    dist.all_gather(gathered, mine)
+    for actual, expected in zip(gathered, every, strict=True):
+        same(actual, expected)
+    tensor = mine if rank() == 1 else torch.empty(4)
+    dist.broadcast(tensor, 1)
+    same(tensor.clone(), every[1])
+    tensor = mine if rank() != 0 else mine.clone()
+    dist.reduce(tensor, 0)
+    same(tensor.clone(), sum(every) if rank() == 0 else every[rank()])
+    output = torch.empty(4)
+    dist.scatter(output, [mine] * world() if rank() == 1 else None, 1)
+    same(output, every[1])
+    if rank() == 0:
+        dist.send(mine, 1)
+    elif rank() == 1:
+        dist.recv(output, 0)
+        same(output, every[0])
 
 
 @check(ranks=(2, 3))
@@ -184,7 +330,7 @@ def all_to_all_single():
 
 @check(ranks=(2, 3))
 def all_to_all_single_uneven():
-    """Rank r sends r + t elements to rank t: rank 0 nothing to itself."""
+    """Rank r sends r + t elements to rank t, so rank 0 sends nothing to itself."""
     sent = [rank() + to for to in range(world())]
     received = [of + rank() for of in range(world())]
     output = torch.empty(sum(received))
@@ -194,7 +340,7 @@ def all_to_all_single_uneven():
 
 @check(ranks=(3,))
 def all_to_all_single_with_empty_splits():
-    """Everything goes to rank 1."""
+    """All ranks send all their elements to rank 1."""
     sent = [3 if to == 1 else 0 for to in range(world())]
     received = [3 if rank() == 1 else 0 for _ in range(world())]
     output = torch.empty(sum(received))
@@ -262,7 +408,7 @@ def zero_dimensional_tensors():
 
 @check(ranks=(2, 3))
 def non_contiguous_tensors():
-    """Refused with an error on every rank, or correct; never wrong. After a refusal the group is usable."""
+    """A collective of non-contiguous tensors is correct, or fails on every rank. After a failure the group is usable."""
     whole = torch.zeros(4, 6)
     column = whole[:, ::2]
     column.copy_(part(rank(), 12).reshape(4, 3))
@@ -274,7 +420,7 @@ def non_contiguous_tensors():
         same(column.clone(), before)
     else:
         same(column.clone(), total(12).reshape(4, 3))
-        same(whole[:, 1::2].clone(), torch.zeros(4, 3))  # elements in between are untouched
+        same(whole[:, 1::2].clone(), torch.zeros(4, 3))  # the elements between those of the view are unchanged
     transposed = part(rank(), 12).reshape(3, 4).t()  # dense, but not in order of its rows
     outputs = [torch.empty(4, 3) for _ in range(world())]
     try:
@@ -300,7 +446,7 @@ def views_into_a_larger_tensor():
 
 @check(ranks=(2, 3))
 def many_in_flight():
-    """A hundred at once, waited for in reverse."""
+    """A hundred operations are in flight at once. They are waited for in reverse order."""
     tensors = [part(rank(), index + 1) for index in range(100)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     for work in reversed(works):
@@ -312,7 +458,7 @@ def many_in_flight():
 
 @check(ranks=(3,), timeout_s=90)
 def large_tensors():
-    """16 MiB each."""
+    """Each tensor has 16 MiB."""
     tensor = torch.full((1 << 22,), float(rank() + 1))
     dist.all_reduce(tensor)
     same(tensor, torch.full((1 << 22,), float(world() * (world() + 1) // 2)))

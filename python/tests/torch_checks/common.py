@@ -1,4 +1,4 @@
-"""Shared by the checks: the decorator that makes a function a check, its group, and the operations that Gloo lacks."""
+"""Shared by all checks: the decorator that makes a function a check, the check's group, and the operations that Gloo lacks."""
 
 import contextlib
 import datetime
@@ -15,7 +15,7 @@ import torch.distributed as dist
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from torch_suite import MODULES  # noqa: E402
 
-# Found by experiment with torch 2.13.0. UNISONO_CHECKS_TRY=1 tries them again.
+# What Gloo cannot do, found by experiment with torch 2.13.0. With UNISONO_CHECKS_TRY=1 the checks try it again.
 GLOO_CANNOT = {
     "int16": "Invalid scalar type",
     "uint16": "Invalid scalar type",
@@ -48,19 +48,19 @@ GLOO_CANNOT = {
     "startCoalescing": "Backend gloo does not implement startCoalescing",
 }
 
-CHECKS = {}  # (module, function): the arguments of `check`
+CHECKS = {}  # (module, function) -> arguments of `check`
 
 
 def check(ranks=(3,), timeout_s=60, lost=(), fresh=False, group=True, group_timeout_s=30, env=None):
-    """Makes a function a check: `ranks` processes call it, once for each number of them.
+    """Makes a function a check. All ranks of a job call it; there is one job for each number in `ranks`.
 
-    lost: ranks that may end in any way. fresh: in processes of their own instead of forked ones, which end as Python
-    programs do.
-    group: torch.distributed is initialised before and destroyed after.
+    lost: ranks that may end in any way. fresh: starts new processes, which end as Python programs do, instead of
+    forking them.
+    group: initialises torch.distributed before the check, and destroys the group afterwards.
     """
 
     def mark(function):
-        told = {
+        options = {
             "ranks": ranks,
             "timeout_s": timeout_s,
             "lost": lost,
@@ -68,7 +68,7 @@ def check(ranks=(3,), timeout_s=60, lost=(), fresh=False, group=True, group_time
             "group": group,
             "group_timeout_s": group_timeout_s,
         }
-        CHECKS[function.__module__.rpartition(".")[2], function.__name__] = told | {"env": env or {}}
+        CHECKS[function.__module__.rpartition(".")[2], function.__name__] = options | {"env": env or {}}
         return function
 
     return mark
@@ -79,7 +79,7 @@ def backend():
 
 
 def is_gloo():
-    """Also under another name: torch_suite_disguise.py."""
+    """True for Gloo, also under its other name (torch_suite_disguise.py)."""
     return backend() in ("gloo", "disguised")
 
 
@@ -97,41 +97,43 @@ def cannot(what):
 
 
 def init(timeout_s=30, **options):
-    """init_process_group over a TCPStore of rank 0 on a port that the system chose; the file tells the others which."""
+    """Calls init_process_group with a TCPStore of rank 0. The system chooses its port, and a file tells the other ranks the
+    port."""
     if backend() in MODULES:
         for module in MODULES[backend()]:
             importlib.import_module(module)
     path = os.environ["CHECK_DIRECTORY"] + "/store"
     wait = datetime.timedelta(seconds=60)
-    meeting = dist.FileStore(path, world())
+    port_store = dist.FileStore(path, world())
     if rank() == 0:
         store = dist.TCPStore("127.0.0.1", 0, world(), True, wait, wait_for_workers=False)
-        meeting.set("port", str(store.port))
+        port_store.set("port", str(store.port))
     else:
-        meeting.set_timeout(wait)
-        store = dist.TCPStore("127.0.0.1", int(meeting.get("port")), world(), False, wait)
+        port_store.set_timeout(wait)
+        store = dist.TCPStore("127.0.0.1", int(port_store.get("port")), world(), False, wait)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port))
     timeout = datetime.timedelta(seconds=timeout_s)
     dist.init_process_group(backend(), store=store, rank=rank(), world_size=world(), timeout=timeout, **options)
 
 
 def import_checks():
-    """All modules with checks, so that CHECKS is complete, except those with a device: test_torch_device.py runs them."""
+    """Imports all modules with checks, so that CHECKS is complete; except those with a device, which test_torch_device.py
+    runs."""
     for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
         if path.stem not in ("__init__", "common", "device", "launcher", "template"):
             importlib.import_module(f"torch_checks.{path.stem}")
 
 
 def run(module, function):
-    """One check, in this process."""
+    """Runs one check in this process, which is one of the ranks."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     module = importlib.import_module(f"torch_checks.{module}")
-    told = CHECKS[module.__name__.rpartition(".")[2], function]
-    if told["group"]:
-        init(told["group_timeout_s"])
+    options = CHECKS[module.__name__.rpartition(".")[2], function]
+    if options["group"]:
+        init(options["group_timeout_s"])
     getattr(module, function)()
-    if told["group"] and dist.is_initialized():
+    if options["group"] and dist.is_initialized():
         dist.barrier()  # no rank leaves while another still connects to it or needs it
         dist.destroy_process_group()
 
@@ -156,7 +158,7 @@ def as_bits(tensor):
 
 
 def same_on_all_ranks(tensor, group=None):
-    """Raises unless all ranks have equal bits."""
+    """Raises unless the tensor has equal bits on all ranks."""
     mine = tensor.detach().clone().contiguous()
     everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(everyones, mine, group=group)
@@ -167,7 +169,8 @@ def same_on_all_ranks(tensor, group=None):
 
 @contextlib.contextmanager
 def fails(pattern, *, within_s, kinds=(RuntimeError, TimeoutError)):
-    """The block must raise one of `kinds`, with text in which `pattern` is found (None: any), after at most `within_s`."""
+    """A context manager whose block must raise one of `kinds` within `within_s` seconds. `pattern` must be found in the error's
+    text (None: any text)."""
     started = time.monotonic()
     try:
         yield
@@ -183,17 +186,18 @@ def fails(pattern, *, within_s, kinds=(RuntimeError, TimeoutError)):
 
 
 def kinds():
-    """Exceptions that a lost rank may raise."""
+    """The exceptions that a call may raise if a rank is lost."""
     return (RuntimeError, TimeoutError) if is_gloo() else (dist.DistError, TimeoutError)
 
 
 def names(lost):
-    """A pattern for an error's text: the rank that it must name, or anything for Gloo, which names none."""
+    """A pattern for the text of an error, which must name the lost rank. Gloo names no rank, so for Gloo the pattern matches
+    any text."""
     return None if cannot("name the lost rank") else rf"rank {lost}\b"
 
 
 def leave():
-    """Destroying a group whose peers are lost must end soon."""
+    """Destroys the group, which must end soon even if peers are lost."""
     started = time.monotonic()
     try:
         dist.destroy_process_group()
@@ -202,8 +206,8 @@ def leave():
     assert time.monotonic() - started < 20
 
 
-def meet(name="end", wait_s=60, store=None):
-    """All ranks come here, without a collective; rank 0, which has the store, leaves last. store: default: the default group's."""
+def store_barrier(name="end", wait_s=60, store=None):
+    """A barrier without a collective. Rank 0, which has the store, leaves last. store: by default that of the default group."""
     store, wait = store or dist.distributed_c10d._get_default_store(), datetime.timedelta(seconds=wait_s)
     everyone = [f"{name} {of}" for of in range(world())]
     store.set(everyone[rank()], "1")

@@ -1,5 +1,5 @@
-"""DistributedDataParallel: gradients in several buckets, its options, uneven inputs, sharded optimizers; compared with one process
-that sees all inputs.
+"""DistributedDataParallel (DDP): gradients in several buckets, DDP's options, uneven inputs, sharded optimizers. Results are
+compared with one process that sees all inputs.
 """
 
 import copy
@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .common import check, rank, same, same_on_all_ranks, world
 
-BATCH = 84  # can be divided by 1, 2, 3, 4 and 7
-SMALL = 0.0005  # MiB per bucket: two or three parameters each
+BATCH = 84  # a multiple of all tested numbers of ranks: 1, 2, 3, 4 and 7
+SMALL = 0.0005  # MiB per bucket, so that a bucket has two or three parameters
 
 
 def model(seed=0):
@@ -137,7 +137,7 @@ class Branches(torch.nn.Module):
 
 @check(ranks=(2, 3))
 def unused_parameters():
-    """All ranks take the left branch, then each takes another one: a rank without a gradient counts as zero."""
+    """All ranks take the left branch, then each rank takes another branch. A missing gradient counts as zero."""
     torch.manual_seed(0)
     network = DistributedDataParallel(Branches(), find_unused_parameters=True, bucket_cap_mb=SMALL)
     reference = copy.deepcopy(network.module)
@@ -156,7 +156,7 @@ def unused_parameters():
 
 @check(ranks=(2, 3))
 def no_sync():
-    """Gradients of two micro-batches, the first of which is not averaged before the second."""
+    """Accumulates the gradients of two micro-batches; only the second one is averaged."""
     network = DistributedDataParallel(model(), bucket_cap_mb=SMALL)
     for step in range(4):
         network.zero_grad()
@@ -181,7 +181,7 @@ def buffers_are_broadcast():
     network(torch.zeros(2, 12))
     network.train()
     network.module[1].momentum = 0.0
-    network(torch.randn(8, 12))  # rank 0's averages come first, this step adds nothing
+    network(torch.randn(8, 12))  # the forward pass broadcasts rank 0's running averages; this rank's step adds nothing
     same_on_all_ranks(network.module[1].running_mean)
 
 
@@ -214,7 +214,7 @@ def in_a_sub_group():
 
 @check(ranks=(2, 3), timeout_s=90)
 def join_with_uneven_inputs():
-    """Rank r has 3 + r batches; a finished rank shadows the others' collectives."""
+    """Rank r has 3 + r batches. A rank that has finished takes part in the collectives of the other ranks."""
     for by_initial in (True, False):
         network = DistributedDataParallel(torch.nn.Linear(4, 2, bias=False), bucket_cap_mb=SMALL)
         with torch.no_grad():
@@ -265,7 +265,7 @@ def logging_data():
 
 @check(ranks=(2,), timeout_s=90)
 def two_models_in_one_step():
-    """Their buckets are in flight at once."""
+    """The buckets of two models are in flight at once."""
     networks = [DistributedDataParallel(model(seed), bucket_cap_mb=SMALL) for seed in (0, 1)]
     for step in range(5):
         inputs, targets = map(my_part, batch(step))

@@ -1,6 +1,7 @@
-"""Tensors of a device, simulated by fake_device/fake_device.cc: results, and the order of waiting.
+"""Tensors of a device, which fake_device/fake_device.cc simulates: results, and the order of waiting.
 
-The simulated device does nothing earlier than it must, so code that is correct only by luck fails. test_torch_device.py builds it and runs these.
+The simulated device works as late as possible, so code that works only by chance fails. test_torch_device.py builds the device
+and runs these checks.
 """
 
 import functools
@@ -12,7 +13,7 @@ import types
 import torch
 import torch.distributed as dist
 
-from . import collectives, common
+from . import batches, collectives, common
 from .common import CHECKS, check, fails, rank, same, world
 
 NAME = "simulated"
@@ -20,14 +21,19 @@ fake = None
 
 
 def start():
-    """Loads the device, tells torch of it, and makes the default group."""
+    """Loads the device, registers it with torch, and makes the default group."""
     global fake
     spec = importlib.util.spec_from_file_location("unisono_fake_device", os.environ["FAKE_DEVICE"])
     fake = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(fake)
     torch.utils.rename_privateuse1_backend(NAME)
     module = types.ModuleType(f"torch.{NAME}")
-    module.is_available, module.is_initialized, module.device_count, module.current_device = lambda: True, lambda: True, lambda: 1, lambda: 0
+    module.is_available, module.is_initialized, module.device_count, module.current_device = (
+        lambda: True,
+        lambda: True,
+        lambda: 1,
+        lambda: 0,
+    )
     module._is_in_bad_fork, module._lazy_init = lambda: False, lambda: None
     torch._register_device_module(NAME, module)
     importlib.import_module("unisono.torch")
@@ -42,7 +48,7 @@ def finish():
 
 
 def device_check(ranks=(2,), group=True, timeout_s=60):
-    """As `check`, with the device."""
+    """Like `check`, but loads the device first."""
 
     def mark(function):
         @functools.wraps(function)
@@ -71,24 +77,32 @@ def total(elements=1000):
 
 
 def equal(actual, expected):
-    """A copy to the host on the current stream, like a user's own."""
+    """Compares `actual`, copied to the host on the current stream as a user would do it."""
     same(actual.cpu(), expected)
 
 
 def for_all(module, names):
-    """The checks of another module, with all tensors on the device."""
+    """Runs checks of another module with all tensors on the device."""
     for name in names:
-        told = CHECKS[module.__name__.rpartition(".")[2], name]
+        options = CHECKS[module.__name__.rpartition(".")[2], name]
 
         def run(original=getattr(module, name)):
             with torch.device(NAME):
                 original()
 
         run.__name__, run.__module__ = f"{name}_on_the_device", __name__
-        globals()[run.__name__] = device_check(ranks=told["ranks"][:1], timeout_s=told["timeout_s"])(run)
+        globals()[run.__name__] = device_check(ranks=options["ranks"][:1], timeout_s=options["timeout_s"])(run)
 
 
-for_all(collectives, [name for module, name in CHECKS if module == "collectives" and name not in ("coalescing_manager_with_device", "barrier_holds_back")])
+for_all(
+    collectives,
+    [
+        name
+        for module, name in CHECKS
+        if module == "collectives" and name not in ("coalescing_manager_with_device", "barrier_holds_back")
+    ],
+)
+for_all(batches, ["an_error_in_a_batch_begins_none_of_its_messages"])
 
 
 # Order of waiting ---------------------------------------------------------------------------------------------------
@@ -96,7 +110,7 @@ for_all(collectives, [name for module, name in CHECKS if module == "collectives"
 
 @device_check(ranks=(2, 3))
 def an_input_that_is_still_being_written():
-    """The copy to the host waits for the caller's stream; the caller does not."""
+    """The copy to the host waits for the caller's stream. The caller does not wait."""
     tensor = on_device(torch.zeros(1000))
     fake.hold("kernel")
     tensor.fill_(rank() + 1)
@@ -110,7 +124,7 @@ def an_input_that_is_still_being_written():
 
 @device_check()
 def copies_to_the_host_take_their_time():
-    """The operation waits for them."""
+    """The operation waits for slow copies to the host."""
     tensor = on_device(mine())
     fake.hold("to_host")
     work = dist.all_reduce(tensor, async_op=True)
@@ -144,7 +158,10 @@ def an_output_that_is_used_at_once():
 def an_output_that_is_still_being_read():
     """A receive buffer is not written before the caller's stream has read its former content."""
     sevens = torch.full((1000,), 7.0)
-    for call in (lambda tensor: dist.isend(tensor, 1) if rank() == 0 else dist.irecv(tensor, 0), lambda tensor: dist.broadcast(tensor, 0, async_op=True)):
+    for call in (
+        lambda tensor: dist.isend(tensor, 1) if rank() == 0 else dist.irecv(tensor, 0),
+        lambda tensor: dist.broadcast(tensor, 0, async_op=True),
+    ):
         tensor, seen = on_device(sevens if rank() == 0 else mine()), on_device(torch.zeros(1000))
         fake.hold("kernel" if rank() == 1 else "nothing")
         seen += tensor
@@ -172,7 +189,8 @@ def another_current_stream():
 
 @device_check(ranks=(3,))
 def many_in_flight():
-    """Each waits for the copies of its own tensors only; waited for in another order."""
+    """Each operation waits for the copies of its own tensors only. The check waits for the operations in another order than
+    they began."""
     tensors = [on_device(torch.zeros(index + 1)) for index in range(50)]
     works = []
     for index, tensor in enumerate(tensors):
@@ -186,7 +204,7 @@ def many_in_flight():
 
 @device_check()
 def a_message_that_comes_late_holds_nothing_back():
-    """Operations end in any order."""
+    """A late message does not delay operations that began after it: operations end in any order."""
     late, tensor = on_device(torch.zeros(10)), on_device(mine())
     if rank() == 0:
         receiving = dist.irecv(late, 1)
@@ -201,11 +219,11 @@ def a_message_that_comes_late_holds_nothing_back():
 
 @device_check()
 def host_and_device_in_turns():
-    """All calls of the group have one order, wherever their tensors are."""
+    """The calls of a group have one order, whether their tensors are on the host or on the device."""
     for turn in range(20):
         far, near = on_device(mine(10) + turn), torch.full((20,), float(turn))
         if rank() == turn % 2:
-            fake.hold("to_host")  # one rank is later than the other
+            fake.hold("to_host")  # in each turn, one rank is later than the other
         work = dist.all_reduce(far, async_op=True)
         fake.settle()
         threading.Timer(0.01, fake.release, ("to_host",)).start()
@@ -217,7 +235,8 @@ def host_and_device_in_turns():
 
 @device_check()
 def memory_is_kept_until_it_is_copied():
-    """Even if no thread waits and all tensors are gone, neither pinned memory nor a tensor's memory is freed during a copy."""
+    """Neither pinned memory nor a tensor's memory is freed during a copy, even if no thread waits and the caller has dropped
+    all tensors."""
     for _ in range(5):
         kept = on_device(torch.zeros(3000))
         fake.hold("to_device")
@@ -239,7 +258,7 @@ def memory_is_kept_until_it_is_copied():
 
 
 def on_device_later(tensor):
-    """The copy runs while the caller continues."""
+    """Returns a copy on the device that is still being written when the function returns."""
     here = torch.zeros(tensor.shape, device=NAME)
     here.fill_(float(tensor[0]))
     return here
@@ -249,8 +268,8 @@ def on_device_later(tensor):
 
 
 @device_check()
-def futures_have_values_that_are_there():
-    """Callbacks run with streams that wait for the value; users of their results wait for these streams."""
+def futures_have_complete_values():
+    """A callback's current stream waits for the value of the future. Users of the callback's result wait for that stream."""
     tensor = on_device(mine())
     fake.hold("to_device")
     future = dist.all_reduce(tensor, async_op=True).get_future()
@@ -264,14 +283,16 @@ def futures_have_values_that_are_there():
     late.wait()
     equal(late.get_future().wait()[0], total())
     outputs = [torch.empty(3, device=NAME) for _ in range(world())]
-    rows = dist.all_gather(outputs, on_device(mine(3)), async_op=True).get_future().wait()[0]  # the form that torch's hooks expect
+    rows = (
+        dist.all_gather(outputs, on_device(mine(3)), async_op=True).get_future().wait()[0]
+    )  # torch's hooks expect one tensor with a row per rank
     for of in range(world()):
         equal(rows[of], torch.full((3,), float(of + 1)))
 
 
 @device_check(ranks=(3,))
 def collectives_from_callbacks():
-    """Matched by the callback that made them, while the main thread makes others."""
+    """Collectives of callbacks are matched by the callback that made them, while the main thread makes other collectives."""
     results = []
     for turn in range(10):
         first = dist.all_reduce(on_device(torch.full((5,), float(turn))), async_op=True).get_future()
@@ -302,8 +323,8 @@ def errors_are_those_of_the_host():
     if rank() == 0:
         with fails("rank 1", within_s=10, kinds=(unisono.TimeoutError,)):
             dist.group.WORLD.allreduce([on_device(mine())], timeout_options(1.0)).wait()
-    common.meet("late")
-    dist.destroy_process_group()  # its members have lost step
+    common.store_barrier("late")
+    dist.destroy_process_group()  # the group cannot be used any more: its ranks have made different numbers of calls
 
 
 def timeout_options(seconds):
@@ -315,10 +336,10 @@ def timeout_options(seconds):
 @device_check(ranks=(3,))
 def a_rank_that_is_lost():
     if rank() == 1:
-        common.meet("before")
+        common.store_barrier("before")
         os._exit(0)
     tensor = on_device(mine())
-    common.meet("before")
+    common.store_barrier("before")
     with fails(common.names(1), within_s=20, kinds=common.kinds()):
         dist.all_reduce(tensor)
     common.leave()
@@ -371,7 +392,7 @@ def groups_and_barriers():
 
 @device_check()
 def options_of_the_caller():
-    """Settings of call_options apply to the call, on whatever thread it is made; a report comes with the work."""
+    """The caller's call_options() apply although another thread makes the call. The work has a report."""
     unisono = importlib.import_module("unisono.torch")
     tensor = on_device(mine(10000))
     with unisono.call_options(schedule="ring"):
@@ -393,7 +414,7 @@ def options_of_the_caller():
 
 @device_check()
 def parts_of_tensors():
-    """Elements between those of a view are left alone."""
+    """Elements between those of a view do not change."""
     whole = on_device(torch.zeros(4, 6))
     whole[:, ::2].fill_(rank() + 1)
     dist.all_reduce(whole[:, ::2])
@@ -411,7 +432,8 @@ def parts_of_tensors():
 
 @device_check(group=False)
 def beside_another_backend():
-    """cpu:gloo for tensors of the host, unisono for the device's; gradients by DistributedDataParallel."""
+    """Gloo for CPU tensors and unisono for tensors of the device, in one process group. DistributedDataParallel averages
+    gradients."""
     os.environ["BACKEND"] = f"cpu:gloo,{NAME}:unisono"
     common.init()
     near, far = mine(), on_device(mine())
@@ -425,7 +447,7 @@ def beside_another_backend():
 def ends_with_calls_under_way():
     """destroy_process_group() with operations that no thread waited for."""
     works = [dist.all_reduce(on_device(mine()), async_op=True) for _ in range(10)]
-    common.meet("all called")
+    common.store_barrier("all called")
     dist.destroy_process_group()
     for work in works:
         try:
@@ -437,7 +459,7 @@ def ends_with_calls_under_way():
 
 @check(ranks=(2,), group=False)
 def cuda():
-    """On a real device. Runs only where there is one: test_torch_device.py."""
+    """Checks a real CUDA device. test_torch_device.py runs it only where there is one."""
     common.init()
     device = torch.device("cuda", rank() % torch.cuda.device_count())
     torch.cuda.set_device(device)
@@ -450,8 +472,12 @@ def cuda():
         doubled = tensor * 2
         same(doubled.cpu(), 2 * total(1 << 20))
         gathered = torch.empty(world() * 1000, device=device)
-        future = dist.all_gather_into_tensor(gathered, torch.full((1000,), float(rank() + 1), device=device), async_op=True).get_future()
-        same(future.then(lambda ended: ended.value()[0] + 1).wait().cpu(), torch.arange(2, world() + 2.0).repeat_interleave(1000))
+        future = dist.all_gather_into_tensor(
+            gathered, torch.full((1000,), float(rank() + 1), device=device), async_op=True
+        ).get_future()
+        same(
+            future.then(lambda ended: ended.value()[0] + 1).wait().cpu(), torch.arange(2, world() + 2.0).repeat_interleave(1000)
+        )
     dist.barrier(device_ids=[device.index])
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(100, 100).to(device), device_ids=[device.index])
     model(torch.ones(10, 100, device=device) * rank()).sum().backward()

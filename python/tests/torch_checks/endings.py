@@ -1,4 +1,4 @@
-"""How processes end: each check runs in separate processes, which end as Python programs do. The exit code is
+"""How processes end: each check runs in new processes, which end as Python programs do. Their exit code must be
 0.
 """
 
@@ -28,7 +28,7 @@ def forgets_to_destroy():
 
 @check(ranks=(3,), fresh=True, group=False)
 def forgets_to_destroy_and_ends_at_different_times():
-    """Rank 2 is there for a second longer."""
+    """Rank 2 ends a second later than the others."""
     init()
     dist.all_reduce(torch.ones(10))
     dist.barrier()
@@ -39,7 +39,7 @@ def forgets_to_destroy_and_ends_at_different_times():
 
 @check(ranks=(2,), fresh=True, group=False)
 def keeps_everything_until_the_end():
-    """Works, futures and groups in globals, which the interpreter destroys in any order."""
+    """Keeps works, futures and groups in globals, which the interpreter destroys in any order."""
     global kept
     init()
     group = dist.new_group()
@@ -52,7 +52,7 @@ def keeps_everything_until_the_end():
 
 @check(ranks=(3,), fresh=True, group=False)
 def destroyed_by_ranks_in_turn():
-    """No barrier: rank 0 goes first, it has the store; the others go later."""
+    """Ranks destroy the group at different times, without a barrier. Rank 0, which has the store, is the first."""
     init()
     dist.all_reduce(torch.ones(10))
     end = time.monotonic() + 0.4 * rank()
@@ -72,27 +72,28 @@ def destroyed_while_work_is_in_flight():
 
 @check(ranks=(2,), fresh=True, group=False)
 def dropped_with_its_group_while_it_is_under_way():
-    """Only the operation holds rank 0's group: when it ends, rank 0 has left for the other rank, too."""
+    """Rank 0 destroys the group while an operation is in flight. When the operation has ended, the other rank sees that rank 0
+    has left."""
     init()
     store = dist.distributed_c10d._get_default_store()
     tensor = torch.ones(1 << 20)  # too large to be sent before the other rank receives
     if rank() == 0:
         dist.all_reduce(tensor, async_op=True)
+        store.set("leaves", "")
         dist.destroy_process_group()
-        store.set("left", "")
-        store.get("told")
+        store.get("noticed")
         return
-    store.get("left")
+    store.get("leaves")
     dist.all_reduce(tensor)
     assert tensor[0] == world()
     with fails(names(0), within_s=15, kinds=kinds()):
         dist.barrier()
-    store.set("told", "")
+    store.set("noticed", "")
 
 
 @check(ranks=(2,), fresh=True, group=False)
 def destroyed_in_a_callback():
-    """The last reference to the group is dropped in a separate thread."""
+    """A callback, which runs in another thread, drops the last reference to the group."""
     init()
     for _ in range(20):
         group, ended = [dist.new_group()], threading.Event()
@@ -110,7 +111,8 @@ def destroyed_in_a_callback():
 
 @check(ranks=(2,), fresh=True, group=False)
 def things_go_in_any_order():
-    """Group before work, work before future, future before its callback; the work of a destroyed group can still be queried."""
+    """Drops a group before its work, a work before its future, a future before its callback has run. The work of a destroyed
+    group can be queried."""
     init()
     for order in itertools.permutations(("group", "work", "future")):
         kept = {"group": dist.new_group()}
@@ -138,7 +140,7 @@ def things_go_in_any_order():
 
 @check(ranks=(2,), fresh=True, group=False)
 def a_callback_exits():
-    """sys.exit() in a callback is its future's error, not the program's end."""
+    """sys.exit() in a callback becomes the error of the callback's future, and does not end the program."""
     init()
     future = dist.all_reduce(torch.ones(10), async_op=True).get_future().then(lambda _: sys.exit(3))
     with fails("SystemExit|3", within_s=10, kinds=(Exception, SystemExit)):
@@ -157,7 +159,7 @@ def the_program_ends_while_a_callback_runs():
             torch.ones(100).sum()
 
     dist.barrier()
-    if rank() == 0:  # later than the other rank, whose operation is in flight when its program ends
+    if rank() == 0:  # rank 0 is late, so rank 1's operation is in flight when rank 1's program ends
         long(None)
     dist.all_reduce(torch.ones(10), async_op=True).get_future().add_done_callback(long)
 
@@ -179,9 +181,31 @@ def a_child_process_ends():
     dist.destroy_process_group()
 
 
+@check(ranks=(2,), fresh=True, group=False)
+def a_child_process_drops_and_destroys_groups():
+    """The child ends at once, and the parent's groups go on. torch keeps no Python object for the backend of `split`."""
+    init()
+    split = dist.group.WORLD.split_group([0, 1], group_name="split")
+    split.allreduce([torch.ones(10)]).wait()
+    dist.all_reduce(torch.ones(10), async_op=True).get_future().then(lambda future: future.value()).wait()
+    child = os.fork()
+    if child == 0:
+        del split
+        dist.destroy_process_group()
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for _ in range(20):
+        tensor = torch.ones(1000)
+        split.allreduce([tensor]).wait()
+        dist.all_reduce(tensor)
+        assert tensor[0] == world() ** 2
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 @check(ranks=(2,), fresh=True, group=False, lost=(1,))
 def ends_with_an_exception():
-    """Rank 1 raises and destroys nothing: the other rank is notified soon."""
+    """Rank 1 raises an exception and does not destroy its group. The other rank gets an error soon."""
     init(timeout_s=20)
     dist.barrier()
     if rank() == 1:

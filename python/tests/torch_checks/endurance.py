@@ -1,4 +1,5 @@
-"""Long runs: a process's resources do not grow. UNISONO_CHECKS_ITERATIONS, 2000 by default; 10000 takes some minutes."""
+"""Long runs must not use more and more resources. UNISONO_CHECKS_ITERATIONS sets their length: 2000 by default; 10000 take some
+minutes."""
 
 import gc
 import os
@@ -16,7 +17,7 @@ GROWTH_BYTES_MAX = 6 << 20
 
 
 def held():
-    """(resident bytes, descriptors, threads) of this process."""
+    """Returns the resident bytes, descriptors and threads of this process."""
     gc.collect()
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[1])
@@ -24,7 +25,7 @@ def held():
 
 
 def does_not_grow(step):
-    """Calls step(iteration); compares after the first fifth with the end."""
+    """Calls step(iteration) many times. Compares the resources after the first fifth of the calls with those at the end."""
     for iteration in range(ITERATIONS // 5):
         step(iteration)
     before = held()
@@ -33,7 +34,7 @@ def does_not_grow(step):
     after = held()
     print(f"{ITERATIONS} iterations: {before} then {after}")
     assert after[0] - before[0] < GROWTH_BYTES_MAX, (before, after)
-    # The pool has as many threads as there were callbacks at once, so now and then one is added.
+    # The pool has as many threads as callbacks ever ran at once, so a few threads may be added.
     assert after[1] <= before[1] and after[2] <= before[2] + 4, (before, after)
 
 

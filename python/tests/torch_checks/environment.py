@@ -1,4 +1,5 @@
-"""The environment controls scripts that cannot be changed; this backend only. Reports confirm the settings."""
+"""Environment variables set options of scripts that cannot be changed. Only for the backend unisono. Reports show whether
+settings took effect."""
 
 import datetime
 import os
@@ -8,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from .common import fails, kinds, leave, meet, rank, same, same_on_all_ranks, world
+from .common import fails, kinds, leave, rank, same, same_on_all_ranks, store_barrier, world
 from .ddp import batch, loss_of, my_part
 from .methods_common import check, ut
 
@@ -27,15 +28,16 @@ def sum_says(**expected):
     tensor = numbers()
     dist.all_reduce(tensor)
     same(tensor, exact_sum(), 0.05)
-    told = ut.report()
+    report = ut.report()
     for name, value in expected.items():
-        assert str(told[name]).startswith(value), (name, told)
+        assert str(report[name]).startswith(value), (name, report)
     return tensor
 
 
 @check(ranks=(2, 3), env={"UNISONO_CODEC": "int8", "UNISONO_SCHEDULE": "two_step"})
 def codec():
-    """For collectives that add or gather floating-point numbers. Others are unchanged, and a report gives the reason."""
+    """UNISONO_CODEC applies to collectives that add or gather floating-point numbers. Others stay plain, and a report gives the
+    reason."""
     assert not torch.equal(sum_says(codec="int8", schedule="two_step"), exact_sum())
     integers = torch.arange(MANY) * (rank() + 1)
     dist.all_reduce(integers)
@@ -69,7 +71,8 @@ def codec():
 
 @check(ranks=(2, 3), env={"UNISONO_CODEC": "int8", "UNISONO_SCHEDULE": "direct"})
 def codec_of_halves():
-    """The schedule cannot be used for sums, which use the default."""
+    """The schedule "direct" applies to collectives that gather or scatter. All-reduce cannot use it, and uses the default
+    schedule."""
     gathered = [torch.empty(MANY) for _ in range(world())]
     dist.all_gather(gathered, numbers())
     assert ut.report()["codec"].startswith("int8") and ut.report()["schedule"] == "direct", ut.report()
@@ -101,16 +104,16 @@ def codec_of_other_groups_and_calls():
     for options, of_codec, of_schedule in cases:
         group = dist.new_group(pg_options=options)
         dist.all_reduce(numbers(), group=group)
-        told = ut.report(group)
-        assert told["codec"].startswith(of_codec) and told["schedule"] == of_schedule, told
-        dist.broadcast(numbers(), 0, group=group)  # supports no such codec, and not all of them such a schedule
+        report = ut.report(group)
+        assert report["codec"].startswith(of_codec) and report["schedule"] == of_schedule, report
+        dist.broadcast(numbers(), 0, group=group)  # a broadcast takes no codec, and not every schedule
         dist.all_to_all_single(torch.empty(2), torch.ones(2), group=group)
         dist.barrier(group)
 
 
 @check(ranks=(2,), env={"UNISONO_CODEC": "int8", "UNISONO_SCHEDULE": "two_step"})
 def a_network_with_a_codec():
-    """Gradients are low-bit; initial parameters and buffers are exact."""
+    """With a codec, DDP sends low-bit gradients, but exact initial parameters and buffers."""
     torch.manual_seed(rank())
     plain = torch.nn.Sequential(torch.nn.Linear(12, 256), torch.nn.BatchNorm1d(256), torch.nn.Linear(256, 3))
     first = {name: value.clone() for name, value in plain.state_dict().items()}
@@ -139,7 +142,7 @@ def a_network_with_a_codec():
 
 @check(ranks=(3,), env={"UNISONO_ORDER": "rank", "UNISONO_SCHEDULE": "ring"})
 def order():
-    """With rank order, rounded values cannot use a ring; integers can."""
+    """With UNISONO_ORDER=rank, sums of floating-point numbers cannot use a ring, but sums of integers can."""
     with fails("rank order", within_s=10, kinds=kinds()):
         dist.all_reduce(numbers())
     integers = torch.arange(MANY)
@@ -149,7 +152,15 @@ def order():
         sum_says(schedule="ring")
 
 
-@check(ranks=(2,), env={"UNISONO_TRANSPORT": "udp", "UNISONO_DELIVERY": "lossy:loss_budget=0.2", "UNISONO_RATE_LIMIT_MBPS": "500", "UNISONO_DATAGRAM_CHECKSUM": "1"})
+@check(
+    ranks=(2,),
+    env={
+        "UNISONO_TRANSPORT": "udp",
+        "UNISONO_DELIVERY": "lossy:loss_budget=0.2",
+        "UNISONO_RATE_LIMIT_MBPS": "500",
+        "UNISONO_DATAGRAM_CHECKSUM": "1",
+    },
+)
 def delivery():
     sum_says()
     assert ut.report()["lossy"] is True, ut.report()
@@ -167,7 +178,16 @@ def transports():
     return {link.transport for link in core_group(None).counters().links if link.rank != rank()}
 
 
-@check(ranks=(2,), env={"UNISONO_TRANSPORT": "tcp", "UNISONO_INTERFACE": "lo", "UNISONO_STREAMS_PER_LINK": "2", "UNISONO_PAYLOAD_CHECKSUM": "1", "UNISONO_COMPUTE_THREADS": "2"})
+@check(
+    ranks=(2,),
+    env={
+        "UNISONO_TRANSPORT": "tcp",
+        "UNISONO_INTERFACE": "lo",
+        "UNISONO_STREAMS_PER_LINK": "2",
+        "UNISONO_PAYLOAD_CHECKSUM": "1",
+        "UNISONO_COMPUTE_THREADS": "2",
+    },
+)
 def links():
     assert torch.equal(sum_says(), exact_sum())
     assert transports() == {"tcp"}, transports()
@@ -181,7 +201,9 @@ def options_of_links_come_first():
     dist.all_reduce(torch.ones(10), group=group)
     from unisono.torch._shared import core_group
 
-    assert transports() == {"tcp"} and {link.transport for link in core_group(group).counters().links if link.rank != rank()} == {"shm"}
+    assert transports() == {"tcp"} and {
+        link.transport for link in core_group(group).counters().links if link.rank != rank()
+    } == {"shm"}
 
 
 WRONG = {
@@ -201,12 +223,14 @@ WRONG = {
 
 
 def init_as_a_script_does(number):
-    dist.init_process_group("unisono", store=dist.FileStore(f"{os.environ['CHECK_DIRECTORY']}/{number}", world()), rank=rank(), world_size=world())
+    dist.init_process_group(
+        "unisono", store=dist.FileStore(f"{os.environ['CHECK_DIRECTORY']}/{number}", world()), rank=rank(), world_size=world()
+    )
 
 
 @check(ranks=(2,), group=False)
 def what_makes_no_sense_is_named():
-    """Detected by init_process_group, soon."""
+    """init_process_group soon raises an error that names a wrong setting."""
     for number, (name, value) in enumerate(WRONG.items()):
         os.environ[name] = value
         with fails(rf"{name}|transport '{value}'", within_s=5, kinds=(ValueError,)):
@@ -220,7 +244,7 @@ def what_makes_no_sense_is_named():
 
 @check(ranks=(2,), group=False, env={"UNISONO_TIMEOUT_MS": "2000"})
 def time_out():
-    """Replaces torch's half an hour; a timeout given by the script takes precedence."""
+    """UNISONO_TIMEOUT_MS replaces torch's default timeout of half an hour. A timeout given by the script takes precedence."""
     init_as_a_script_does("first")
     dist.barrier()
     patient = dist.new_group(timeout=datetime.timedelta(seconds=30))
@@ -235,13 +259,13 @@ def time_out():
         while time.monotonic() < end:
             torch.ones(1000).sum()
         dist.all_reduce(torch.ones(10), group=patient)
-    meet(store=dist.FileStore(os.environ["CHECK_DIRECTORY"] + "/end", world()))
+    store_barrier(store=dist.FileStore(os.environ["CHECK_DIRECTORY"] + "/end", world()))
     leave()
 
 
 @check(ranks=(2,), group=False, lost=(1,), env={"UNISONO_JOIN_TIMEOUT_MS": "1500"})
 def time_to_join():
-    """A missing rank is not waited for longer than that, whatever the group's timeout."""
+    """UNISONO_JOIN_TIMEOUT_MS limits how long a group waits for a missing rank, whatever the group's timeout is."""
     if rank() == 1:
         return
     with fails("rank 1", within_s=10):

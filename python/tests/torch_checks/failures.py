@@ -1,6 +1,6 @@
-"""Failures: ranks that die, stop, are missing or differ; timeouts, abort. Errors name the rank.
+"""Failures: ranks that die, stop, are missing or make other calls; timeouts, abort. Errors name the rank.
 
-The others are notified well before the group's timeout if a process has died, and at the timeout if one has stopped.
+If a process has died, the other ranks get errors well before the group's timeout; if a process has stopped, at the timeout.
 """
 
 import datetime
@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from .common import cannot, check, fails, init, kinds, leave, meet, names, rank, same, world
+from .common import cannot, check, fails, init, kinds, leave, names, rank, same, store_barrier, world
 from .ddp import SMALL, batch, loss_of, model, my_part
 
 
 def end_here(how):
-    """Called in the middle of a backward pass: this process dies, or stops until it is killed."""
+    """Returns a hook for a backward pass: it kills this process, or stops the process until it is killed."""
 
     def hook(gradient):
         os.kill(os.getpid(), how)
@@ -49,7 +49,7 @@ def killed_in_backward():
 
 @check(ranks=(3,), lost=(0,), group=False)
 def rank_0_killed_in_backward():
-    """It has the store."""
+    """Rank 0, which has the store, is killed."""
     init(timeout_s=20)
     lost_in_backward(0, signal.SIGKILL, within_s=15)
     leave()
@@ -148,12 +148,12 @@ def killed_with_work_in_flight():
     called = []
     future = work.get_future()
     future.add_done_callback(lambda done: called.append(done))
-    with fails(names(1), within_s=15, kinds=(RuntimeError, TimeoutError)):  # a future's error may come as RuntimeError
+    with fails(names(1), within_s=15, kinds=(RuntimeError, TimeoutError)):  # a future may raise RuntimeError instead
         future.wait()
     with fails(names(1), within_s=15, kinds=kinds()):
         work.wait()
     assert work.is_completed()
-    end = time.monotonic() + 10  # waiting threads may be faster than callbacks
+    end = time.monotonic() + 10  # wait() may return before the callbacks have run
     while not called and time.monotonic() < end:
         pass
     assert called
@@ -168,7 +168,7 @@ def missing_rank_is_named_at_the_time_out():
     if rank() != 1:
         with fails(names(1), within_s=12, kinds=kinds()):
             dist.all_reduce(torch.ones(10))
-    meet()
+    store_barrier()
     leave()
 
 
@@ -180,26 +180,27 @@ def time_out_of_one_call():
     if rank() == 0:
         with fails(None, within_s=10):
             dist.all_reduce(torch.ones(10), async_op=True).wait(datetime.timedelta(seconds=1))
-    meet()
+    store_barrier()
     leave()
 
 
 @check(ranks=(2,), group=False)
 def set_timeout():
-    """A shorter timeout than the group's."""
+    """set_timeout() can shorten the group's timeout."""
     init(timeout_s=120)
     dist.barrier()
     dist.group.WORLD.set_timeout(datetime.timedelta(seconds=2))
     if rank() == 0:
         with fails(names(1), within_s=12, kinds=kinds()):
             dist.all_reduce(torch.ones(10))
-    meet()
+    store_barrier()
     leave()
 
 
 @check(ranks=(3,), group=False)
 def abort():
-    """From another thread, while a collective waits for a missing rank: it ends at once, with an error."""
+    """Another thread aborts the group while a collective waits for a missing rank. The collective ends at once with an
+    error."""
     if cannot("abort"):
         return
     init(timeout_s=120)
@@ -211,20 +212,21 @@ def abort():
         with fails(None, within_s=15):
             work.wait()
         thread.join()
-    meet()
+    store_barrier()
     leave()
 
 
 @check(ranks=(3,), timeout_s=90)
 def monitored_barrier():
-    """ProcessGroup.monitored_barrier: dist.monitored_barrier accepts Gloo only. Rank 0 names the missing ranks."""
+    """In monitored_barrier(), rank 0 names the missing ranks. Uses the method of ProcessGroup, because dist.monitored_barrier
+    accepts Gloo only."""
     group = dist.new_group()
     group.monitored_barrier(datetime.timedelta(seconds=20))
     group.monitored_barrier(datetime.timedelta(seconds=20), wait_all_ranks=True)
     if rank() != 1:
         with fails(r"rank 1\b" if rank() == 0 else None, within_s=20):
             group.monitored_barrier(datetime.timedelta(seconds=2))
-    meet()
+    store_barrier()
 
 
 @check(ranks=(3,), timeout_s=90)
@@ -234,12 +236,12 @@ def monitored_barrier_of_all_ranks():
     if rank() == 0:
         with fails(r"ranks? 1, ?2\b", within_s=20):
             group.monitored_barrier(datetime.timedelta(seconds=2), wait_all_ranks=True)
-    meet()
+    store_barrier()
 
 
 @check(ranks=(2,), group=False)
 def collectives_that_differ():
-    """One rank reduces, the other gathers: both get an error, neither hangs, and neither gets a wrong result."""
+    """One rank reduces and the other gathers. Both get an error soon, and neither gets a wrong result."""
     init(timeout_s=5)
     dist.barrier()
     with fails(None, within_s=20, kinds=kinds()):
@@ -283,7 +285,7 @@ def other_groups_go_on():
 
 @check(ranks=(2,), group=False)
 def text_of_errors():
-    """At least one line, without raw pointers, naming the operation."""
+    """The text of an error names the operation and contains no raw pointers."""
     init(timeout_s=2)
     dist.barrier()
     if rank() == 0:
@@ -295,5 +297,31 @@ def text_of_errors():
             assert cannot("name the operation") or re.search(r"all_?reduce", text, re.IGNORECASE), text
         else:
             raise AssertionError("nothing was raised")
-    meet()
+    store_barrier()
+    leave()
+
+
+@check(ranks=(2,), group=False)
+def a_forked_child_is_refused():
+    """The child's tensor of fives does not get into the parents' sums."""
+    init(timeout_s=20)
+    dist.all_reduce(torch.ones(1000))
+    if rank() == 0:
+        member = os.getpid()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                with fails(rf"this process was forked from a member \(pid {member}\)", within_s=2):
+                    dist.all_reduce(torch.full((1000,), 5.0))
+                with fails(rf"this process was forked from a member \(pid {member}\)", within_s=2):
+                    dist.all_reduce(torch.full((1000,), 5.0), async_op=True).wait()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+    for _ in range(2):
+        ones = torch.ones(1000)
+        dist.all_reduce(ones)
+        same(ones, torch.full((1000,), 2.0))
     leave()

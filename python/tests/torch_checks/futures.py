@@ -19,7 +19,7 @@ def mine(elements=4):
 
 @check(ranks=(2, 3))
 def value_of_the_future():
-    """A list of the tensors, as torch's hooks expect it."""
+    """A future's value is a list of the output tensors, as torch's hooks expect it."""
     tensor = mine()
     work = dist.all_reduce(tensor, async_op=True)
     value = work.get_future().wait()
@@ -35,12 +35,14 @@ def then():
     future = dist.all_reduce(mine(), async_op=True).get_future()
     chained = future.then(lambda done: done.value()[0] * 2).then(lambda done: done.wait() + 1)
     same(chained.wait(), torch.full((4,), total() * 2 + 1))
-    same(future.then(lambda done: done.value()[0] * 3).wait(), torch.full((4,), total() * 3))  # it is done: called at once
+    same(
+        future.then(lambda done: done.value()[0] * 3).wait(), torch.full((4,), total() * 3)
+    )  # the future is complete, so the callback is called at once
 
 
 @check(ranks=(2, 3))
 def one_future():
-    """Requested twice, it is the same future or completes together with it."""
+    """Two requests for a work's future give the same future, or futures that complete together."""
     work = dist.all_reduce(mine(), async_op=True)
     called = threading.Event()
     first, second = work.get_future(), work.get_future()
@@ -65,8 +67,8 @@ def callbacks_that_start_collectives():
 
 @check(ranks=(2, 3))
 def callbacks_that_wait_for_collectives():
-    """As in PowerSGD's hook: a callback waits for a collective that it has started. The thread that runs callbacks must not
-    be the one that works.
+    """A callback waits for a collective that it has started, as in PowerSGD's hook. So the thread that runs callbacks must not
+    be the thread that drives operations.
     """
     finished = []
     for bucket in range(4):
@@ -85,7 +87,7 @@ def callbacks_that_wait_for_collectives():
 
 @check(ranks=(2,))
 def callbacks_that_wait_in_several_groups():
-    """Several callbacks wait at once, each for a collective of a group of its own."""
+    """Several callbacks wait at once, each for a collective of another group."""
     groups = [dist.new_group() for _ in range(6)]
     futures = []
     for number, group in enumerate(groups):
@@ -124,7 +126,7 @@ def collect_all():
 
 @check(ranks=(2,))
 def futures_of_other_collectives():
-    """Each gives its outputs."""
+    """The future of every collective has the collective's outputs as its value."""
     gathered = [torch.empty(4) for _ in range(world())]
     value = dist.all_gather(gathered, mine(), async_op=True).get_future().wait()
     if not cannot("future of all_gather"):
@@ -167,7 +169,8 @@ def result_of_work():
 
 @check(ranks=(2,))
 def work_that_is_dropped():
-    """No thread keeps the Work; the tensors live as long as it needs them. Repeated, because a freed Work and an ending operation once deadlocked."""
+    """The Work is dropped at once; its tensors must live until the operation ends. Repeated, because freeing a Work while its
+    operation ended once deadlocked."""
     for _ in range(100):
         for _ in range(50):
             dist.all_reduce(mine(1000), async_op=True)
@@ -182,11 +185,11 @@ def waiting_does_not_hold_the_interpreter():
     store = dist.distributed_c10d._get_default_store()
     if rank() == 0:
         tensor = mine()
-        told = threading.Thread(target=lambda: store.set("go", "1"))
+        other_thread = threading.Thread(target=lambda: store.set("go", "1"))
         work = dist.all_reduce(tensor, async_op=True)
-        told.start()
+        other_thread.start()
         work.wait()
-        told.join()
+        other_thread.join()
     else:
         store.wait(["go"], datetime.timedelta(seconds=30))
         tensor = mine()

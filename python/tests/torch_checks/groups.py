@@ -4,6 +4,7 @@ import datetime
 import gc
 import os
 import threading
+import time
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,7 @@ def sums_to(group, expected, value=None):
 
 @check(ranks=(4,))
 def overlapping():
-    """Every pair of four ranks, one sum in each."""
+    """Every pair of four ranks has a group, and computes a sum in it."""
     pairs = [(first, second) for first in range(world()) for second in range(first + 1, world())]
     groups = {pair: dist.new_group(list(pair)) for pair in pairs}
     for pair, group in groups.items():
@@ -28,7 +29,7 @@ def overlapping():
         else:
             assert group == dist.GroupMember.NON_GROUP_MEMBER
     works = []
-    for pair, group in groups.items():  # all at once
+    for pair, group in groups.items():  # all operations are in flight at once
         if rank() in pair:
             tensor = torch.tensor([float(rank())])
             works.append((pair, tensor, dist.all_reduce(tensor, group=group, async_op=True)))
@@ -39,7 +40,7 @@ def overlapping():
 
 @check(ranks=(3,))
 def order_of_ranks():
-    """Ranks in a group follow the order of the default group, however they were listed."""
+    """Ranks of a group are in the order of the default group, in whatever order they were listed."""
     group = dist.new_group([2, 0])
     if rank() == 1:
         return
@@ -55,7 +56,7 @@ def order_of_ranks():
 
 @check(ranks=(1, 2))
 def alone():
-    """Groups of one."""
+    """Groups with one rank."""
     groups = [dist.new_group([of]) for of in range(world())]
     group = groups[rank()]
     sums_to(group, rank())
@@ -112,7 +113,9 @@ def destroyed_in_any_order():
     for group in groups:
         sums_to(group, world() * (world() - 1) // 2)
     dist.barrier()
-    order = [3, 0, 5, 1] if rank() == 0 else [1, 5, 0, 3]  # in another order on another rank; two are left to the default group
+    order = (
+        [3, 0, 5, 1] if rank() == 0 else [1, 5, 0, 3]
+    )  # ranks destroy groups in different orders; two groups are destroyed with the default group
     for number in order:
         dist.destroy_process_group(groups[number])
     sums_to(groups[2], world() * (world() - 1) // 2)
@@ -136,7 +139,7 @@ def default_group_made_again():
 
 @check(ranks=(4,))
 def local_synchronization():
-    """Only the members call new_group."""
+    """With use_local_synchronization, only the members call new_group."""
     mine = [0, 1] if rank() < 2 else [2, 3]
     group = dist.new_group(mine, use_local_synchronization=True)
     sums_to(group, sum(mine))
@@ -172,7 +175,7 @@ def split_group_needs_a_device():
 
 @check(ranks=(3,))
 def several_threads():
-    """Each thread with its own group, a hundred sums in each."""
+    """Each thread has its own group, and computes a hundred sums in it."""
     groups = [dist.new_group() for _ in range(4)]
     errors = []
 
@@ -205,7 +208,7 @@ def names_and_sizes():
 
 @check(ranks=(2,))
 def two_backends():
-    """Together with Gloo in one process."""
+    """Groups of unisono and of Gloo in one process."""
     other = dist.new_group(backend="gloo")
     sums_to(other, 1)
     sums_to(dist.group.WORLD, 1)
@@ -225,3 +228,26 @@ def debug_detail():
     with fails("detected|mismatch", within_s=20):
         dist.all_reduce(torch.ones(3 + rank()), group=group)
     dist.set_debug_level(dist.DebugLevel.OFF)
+
+
+@check(ranks=(4,), timeout_s=180)
+def descriptors():
+    """A group of four ranks of one host takes at most ten descriptors of each process, so a limit of 1024 allows a hundred
+    groups.
+    """
+
+    def count():
+        return len(os.listdir("/proc/self/fd"))
+
+    sums_to(dist.group.WORLD, 6)
+    before, groups, each = count(), [], 10
+    for _ in range(20):
+        groups.append(dist.new_group())
+        sums_to(groups[-1], 6)
+    # Connections to the rendezvous of a group close after the group has formed.
+    end = time.monotonic() + 20
+    while count() > before + each * len(groups) and time.monotonic() < end:
+        pass
+    assert count() <= before + each * len(groups), (before, count())
+    for group in groups:
+        sums_to(group, 6)

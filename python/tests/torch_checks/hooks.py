@@ -32,7 +32,7 @@ def allreduce_hook():
 
 @check(ranks=(2, 3))
 def builtin_hooks():
-    """In C++: they chain on the future there."""
+    """torch's built-in hooks are written in C++ and chain callbacks on the operation's future."""
     for kind, tolerance in ((dist.BuiltinCommHookType.ALLREDUCE, 2e-6), (dist.BuiltinCommHookType.FP16_COMPRESS, 2e-3)):
         network = DistributedDataParallel(model(), bucket_cap_mb=SMALL)
         network._register_builtin_comm_hook(kind)
@@ -46,7 +46,7 @@ def fp16_compress_hook():
 
 
 def under_another_name(hook):
-    """torch refuses its bf16 hooks by name if there is no GPU."""
+    """Renames the hook: torch refuses its bf16 hooks by their names if there is no GPU."""
     return lambda state, bucket: hook(state, bucket)
 
 
@@ -71,16 +71,18 @@ def post_local_sgd_hook():
 
 
 def wide():
-    """Weights of rank 1 are much smaller than they: what PowerSGD compresses."""
+    """A model with wide matrices. PowerSGD compresses them to factors that are much smaller."""
     torch.manual_seed(0)
     middle = [layer for _ in range(4) for layer in (torch.nn.Linear(64, 64), torch.nn.Tanh())]
     return torch.nn.Sequential(torch.nn.Linear(12, 64), *middle, torch.nn.Linear(64, 3))
 
 
 def power_sgd(hook, **options):
-    """Its callbacks start collectives, and wait for them, while the backward pass starts those of later buckets.
+    """PowerSGD's callbacks start collectives and wait for them, while the backward pass starts the collectives of later
+    buckets.
 
-    It is linear in the gradients, the residuals included: a group of one with the whole batch computes the same but for rounding.
+    PowerSGD is linear in the gradients and residuals, so a group of one rank with the whole batch computes the same except for
+    rounding.
     """
     if cannot("order of collectives from callbacks"):
         return
@@ -108,8 +110,9 @@ def power_sgd_with_several_buckets():
     power_sgd(powerSGD_hook.powerSGD_hook)
 
 
-# Not here: torch 2.13's batched_powerSGD_hook, which gives _orthogonalize a matrix of two dimensions where that insists on three, and warm_start=False,
-# where the first bucket's last callback clears what later buckets still need.
+# Two things are not tested, because they fail in torch 2.13: batched_powerSGD_hook passes _orthogonalize a matrix of two
+# dimensions instead of three;
+# with warm_start=False, the first bucket's last callback clears state that later buckets need.
 
 
 @check(ranks=(2,), timeout_s=90)
@@ -138,7 +141,8 @@ def noop_hook():
 
 @check(ranks=(2, 3), timeout_s=90)
 def hook_that_starts_a_collective_in_a_callback():
-    """All-reduce as reduce-scatter whose callback starts an all-gather of another group, and returns its future's value."""
+    """An all-reduce made of a reduce-scatter, whose callback starts an all-gather in another group and returns the value of the
+    all-gather's future."""
     if cannot("order of collectives from callbacks"):
         return
     group = dist.new_group()
@@ -162,7 +166,7 @@ def hook_that_starts_a_collective_in_a_callback():
 
 @check(ranks=(2, 3), timeout_s=90)
 def hook_that_chains_futures():
-    """Ten callbacks, some of which wait for the future that they are given."""
+    """Chains ten callbacks. Some of them wait for the future that they get as argument."""
 
     def hook(_, bucket):
         future = dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.wait()[0])
@@ -175,7 +179,7 @@ def hook_that_chains_futures():
 
 @check(ranks=(2,))
 def hook_that_raises():
-    """The error comes out of backward, on every rank."""
+    """backward() raises the hook's error on every rank."""
 
     def hook(_, bucket):
         def wrong(done):

@@ -17,7 +17,8 @@ template = None
 
 @dataclasses.dataclass
 class Run:
-    """How a job ended: exit codes by rank (negative: a signal, None: killed from here), and each rank's output."""
+    """How a job ended: the exit code of each rank (negative: number of a signal, None: killed by the launcher), and each rank's
+    output."""
 
     codes: list
     timed_out: bool
@@ -72,11 +73,11 @@ def stop():
 
 
 def run_check(module, function, ranks, backend=None):
-    """With the arguments of the check's decorator."""
+    """Runs a check with the arguments of its decorator."""
     from torch_checks import common
 
-    told = common.CHECKS[module, function]
-    run = run_ranks(module, function, ranks, backend, told["timeout_s"], told["env"], told["lost"], told["fresh"])
+    options = common.CHECKS[module, function]
+    run = run_ranks(module, function, ranks, backend, options["timeout_s"], options["env"], options["lost"], options["fresh"])
     run.raise_if_failed()
     return run
 

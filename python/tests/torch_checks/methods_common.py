@@ -1,4 +1,4 @@
-"""Shared by the checks of Unisono's methods, which run with no other backend."""
+"""Shared by the checks of Unisono's methods, which need the backend unisono."""
 
 import os
 
@@ -6,15 +6,15 @@ from . import common
 
 try:
     import unisono.torch as ut
-except ImportError:  # the tests are skipped then
+except ImportError:  # then the tests are skipped
     ut = None
 
 
-def check(**told):
-    """As common.check, if the backend is unisono; no check otherwise."""
+def check(**options):
+    """Like common.check if the backend is unisono. Otherwise the function becomes no check."""
     if os.environ.get("BACKEND", "unisono") != "unisono":
         return lambda function: function
-    return common.check(**told)
+    return common.check(**options)
 
 
 __all__ = ["check", "ut"]

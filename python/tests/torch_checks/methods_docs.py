@@ -14,16 +14,27 @@ PAGES = [DOCS / "start" / "pytorch.md", *sorted((DOCS / "guides").glob("*.md"))]
 
 
 def run_blocks(kind, **names):
-    """Returns the number of code blocks."""
+    """Runs the page's code blocks and returns their number."""
     fence = "{.python ." + kind + "}" if kind else "python"
-    blocks = [block for page in PAGES for block in re.findall(rf"^```{re.escape(fence)}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)]
+    blocks = [
+        block
+        for page in PAGES
+        for block in re.findall(rf"^```{re.escape(fence)}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    ]
     for block in blocks:
         if "init_process_group" in block:
             continue
-        given = {"torch": torch, "ut": ut, "DistributedDataParallel": torch.nn.parallel.DistributedDataParallel, "model": model(), "loader": [batch(step) for step in range(3)],
-                 "loss_of": lambda network, pair: loss_of(network, *pair), "endless": lambda loader: itertools.chain.from_iterable(itertools.repeat(loader))}
+        given = {
+            "torch": torch,
+            "ut": ut,
+            "DistributedDataParallel": torch.nn.parallel.DistributedDataParallel,
+            "model": model(),
+            "loader": [batch(step) for step in range(3)],
+            "loss_of": lambda network, pair: loss_of(network, *pair),
+            "endless": lambda loader: itertools.chain.from_iterable(itertools.repeat(loader)),
+        }
         print(block)
-        exec(block, given | names)  # of this repository
+        exec(block, given | names)  # the code comes from this repository
     return len(blocks)
 
 

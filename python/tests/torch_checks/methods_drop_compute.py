@@ -1,5 +1,6 @@
-"""DropCompute over DistributedDataParallel: whatever ranks drop, gradients are the sum of the computed micro-batches."""
+"""DropCompute with DistributedDataParallel: whatever ranks drop, gradients are the sum over the computed micro-batches."""
 
+import gc
 import itertools
 import statistics
 import time
@@ -10,13 +11,22 @@ from torch.nn.parallel import DistributedDataParallel
 
 import unisono
 
+try:
+    from unisono.torch._shared import core_group
+except ImportError:  # then the tests are skipped
+    core_group = None
+
 from .common import fails, rank, same, same_on_all_ranks, world
 from .ddp import SMALL, Branches, buckets, model
 from .methods_common import check, ut
 from .methods_hooks import hook_of
 
 PLANNED = 4
-COMPUTED = [[4, 2, 1, 3, 4, 1], [4, 4, 3, 1, 1, 1], [1, 4, 2, 2, 4, 1]]  # by rank, in each step
+COMPUTED = [
+    [4, 2, 1, 3, 4, 1],
+    [4, 4, 3, 1, 1, 1],
+    [1, 4, 2, 2, 4, 1],
+]  # [rank][step]: number of micro-batches that the rank computes
 
 
 def micro_batch(of, position):
@@ -33,7 +43,7 @@ def options(normalize="max", tail="defer"):
 
 
 def expected_gradients(reference, step, tail, divide, *extra):
-    """One process that computes the micro-batches of all ranks."""
+    """Returns the gradients of one process that computes the micro-batches of all ranks."""
     reference.zero_grad()
     for of in range(world()):
         before = sum(COMPUTED[of][:step]) if tail == "defer" else PLANNED * step
@@ -80,9 +90,99 @@ def without_distributed_data_parallel():
     steps_are_right(model(), model(), normalize="computed")
 
 
+def all_reduces(group=None):
+    """How many all-reduces this rank has made in a process group."""
+    every = core_group(group).counters().collectives
+    return sum(each.operations for each in every if each.collective == "all_reduce")
+
+
+def sharded(network):
+    return ut.ShardedOptimizer(network.parameters(), 0.1, "sgd", "delivery=reliable")
+
+
+@check(ranks=(2, 3))
+def a_sharded_optimizer_exchanges_each_gradient_once():
+    """Gradients stay local until the optimizer averages them. Training is that of one process."""
+    for normalize in ("max", "computed"):
+        network, alone = model(), model()
+        optimizer, reference = sharded(network), torch.optim.SGD(alone.parameters(), 0.1)
+        drop = ut.DropCompute(PLANNED, options(normalize))
+        mine = (micro_batch(rank(), position) for position in itertools.count())
+        before = all_reduces()
+        for step in range(6):
+            optimizer.zero_grad()
+            for pair in drop.micro_batches(mine, network):
+                (loss_of(network, pair) / drop.planned).backward()
+            local = network[0].weight.grad.clone()
+            optimizer.step()
+            same(network[0].weight.grad, local)
+            divide = PLANNED * world() if normalize == "max" else sum(COMPUTED[of][step] for of in range(world()))
+            expected_gradients(alone, step, "defer", divide)
+            reference.step()
+            for parameter, right in zip(network.parameters(), alone.parameters()):
+                same(parameter.detach(), right.detach(), 1e-5)
+        assert all_reduces() == before, "gradients were averaged twice"
+    del optimizer  # the parameters have no optimizer that averages any more
+    gc.collect()
+    network.zero_grad()
+    drop = ut.DropCompute(PLANNED, options())
+    for pair in drop.micro_batches(mine, network):
+        (loss_of(network, pair) / drop.planned).backward()
+    assert all_reduces() == before + 1
+    same_on_all_ranks(network[0].weight.grad)
+
+
+@check(ranks=(3,))
+def a_sharded_optimizer_over_other_ranks_does_not_replace_the_average():
+    """The optimizer averages over two ranks, and DropCompute over all three."""
+    pair = dist.new_group([0, 1])
+    network = model()
+    if rank() < 2:
+        optimizer = ut.ShardedOptimizer(network.parameters(), 0.1, "sgd", "delivery=reliable", pair)
+    drop = ut.DropCompute(PLANNED, options())
+    mine = (micro_batch(rank(), position) for position in itertools.count())
+    for each in drop.micro_batches(mine, network):
+        (loss_of(network, each) / drop.planned).backward()
+    same_on_all_ranks(network[0].weight.grad)
+    if rank() < 2:
+        optimizer.step()
+
+
+@check(ranks=(2,))
+def gradients_that_would_be_averaged_twice_or_never_are_refused():
+    drop = ut.DropCompute(PLANNED, "off")
+    network = model()
+    optimizer = sharded(network)
+    text = (
+        "^micro_batches: DistributedDataParallel and ShardedOptimizer would both average the gradients; give micro_batches the "
+        "plain module$"
+    )
+    with fails(text, within_s=5, kinds=(ValueError,)):
+        drop.micro_batches(itertools.repeat(micro_batch(rank(), 0)), DistributedDataParallel(network))
+    network = model()
+    optimizer = sharded(network)
+
+    def step():
+        for pair in drop.micro_batches(itertools.repeat(micro_batch(rank(), 0)), network):
+            loss_of(network, pair).backward()
+
+    step()
+    text = (
+        "^micro_batches: the gradients of the last step were left to ShardedOptimizer.step\\(\\), which averages them, but it was "
+        "not called$"
+    )
+    with fails(text, within_s=5):
+        step()
+    step()  # the caller knows now
+    optimizer.step()
+    step()
+    optimizer.step()
+    same_on_all_ranks(network[0].weight)
+
+
 @check(ranks=(2,))
 def unused_parameters():
-    """Parameters that no rank has used have no gradients."""
+    """A parameter that no rank has used has no gradient."""
     torch.manual_seed(0)
     network = DistributedDataParallel(Branches(), find_unused_parameters=True, bucket_cap_mb=SMALL)
     torch.manual_seed(0)
@@ -97,7 +197,9 @@ def with_hooks_and_buffers():
         state, hook = hook_of(name, network)
         network.register_comm_hook(state, hook)
         steps_are_right(network, model(), tolerance=tolerance)
-    network = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(12, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3)), bucket_cap_mb=SMALL)
+    network = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(12, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3)), bucket_cap_mb=SMALL
+    )
     drop = ut.DropCompute(PLANNED, options())
     for _ in range(6):
         for pair in drop.micro_batches(lambda position: micro_batch(rank(), position), network):
@@ -107,7 +209,7 @@ def with_hooks_and_buffers():
 
 
 def rank_1_computes_longer():
-    """By 20 ms."""
+    """Rank 1 computes 20 ms longer per micro-batch."""
     until = time.thread_time() + (0.02 if rank() == 1 else 0)
     while time.thread_time() < until:
         pass
@@ -133,7 +235,8 @@ def a_slow_rank_is_not_waited_for():
 
 @check(ranks=(2,))
 def waiting_for_others_is_not_computing():
-    """Rank 1 computes 80 ms longer than rank 0, which waits for it in the last backward pass: rank 0's record contains only its own computing."""
+    """Rank 1 computes 80 ms longer than rank 0, so rank 0 waits in the last backward pass. The waiting must not count as rank
+    0's compute time."""
     network = DistributedDataParallel(model(), bucket_cap_mb=SMALL)
     drop = ut.DropCompute(PLANNED, "auto:warmup=0,calibration=20")
     for _ in range(5):
@@ -149,7 +252,7 @@ def waiting_for_others_is_not_computing():
 
 
 @check(ranks=(2,))
-def goes_on_from_a_checkpoint():
+def continues_from_a_checkpoint():
     drop = ut.DropCompute(PLANNED, options())
     network, taken = model(), []
 

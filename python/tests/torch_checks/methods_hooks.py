@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from .common import fails, init, kinds, leave, meet, names, rank, same, same_on_all_ranks, world
+from .common import fails, init, kinds, leave, names, rank, same, same_on_all_ranks, store_barrier, world
 from .ddp import SMALL, Branches, batch, buckets, equal_to_alone, loss_of, model, my_part, train_alone, train_together
 from .hooks import wide
 from .methods_common import check, ut
@@ -22,17 +22,29 @@ POWER_SGD = "power_sgd:rank=4,start=0,auto_off=off,min_elements=64"
 
 
 def hook_of(name, network):
-    """(state, hook) of each method; without a model's names where none are needed."""
+    """Returns (state, hook) of a method."""
     return {
         "int8": lambda: (ut.LowBitState(codec="int8", schedule="two_step"), ut.low_bit_hook),
-        "int8 ef14": lambda: (ut.LowBitState(codec="int8", error_feedback=True, model=network, schedule="two_step"), ut.low_bit_hook),
-        "int4 ef14": lambda: (ut.LowBitState(codec="int4", error_feedback=True, model=network, schedule="two_step"), ut.low_bit_hook),
+        "int8 ef14": lambda: (
+            ut.LowBitState(codec="int8", error_feedback=True, model=network, schedule="two_step"),
+            ut.low_bit_hook,
+        ),
+        "int4 ef14": lambda: (
+            ut.LowBitState(codec="int4", error_feedback=True, model=network, schedule="two_step"),
+            ut.low_bit_hook,
+        ),
         "plain ef14": lambda: (ut.LowBitState(codec="plain", error_feedback=True, model=network), ut.low_bit_hook),
         "fp16": lambda: (None, ut.fp16_hook),
-        "bf16": lambda: (dist.group.WORLD, lambda state, bucket: ut.bf16_hook(state, bucket)),  # torch refuses the name bf16_compress_hook only
+        "bf16": lambda: (
+            dist.group.WORLD,
+            lambda state, bucket: ut.bf16_hook(state, bucket),
+        ),  # torch refuses only the name bf16_compress_hook
         "arc": lambda: (ut.ArcTopKState(network, ARC), ut.arc_top_k_hook),
         "arc ef21m": lambda: (ut.ArcTopKState(network, ARC + ",feedback=ef21m,eta=0.5"), ut.arc_top_k_hook),
-        "arc whole": lambda: (ut.ArcTopKState(network, "arc:ratio=1,max_payload=1,start=0,auto_off=off,min_elements=1"), ut.arc_top_k_hook),
+        "arc whole": lambda: (
+            ut.ArcTopKState(network, "arc:ratio=1,max_payload=1,start=0,auto_off=off,min_elements=1"),
+            ut.arc_top_k_hook,
+        ),
         "power_sgd": lambda: (ut.PowerSgdState(network, POWER_SGD), ut.power_sgd_hook),
         "lossy": lambda: (ut.LossyState(delivery="lossy:loss_budget=0.2"), ut.lossy_hook),
     }[name]()
@@ -46,7 +58,8 @@ def with_hook(name, network=None, **options):
 
 
 def agree_after_training(name, tolerance, steps=20, network=None, **options):
-    """Several buckets that change after the first step; equal bits on all ranks; nearly the loss of one process."""
+    """Trains with several buckets, which change after the first step. Ranks must have equal bits, and nearly the loss of one
+    process."""
     first = network or model()
     network, state = with_hook(name, copy.deepcopy(first), **options)
     losses = train_together(network, steps, torch.optim.SGD(network.parameters(), lr=0.1))
@@ -63,8 +76,8 @@ def low_bit_trains():
     for name, tolerance in (("int8", 0.01), ("int8 ef14", 0.01), ("int4 ef14", 0.03), ("fp16", 1e-3), ("bf16", 1e-2)):
         _, state, _ = agree_after_training(name, tolerance)
         if state is not None and state is not dist.group.WORLD:
-            told = state.report()
-            assert told["steps"] == 20 and 0 < told["sent_bytes"] and 4 < told["bits_per_element"] < 12, told
+            report = state.report()
+            assert report["steps"] == 20 and 0 < report["sent_bytes"] and 4 < report["bits_per_element"] < 12, report
 
 
 @check(ranks=(2, 3))
@@ -76,7 +89,7 @@ def plain_codec_is_exact():
 
 
 class OneBucket:
-    """A bucket for calling a hook without DistributedDataParallel."""
+    """Imitates a bucket of DistributedDataParallel, to call a hook without it."""
 
     def __init__(self, parameter, values):
         self._parameter, self._values = parameter, values
@@ -96,7 +109,8 @@ class OneBucket:
 
 @check(ranks=(2, 3, 4))
 def low_bit_errors_are_bounded():
-    """Each encoding is off by half a step of its group's range at most: twice, in two_step; scales travel as bf16."""
+    """Each encoding adds an error of at most half a step of its group's range. The schedule two_step encodes twice; scales are
+    rounded to bf16."""
     generator = torch.Generator().manual_seed(7)
     every = torch.randn(world(), 5000, generator=generator)
     for bits in (4, 8):
@@ -112,7 +126,7 @@ def low_bit_errors_are_bounded():
 
 @check(ranks=(2, 3))
 def nothing_is_lost_with_error_feedback():
-    """The values delivered in all steps plus all ranks' residuals are the sum of all gradients."""
+    """The sum of the delivered values of all steps and of all ranks' residuals equals the sum of all gradients."""
     for codec in ("int8", "int4", "int2"):
         parameter = torch.nn.Parameter(torch.zeros(40, 50))
         holder = torch.nn.Module()
@@ -129,7 +143,10 @@ def nothing_is_lost_with_error_feedback():
         assert total[1].abs().max() > 0
         same(delivered * world() + total[1], total[0], 1e-4)
         error = (delivered - total[0] / world()).abs().max()
-        assert error < {"int8": 0.1, "int4": 1.0, "int2": 8.0}[codec], (codec, error)  # it does not grow with the steps
+        assert error < {"int8": 0.1, "int4": 1.0, "int2": 8.0}[codec], (
+            codec,
+            error,
+        )  # the error does not grow with the number of steps
 
 
 @check(ranks=(2,))
@@ -154,7 +171,7 @@ def train_on_one_batch(network, steps):
 
 @check(ranks=(2, 3), timeout_s=90)
 def arc_trains():
-    """Training with a quarter of the rows, or with two factors, is nearly as good as with all values."""
+    """Training with a quarter of the rows, or with two factors, reaches nearly the loss of exact training."""
     before = loss_of(wide(), *batch(0)).item()
     expected = train_on_one_batch(wide(), 60)
     for name, tolerance in (("arc", 0.1), ("arc ef21m", 0.15), ("power_sgd", 0.1)):
@@ -164,8 +181,8 @@ def arc_trains():
         for parameter in network.parameters():
             same_on_all_ranks(parameter)
         assert loss - expected < tolerance * (before - expected), (name, before, expected, loss)
-        told = state.report()
-        assert told.step == 60 and told.payload_ratio() < 0.6, str(told)
+        report = state.report()
+        assert report.step == 60 and report.payload_ratio() < 0.6, str(report)
         assert state.applied and state.last_report.step == 59
         whole = {each.name for each in state.plan.parameters if not each.compressed}
         assert "0.bias" in whole and "2.weight" not in whole, whole
@@ -181,7 +198,7 @@ def arc_with_all_rows_is_exact():
 
 @check(ranks=(2,))
 def arc_loses_nothing():
-    """Up to a step that is sent whole, the sum of the averages equals that of the gradients."""
+    """When a step has been sent whole, the sum of all averages so far equals the average of the summed gradients."""
     loses_nothing("arc")
 
 
@@ -220,8 +237,8 @@ def arc_skips_steps_that_are_not_finite():
             assert step != 1 or not parameter.grad.any()
 
 
-def wild(name):
-    """Unused parameters, gradients of two micro-batches, half-precision parameters."""
+def train_with_unusual_buckets(name):
+    """Trains with unused parameters, gradients of two micro-batches, and half-precision parameters."""
     network, _ = with_hook(name, Branches(), find_unused_parameters=True)
     reference = copy.deepcopy(network.module)
     for step, choice in enumerate([lambda _: True, lambda of: of == 0, lambda _: False]):
@@ -230,7 +247,10 @@ def wild(name):
         inputs, targets = batch(step)
         torch.nn.functional.mse_loss(network(my_part(inputs), choice(rank())), my_part(targets)).backward()
         for of in range(world()):
-            (torch.nn.functional.mse_loss(reference(inputs.chunk(world())[of], choice(of)), targets.chunk(world())[of]) / world()).backward()
+            (
+                torch.nn.functional.mse_loss(reference(inputs.chunk(world())[of], choice(of)), targets.chunk(world())[of])
+                / world()
+            ).backward()
         for parameter, right in zip(network.parameters(), reference.parameters()):
             if right.grad is not None:
                 same(parameter.grad, right.grad, 2e-2)
@@ -251,13 +271,13 @@ def wild(name):
 
 
 @check(ranks=(2, 3), timeout_s=90)
-def all_that_buckets_can_be():
+def unusual_buckets():
     for name in ("int8", "int8 ef14", "fp16", "bf16", "arc whole"):
-        wild(name)
+        train_with_unusual_buckets(name)
 
 
-def go_on(name):
-    """Ten steps at once, compared with five steps, a save, and five steps by objects that loaded the save."""
+def continue_from_save(name):
+    """Compares ten steps with five steps, a save, and five steps of new objects that loaded the save."""
     options = {"find_unused_parameters": True}  # the same buckets in all steps
     network, _ = with_hook(name, **options)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
@@ -284,14 +304,14 @@ def network_state(network):
 
 
 @check(ranks=(2, 3), timeout_s=90)
-def states_go_on_to_the_bit():
+def saved_states_continue_bit_exactly():
     for name in ("int8 ef14", "int4 ef14", "arc", "arc ef21m", "power_sgd"):
-        go_on(name)
+        continue_from_save(name)
 
 
 @check(ranks=(2,))
-def what_is_left_over_survives_other_buckets():
-    """Residuals belong to parameters, whatever buckets they are in: nothing is lost when buckets change."""
+def residuals_survive_other_buckets():
+    """Residuals belong to parameters, not to buckets, so nothing is lost when buckets change."""
     network, state = with_hook("int4 ef14")
     given = {name: torch.zeros_like(each) for name, each in network.module.named_parameters()}
     delivered = copy.deepcopy(given)
@@ -343,14 +363,14 @@ def under_the_profiler():
         assert any("all_reduce" in event.name for event in profile.events()), name
 
 
-def killed(name, told=None):
+def killed(name, pattern=None):
     init(timeout_s=20)
     network, _ = with_hook(name)
     for step in range(2):
         loss_of(network, *map(my_part, batch(step))).backward()
     if rank() == 1:
         network.module[0].weight.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
-    with fails(told or names(1), within_s=15, kinds=kinds()):
+    with fails(pattern or names(1), within_s=15, kinds=kinds()):
         for step in range(2, 5):
             loss_of(network, *map(my_part, batch(step))).backward()
     leave()
@@ -378,7 +398,8 @@ def killed_with_arc():
 
 @check(ranks=(3,), lost=(1,), group=False, env={"UNISONO_TRANSPORT": "udp"})
 def killed_with_lossy():
-    # Lossy sums continue without a rank: the rank that notices its death last may first learn that the others are ahead.
+    # Lossy sums continue without the dead rank. So the last rank that notices the death may first get the error that other
+    # ranks are operations ahead.
     killed("lossy", r"rank 1\b|operations ahead")
 
 
@@ -390,7 +411,7 @@ def late(name):
     if rank() == 0:
         with fails(names(1), within_s=12, kinds=(ut.TimeoutError,)):
             loss_of(network, *map(my_part, batch(1))).backward()
-    meet()
+    store_barrier()
     leave()
 
 
@@ -412,15 +433,20 @@ def late_with_arc():
 @check(ranks=(3,), timeout_s=90, env={"UNISONO_TRANSPORT": "udp", "UNISONO_LOSE_PER_MILLE": "50"})
 def lossy_trains():
     _, state, _ = agree_after_training("lossy", 0.05, steps=60, network=wide(), bucket_cap_mb=0.03)
-    told = state.report()
-    assert told["steps"] == told["told_of"] == 60 and len(state.reports) == 60, told
-    wrong = [each for each in list(state.reports)[1:] if each["buckets"] < 2 or each["lossy"] != each["buckets"] or not 1 <= each["effective_contributors"] <= world()]
+    report = state.report()
+    assert report["steps"] == report["told_of"] == 60 and len(state.reports) == 60, report
+    wrong = [
+        each
+        for each in list(state.reports)[1:]
+        if each["buckets"] < 2 or each["lossy"] != each["buckets"] or not 1 <= each["effective_contributors"] <= world()
+    ]
     assert not wrong, wrong
 
 
 @check(ranks=(3,), timeout_s=90, env={"UNISONO_TRANSPORT": "udp", "UNISONO_LOSE_PER_MILLE": "50"})
 def lossy_averages_are_right_on_average():
-    """A twentieth of the datagrams is lost, and after the first steps nothing is repaired: ranks agree, and errors have both signs."""
+    """A twentieth of the datagrams is lost, and after the first steps nothing is repaired. All ranks get equal averages, and
+    errors have both signs."""
     parameter = torch.nn.Parameter(torch.zeros(400_000))
     state = ut.LossyState(delivery="lossy:loss_budget=0.4")
     values = torch.full((400_000,), float(rank()))
@@ -429,11 +455,11 @@ def lossy_averages_are_right_on_average():
         result = ut.lossy_hook(state, OneBucket(parameter, values.clone())).wait()
         same_on_all_ranks(result)
         errors.append((result - 1).mean())
-    told = state.report()
-    assert 0.002 < told["missing"] < 0.2, told
+    report = state.report()
+    assert 0.002 < report["missing"] < 0.2, report
     assert min(each["effective_contributors"] for each in state.reports) < 3
     assert abs(sum(errors) / 60) < 0.05 and any(errors), errors
-    # A leaving rank stays until the others have its data, but only if nothing else holds the group.
+    # destroy_process_group() waits until the other ranks have this rank's data, but only if no other object holds the group.
     dist.barrier()
     dist.destroy_process_group()
     assert "unisono" not in [pathlib.Path(name).read_text().strip() for name in glob.glob("/proc/self/task/*/comm")]
@@ -441,7 +467,12 @@ def lossy_averages_are_right_on_average():
 
 @check(ranks=(2,))
 def what_makes_no_sense_is_refused():
-    for wrong in (lambda: ut.LossyState(), lambda: ut.LowBitState(codec="int9"), lambda: ut.ArcTopKState(model(), "arc:ratio=2"), lambda: ut.LossyState(delivery="some")):
+    for wrong in (
+        lambda: ut.LossyState(),
+        lambda: ut.LowBitState(codec="int9"),
+        lambda: ut.ArcTopKState(model(), "arc:ratio=2"),
+        lambda: ut.LossyState(delivery="some"),
+    ):
         with fails(None, within_s=10, kinds=(ValueError,)):
             wrong()
     with fails("options|differ|mismatch", within_s=10, kinds=(ValueError,)):
@@ -454,7 +485,7 @@ def what_makes_no_sense_is_refused():
 
 @check(ranks=(2,), fresh=True)
 def programs_end():
-    """With hooks alive, and without destroying anything."""
+    """Programs end while hooks exist, without destroying anything."""
     for name in ("int8 ef14", "arc"):
         network, _ = with_hook(name)
         train_together(network, 2, torch.optim.SGD(network.parameters(), lr=0.1))

@@ -12,18 +12,20 @@ from .ddp import batch, loss_of, model
 from .methods_common import check, ut
 
 
-def told():
-    """A folder for notes between the ranks of a check."""
+def note_store():
+    """Returns the store through which the ranks of a check exchange notes."""
     return dist.FileStore(os.environ["CHECK_DIRECTORY"] + "/notes", world())
 
 
-def join(network, notes, place, optimizer=None, **options):
+def join(network, notes, number, optimizer=None, **options):
     inner = (optimizer or (lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9)))(network.parameters())
     seeds = os.environ["CHECK_DIRECTORY"] + "/seeds"
-    if place:
+    if number:
         notes.get("founded")
-    joined = ut.MoshpitOptimizer(inner, run_id="check", seeds=["file:" + seeds], found=place == 0, interface="127.0.0.1", **options)
-    if place == 0:
+    joined = ut.MoshpitOptimizer(
+        inner, run_id="check", seeds=["file:" + seeds], found=number == 0, interface="127.0.0.1", **options
+    )
+    if number == 0:
         with open(seeds, "w") as file:
             file.write(joined.status().endpoints[0] + "\n")
         notes.set("founded", "1")
@@ -43,15 +45,18 @@ def flat(network):
 
 
 def exchange(notes, name, values):
-    """All ranks' values."""
+    """Exchanges values through the store. Returns the values of all ranks."""
     notes.set(f"{name}.{rank()}", values.numpy().tobytes().hex())
-    return [torch.frombuffer(bytearray.fromhex(notes.get(f"{name}.{of}").decode()), dtype=torch.float32) for of in range(world())]
+    return [
+        torch.frombuffer(bytearray.fromhex(notes.get(f"{name}.{of}").decode()), dtype=torch.float32) for of in range(world())
+    ]
 
 
 @check(ranks=(3,), group=False, timeout_s=90)
 def one_leaves_and_one_joins_later():
-    """Rank 1 leaves at SIGTERM; then rank 2 joins, with rank 0's parameters and momentum. Ranks 0 and 2 end with equal parameters."""
-    notes = told()
+    """Rank 1 leaves at SIGTERM; then rank 2 joins, with rank 0's parameters and momentum. Ranks 0 and 2 end with equal
+    parameters."""
+    notes = note_store()
     network = model(seed=rank())
     if rank() == 2:
         notes.get("left")
@@ -59,7 +64,11 @@ def one_leaves_and_one_joins_later():
     if rank() == 0:
         assert not optimizer.loaded and optimizer.run.ready(30)
         notes.get("joined.1")
-        while optimizer.last_averaging is None or len(optimizer.last_averaging.rounds[0].absent) or optimizer.last_averaging.rounds[0].group < 2:
+        while (
+            optimizer.last_averaging is None
+            or len(optimizer.last_averaging.rounds[0].absent)
+            or optimizer.last_averaging.rounds[0].group < 2
+        ):
             step_of(network, optimizer, 0)
         notes.set("together", "1")
         number = 0
@@ -71,7 +80,7 @@ def one_leaves_and_one_joins_later():
         ended = []
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, optimizer._on_sigterm)
-        optimizer._before = lambda *_: ended.append(1)
+        optimizer._previous_handler = lambda *_: ended.append(1)
         number = 0
         while not optimizer.left:
             if notes.check(["together"]):
@@ -79,7 +88,7 @@ def one_leaves_and_one_joins_later():
             step_of(network, optimizer, number)
             number += 1
         assert ended == [1] and optimizer.status().phase == "ended", (ended, optimizer.status())
-        step_of(network, optimizer, 0)  # local steps continue
+        step_of(network, optimizer, 0)  # local steps continue meanwhile
         notes.set("left", "1")
         return
     else:
@@ -88,7 +97,9 @@ def one_leaves_and_one_joins_later():
         assert len(moments) == len(list(network.parameters())) and all(each.any() for each in moments)
         assert not torch.equal(flat(network), flat(model(seed=2))) and optimizer.steps > 0
         notes.set("joined.2", "1")
-    while optimizer.last_averaging is None or optimizer.last_averaging.rounds[0].group < 2 or not optimizer.last_averaging.exact:
+    while (
+        optimizer.last_averaging is None or optimizer.last_averaging.rounds[0].group < 2 or not optimizer.last_averaging.exact
+    ):
         step_of(network, optimizer, 1)
     optimizer.finish()
     mine = flat(network)
@@ -99,7 +110,7 @@ def one_leaves_and_one_joins_later():
 
 
 def learns(**options):
-    notes = told()
+    notes = note_store()
     network = model(seed=rank())
     with join(network, notes, rank(), every=4, min_peers=world(), **options) as optimizer:
         assert optimizer.run.ready(30)
@@ -128,7 +139,7 @@ def outer_steps_learn():
 
 @check(ranks=(1,), group=False)
 def states_and_what_is_refused():
-    notes = told()
+    notes = note_store()
     network = model()
     optimizer = join(network, notes, 0, every=2, overlap=False, leave_on_sigterm=False)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)

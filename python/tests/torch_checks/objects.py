@@ -7,7 +7,7 @@ from .common import check, rank, world
 
 
 def thing(of):
-    """Larger for higher ranks; a tensor in it."""
+    """An object with a tensor in it. Objects of higher ranks are larger."""
     return {"rank": of, "words": ["word"] * (of * 50), "tensor": torch.arange(of + 1)}
 
 

@@ -1,4 +1,4 @@
-"""Effects of Unisono's options on torch's collectives; this backend only."""
+"""Effects of Unisono's options on torch's collectives. Only for the backend unisono."""
 
 import os
 import pathlib
@@ -41,9 +41,64 @@ def call_options_hold_inside_and_nest():
     same(tensor, exact)
 
 
+WRONG_SETTINGS = {  # setting -> value and text
+    "codec": ("int99", 'codec: name "int99" is none of int2 … int8, auto, plain, quantize, f16, bf16, fp8'),
+    "schedule": (
+        "circle",
+        'schedule "circle": auto, ring, two_step, halving_doubling, hierarchical, one_shot, direct, tree or double_tree',
+    ),
+    "order": ("alphabetical", 'order "alphabetical": auto, rank or any'),
+    "delivery": ("lossy:budget=1", 'bad_option: option "budget" is none of loss_budget, estimator, on_empty, deadline'),
+}
+
+
+def sum_says(codec):
+    tensor = torch.linspace(-1, 1, 100_000) * (rank() + 1)
+    dist.all_reduce(tensor)
+    assert report()["codec"].startswith(codec), report()
+    exact = torch.linspace(-1, 1, 100_000) * sum(range(1, world() + 1))
+    assert torch.equal(tensor, exact) == (codec == "plain")
+
+
+@check(ranks=(2,))
+def call_options_that_make_no_sense_change_nothing():
+    """After a wrong setting was caught, calls have the settings that they had before, inside other call_options, too."""
+    if backend() != "unisono":
+        return
+    import unisono.torch
+
+    for name, (value, text) in WRONG_SETTINGS.items():
+        wrong = {"codec": "int4", "schedule": "two_step"} | {name: value}
+        with fails("^" + text, within_s=1, kinds=(ValueError,)):
+            with unisono.torch.call_options(**wrong):
+                raise AssertionError("a wrong setting was accepted")
+        sum_says("plain")
+        with unisono.torch.call_options(codec="int2", schedule="two_step"):
+            sum_says("int2")
+            with fails("^" + text, within_s=1, kinds=(ValueError,)):
+                with unisono.torch.call_options(**wrong):
+                    raise AssertionError("a wrong setting was accepted")
+            sum_says("int2")
+        sum_says("plain")
+
+
+@check(ranks=(2,))
+def call_options_end_with_an_error_in_their_block():
+    if backend() != "unisono":
+        return
+    import unisono.torch
+
+    with fails("of the caller", within_s=5):
+        with unisono.torch.call_options(codec="int8", schedule="two_step"):
+            with unisono.torch.call_options(codec="int4", schedule="two_step"):
+                sum_says("int4")
+                raise RuntimeError("of the caller")
+    sum_says("plain")
+
+
 @check(ranks=(2,))
 def options_of_a_group():
-    """Options that differ from the default group's."""
+    """A group whose options differ from those of the default group."""
     if backend() != "unisono":
         return
     import unisono.torch
@@ -59,7 +114,7 @@ def options_of_a_group():
 
 @check(ranks=(2,))
 def a_group_with_a_tuning_file():
-    """Schedules come from the file, for that group only; all ranks report a wrong file with the line."""
+    """Schedules of one group come from its tuning file. If the file is wrong, all ranks raise an error that names the line."""
     if backend() != "unisono":
         return
     import unisono.torch
@@ -105,7 +160,7 @@ def options_that_make_no_sense():
 
 @check(ranks=(2, 3))
 def sums_with_a_factor():
-    """PREMUL_SUM, in each form; tensors other than the result do not change."""
+    """PREMUL_SUM in all collectives. Tensors other than the result do not change."""
     if backend() != "unisono":
         return
     twice = dist._make_nccl_premul_sum(2.0)

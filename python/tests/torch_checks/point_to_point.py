@@ -1,9 +1,11 @@
 """send, recv, isend, irecv, batches of them, and receives from any source."""
 
+import os
+
 import torch
 import torch.distributed as dist
 
-from .common import cannot, check, rank, same, world
+from .common import cannot, check, fails, init, kinds, leave, names, rank, same, world
 
 
 def message(of, to, elements=4):
@@ -12,7 +14,7 @@ def message(of, to, elements=4):
 
 @check(ranks=(2, 3))
 def ring_of_send_and_recv():
-    """Twenty turns; even ranks send first."""
+    """Messages go around the ring twenty times. Even ranks send first."""
     after, before = (rank() + 1) % world(), (rank() - 1) % world()
     for turn in range(20):
         received = torch.empty(4)
@@ -39,7 +41,7 @@ def all_pairs_at_once():
 
 @check(ranks=(2,))
 def tags_choose_the_message():
-    """Sent in the order 1, 2, 3, received in the order 3, 1, 2."""
+    """Messages are sent with the tags 1, 2, 3, and received in the order 3, 1, 2."""
     if rank() == 0:
         works = [dist.isend(message(tag, 0), 1, tag=tag) for tag in (1, 2, 3)]
         for work in works:
@@ -49,6 +51,58 @@ def tags_choose_the_message():
             tensor = torch.empty(4)
             dist.recv(tensor, 0, tag=tag)
             same(tensor, message(tag, 0))
+
+
+TAGS = (0, 1, 32_766, 32_767, 32_768, 99_999, 2**31 - 2, 2**31 - 1)
+
+
+@check(ranks=(2, 3))
+def every_tag_that_torch_allows():
+    """The tags around former limits, and the largest one. Every rank sends to every other rank with every tag, and receives in
+    the reverse order."""
+    others = [of for of in range(world()) if of != rank()]
+    works = [dist.isend(message(rank(), to) + number, to, tag=tag) for number, tag in enumerate(TAGS) for to in others]
+    for number, tag in reversed(list(enumerate(TAGS))):
+        for of in others:
+            tensor = torch.empty(4)
+            dist.recv(tensor, of, tag=tag)
+            same(tensor, message(of, rank()) + number)
+    for work in works:
+        work.wait()
+
+
+@check(ranks=(3,))
+def the_largest_tag_from_any_source():
+    if rank() == 0:
+        for _ in range(world() - 1):
+            tensor = torch.empty(4)
+            sender = dist.recv(tensor, tag=2**31 - 1)
+            same(tensor, message(sender, 0))
+    else:
+        dist.send(message(rank(), 0), 0, tag=2**31 - 1)
+
+
+@check(ranks=(3,), lost=(1,), group=False)
+def a_message_from_a_rank_that_is_gone_leaves_others_with_its_tag_alone():
+    """Rank 0 receives 8 MiB from each of two ranks with one tag. Rank 1 leaves without sending. Rank 2's message arrives."""
+    init(timeout_s=20)
+    store = dist.distributed_c10d._get_default_store()
+    if rank() == 1:
+        store.wait(["begun"])
+        os._exit(0)
+    elements = 1 << 21
+    if rank() == 2:
+        store.wait(["begun"])
+        dist.send(torch.full((elements,), 2.0), 0, tag=99_999)
+    else:
+        lost, tensor = torch.empty(elements), torch.empty(elements)
+        works = dist.irecv(lost, 1, tag=99_999), dist.irecv(tensor, 2, tag=99_999)
+        store.set("begun", "1")
+        with fails(names(1), within_s=20, kinds=kinds()):
+            works[0].wait()
+        works[1].wait()
+        same(tensor, torch.full((elements,), 2.0))
+    leave()
 
 
 @check(ranks=(2,))
@@ -64,7 +118,7 @@ def order_of_messages_with_one_tag():
 
 
 @check(ranks=(3, 4))
-def recv_from_anyone():
+def recv_from_any_source():
     if rank() == 0:
         senders = []
         for _ in range(2 * (world() - 1)):
@@ -79,7 +133,7 @@ def recv_from_anyone():
 
 
 @check(ranks=(3,))
-def irecv_from_anyone_tells_the_source():
+def irecv_from_any_source_reports_the_source():
     if rank() == 0:
         senders = set()
         for _ in range(world() - 1):
@@ -95,7 +149,8 @@ def irecv_from_anyone_tells_the_source():
 
 @check(ranks=(2, 3))
 def batches():
-    """As in a pipeline: to the next rank, from the previous one, several at once."""
+    """As in a pipeline, each rank sends several messages to the next rank and receives several from the previous one, all at
+    once."""
     after, before = (rank() + 1) % world(), (rank() - 1) % world()
     received = [torch.empty(elements) for elements in (1, 5, 1000)]
     operations = []
@@ -151,7 +206,7 @@ def between_collectives():
 
 @check(ranks=(2,))
 def large_messages_in_both_directions():
-    """8 MiB each way at once: more than any buffer between them holds."""
+    """Both ranks send 8 MiB at once, which is more than all buffers between them hold."""
     elements = 1 << 21
     tensor = torch.empty(elements)
     works = [dist.isend(torch.full((elements,), float(rank())), 1 - rank()), dist.irecv(tensor, 1 - rank())]

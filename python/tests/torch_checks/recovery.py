@@ -1,4 +1,4 @@
-"""A rank is lost, and the others continue in the same processes: in a smaller group, with a network that is rebuilt on it.
+"""A rank is lost, and the others continue in the same processes: in a smaller group, with the network wrapped anew.
 
 They continue from a state saved before the failed step. Their result equals that of one process with the same inputs.
 """
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from .common import check, fails, init, is_gloo, kinds, leave, meet, names, rank, same, same_on_all_ranks, world
+from .common import check, fails, init, is_gloo, kinds, leave, names, rank, same, same_on_all_ranks, store_barrier, world
 from .ddp import SMALL, batch, loss_of, model
 
 LOST = 1
@@ -45,12 +45,12 @@ def end_here(how):
 
 
 def arm(training, where, how):
-    """The next time that this rank gets there, it dies."""
+    """Makes this rank die the next time that it reaches the point `where`."""
     if where == "forward":
         training.network.module[2].register_forward_pre_hook(end_here(how))
     elif where == "backward":
         training.network.module[0].weight.register_hook(end_here(how))
-    elif where == "optimizer":  # its own part is done, others wait for it
+    elif where == "optimizer":  # this rank has updated its part, for which other ranks wait
         training.optimizer.optim.register_step_post_hook(end_here(how))
     elif where == "barrier":
         step = training.step
@@ -68,8 +68,8 @@ def shrink():
     dist.shrink_group([LOST])
 
 
-def make_anew():
-    """With another store: the default group's, with a prefix."""
+def make_new_group():
+    """Makes a new group without the lost rank. Its store is that of the default group with a prefix."""
     store = default_store()
     dist.destroy_process_group()
     living = [of for of in range(world()) if of != LOST]
@@ -90,7 +90,8 @@ def same_as_alone(training, kept, steps):
 
 
 def lose_one(where, how, within_s):
-    """Two good steps; then the others get the error. Returns their network's state from before."""
+    """Trains two steps. In the next step a rank dies, and the other ranks get the error. Returns their network's state before
+    that step."""
     training = Training(model())
     for number in range(2):
         training.step(number)
@@ -104,7 +105,7 @@ def lose_one(where, how, within_s):
     return kept
 
 
-def goes_on_after_a_death(where, reform):
+def continues_after_a_death(where, reform):
     if is_gloo():
         return
     init(timeout_s=20)
@@ -122,32 +123,32 @@ def goes_on_after_a_death(where, reform):
 
 @check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
 def killed_in_forward_then_shrink():
-    goes_on_after_a_death("forward", shrink)
+    continues_after_a_death("forward", shrink)
 
 
 @check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
 def killed_in_backward_then_shrink():
-    goes_on_after_a_death("backward", shrink)
+    continues_after_a_death("backward", shrink)
 
 
 @check(ranks=(3, 4), lost=(LOST,), group=False, timeout_s=90)
 def killed_in_backward_then_a_new_group():
-    goes_on_after_a_death("backward", make_anew)
+    continues_after_a_death("backward", make_new_group)
 
 
 @check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
 def killed_in_the_optimizer_then_shrink():
-    goes_on_after_a_death("optimizer", shrink)
+    continues_after_a_death("optimizer", shrink)
 
 
 @check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
 def killed_before_a_barrier_then_a_new_group():
-    goes_on_after_a_death("barrier", make_anew)
+    continues_after_a_death("barrier", make_new_group)
 
 
 @check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
 def as_the_page_shows():
-    """docs/start/pytorch.md"""
+    """Continues as docs/start/pytorch.md shows it."""
     if is_gloo():
         return
     from .methods_docs import run_blocks
@@ -162,8 +163,9 @@ def as_the_page_shows():
     leave()
 
 
-def goes_on_without_one_that_stops(where, reform):
-    """Rank 0 later resumes the stopped rank, which then gets an error; the ranks that left it behind notice nothing."""
+def continues_without_a_stopped_rank(where, reform):
+    """The other ranks continue without a stopped rank. Rank 0 later resumes it; then the resumed rank gets an error, and the
+    other ranks notice nothing."""
     if is_gloo():
         return
     init(timeout_s=4)
@@ -179,43 +181,44 @@ def goes_on_without_one_that_stops(where, reform):
             os.kill(int(store.get(f"pid {LOST}")), signal.SIGCONT)
         for number in range(3, STEPS):
             training.step(number)
-        store.wait(["told"])
+        store.wait(["resumed"])
         training.step(STEPS)
         same_as_alone(training, kept, range(2, STEPS + 1))
     else:
-        store.set("told", "1")
-    meet(store=store)
+        store.set("resumed", "1")
+    store_barrier(store=store)
     leave()
 
 
 @check(ranks=(3,), group=False, timeout_s=90)
 def stopped_in_forward_then_a_new_group():
-    goes_on_without_one_that_stops("forward", make_anew)
+    continues_without_a_stopped_rank("forward", make_new_group)
 
 
 @check(ranks=(3,), group=False, timeout_s=90)
 def stopped_in_backward_then_shrink():
-    goes_on_without_one_that_stops("backward", shrink)
+    continues_without_a_stopped_rank("backward", shrink)
 
 
 @check(ranks=(3,), group=False, timeout_s=90)
 def stopped_in_backward_then_a_new_group():
-    goes_on_without_one_that_stops("backward", make_anew)
+    continues_without_a_stopped_rank("backward", make_new_group)
 
 
 @check(ranks=(3,), group=False, timeout_s=90)
 def stopped_in_the_optimizer_then_shrink():
-    goes_on_without_one_that_stops("optimizer", shrink)
+    continues_without_a_stopped_rank("optimizer", shrink)
 
 
 @check(ranks=(3,), group=False, timeout_s=90)
 def stopped_before_a_barrier_then_shrink():
-    goes_on_without_one_that_stops("barrier", shrink)
+    continues_without_a_stopped_rank("barrier", shrink)
 
 
 @check(ranks=(4,), lost=(1, 2), group=False, timeout_s=90)
 def shrunk_twice():
-    """One shrink after the other; groups made after a shrink belong to the smaller one. Ranks are those of the group that shrinks."""
+    """Shrinks the group twice. Groups made after a shrink are sub-groups of the smaller group. Excluded ranks are given as
+    ranks of the shrinking group."""
     if is_gloo():
         return
     init(timeout_s=20)
@@ -240,8 +243,9 @@ def shrunk_twice():
 
 
 @check(ranks=(3,), group=False, timeout_s=90)
-def an_error_of_ones_own_in_backward_then_abort():
-    """The others are notified at once, minutes before the deadline, and continue without it."""
+def a_local_error_in_backward_then_abort():
+    """A rank raises an error in its backward pass and aborts its group. The others get errors at once, minutes before the
+    deadline, and continue without it."""
     if is_gloo():
         return
     init(timeout_s=600)
@@ -251,15 +255,15 @@ def an_error_of_ones_own_in_backward_then_abort():
     kept = copy.deepcopy(training.network.module)
     if rank() == LOST:
 
-        def stumble(*_):
+        def raise_own_error(*_):
             raise ArithmeticError("of my own")
 
-        training.network.module[0].weight.register_hook(stumble)
+        training.network.module[0].weight.register_hook(raise_own_error)
         with fails("of my own", within_s=15, kinds=(ArithmeticError,)):
             training.step(1)
         dist.group.WORLD.abort()
     else:
-        with fails(rf"rank {LOST} gave up: aborted", within_s=15, kinds=kinds()):
+        with fails(rf"rank {LOST} aborted the operation: aborted", within_s=15, kinds=kinds()):
             training.step(1)
         shrink()
         training = Training(kept)
@@ -269,7 +273,8 @@ def an_error_of_ones_own_in_backward_then_abort():
 
 
 def shrunk_while_calls_wait(pairs):
-    """No rank is lost, but one does not call. SHRINK_ABORT ends calls that wait for it, minutes before the deadline; excluded ranks are notified, too."""
+    """No rank is lost, but one rank makes no calls. SHRINK_ABORT ends the calls that wait for it, minutes before the deadline,
+    on excluded ranks, too."""
     if is_gloo():
         return
     init(timeout_s=600)
@@ -306,11 +311,11 @@ def lost_while_they_join(how):
     """init_process_group names the missing ranks. Another attempt with another store succeeds."""
     if is_gloo():
         return
-    store = meeting_store()
+    store = rendezvous_store()
     if rank() == LOST:
         store.set("pid", str(os.getpid()))
         os.kill(os.getpid(), how)
-        init_at(store, "first", rank(), world(), timeout_s=3)  # it was stopped, and comes when the others are gone
+        init_at(store, "first", rank(), world(), timeout_s=3)  # a stopped rank is resumed and comes when the others are gone
         return
     store.wait(["pid"])
     with fails(names(LOST), within_s=15):
@@ -326,11 +331,17 @@ def lost_while_they_join(how):
 
 
 def init_at(store, name, as_rank, size, timeout_s):
-    dist.init_process_group(os.environ["BACKEND"], store=dist.PrefixStore(name, store), rank=as_rank, world_size=size, timeout=datetime.timedelta(seconds=timeout_s))
+    dist.init_process_group(
+        os.environ["BACKEND"],
+        store=dist.PrefixStore(name, store),
+        rank=as_rank,
+        world_size=size,
+        timeout=datetime.timedelta(seconds=timeout_s),
+    )
 
 
-def meeting_store():
-    import unisono.torch  # noqa: F401  # the backend
+def rendezvous_store():
+    import unisono.torch  # noqa: F401  # registers the backend
 
     return dist.FileStore(os.environ["CHECK_DIRECTORY"] + "/meeting", world())
 
@@ -391,9 +402,9 @@ def late_for_monitored_barriers_that_have_failed():
         if rank() == 0:
             kept += [torch.full((number,), time) for number in range(20)]
             store.set(f"failed {time}", "")
-            store.get(f"told {time}")
+            store.get(f"continued {time}")
         else:
-            store.set(f"told {time}", "")
+            store.set(f"continued {time}", "")
     for number, tensor in enumerate(kept):
         same(tensor, torch.full((number % 20,), number // 20))
     shrink()

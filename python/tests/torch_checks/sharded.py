@@ -54,7 +54,8 @@ def fsdp2_in_bfloat16():
 
 @check(ranks=(4,), timeout_s=90)
 def fsdp2_with_replicas():
-    """Sharded within pairs, replicated between them: reduce-scatter, then all-reduce."""
+    """Parameters are sharded within pairs of ranks and replicated between pairs. Gradients need a reduce-scatter, then an
+    all-reduce."""
     mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
     network = model()
     fully_shard(network, mesh=mesh)
@@ -90,7 +91,7 @@ def fsdp1():
 
 @check(ranks=(2, 3), timeout_s=90)
 def dtensor():
-    """All changes between placements, of a matrix whose sizes no number of ranks divides."""
+    """All changes between placements of a matrix whose dimensions are not divisible by the number of ranks."""
     mesh = dist.init_device_mesh("cpu", (world(),))
     whole = torch.arange(7 * 5, dtype=torch.float32).reshape(7, 5)
     placements = [Replicate(), Shard(0), Shard(1)]
@@ -143,7 +144,7 @@ def tensor_parallel():
 
 @check(ranks=(2, 3))
 def functional_collectives():
-    """Found by the group's name, and waited for through the registry of works."""
+    """Functional collectives find the group by its name, and wait through torch's registry of works."""
     group = dist.group.WORLD
     mine = torch.full((2 * world(),), float(rank() + 1))
     total = world() * (world() + 1) / 2
@@ -159,7 +160,7 @@ def functional_collectives():
         assert (gathered + 0).numel() == 2 * world() * world()
     for scattered in funcol.reduce_scatter_tensor_coalesced([mine, mine * 2], "sum", [0, 0], group):
         assert (scattered + 0).numel() == 2
-    same(mine, torch.full((2 * world(),), float(rank() + 1)))  # they do not change their inputs
+    same(mine, torch.full((2 * world(),), float(rank() + 1)))  # functional collectives do not change their inputs
 
 
 @check(ranks=(2,))
@@ -207,7 +208,8 @@ def ddp_compiled():
 
 @check(ranks=(2,))
 def profiler():
-    """Collectives are ranges BACKEND:operation, which end when they are done; torch adds c10d::operation_."""
+    """A profiler shows each collective as a range "BACKEND:operation" that ends with the operation. torch adds ranges
+    "c10d::operation_"."""
     expected = {
         "all_reduce": lambda: dist.all_reduce(torch.ones(4)),
         "broadcast": lambda: dist.broadcast(torch.ones(4), src=0),

@@ -1,8 +1,8 @@
 """A process that has torch imported and forks the ranks of checks.
 
-One line of JSON on standard input asks for a job, one answers.
+A request is one line of JSON on standard input, and its answer is one line of JSON.
 
-Asked: {module, function, ranks, env, timeout_s, lost, fresh}. Answered: {codes, timed_out, outputs, seconds}.
+Request: {module, function, ranks, env, timeout_s, lost, fresh}. Answer: {codes, timed_out, outputs, seconds}.
 """
 
 import importlib
@@ -50,7 +50,7 @@ def main():
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     os.environ.update(OMP_NUM_THREADS="1", TORCHINDUCTOR_COMPILE_THREADS="1")  # no thread must run when ranks are forked
-    # Imports that DDP and others would otherwise make on first use, for seconds in each rank.
+    # Imports modules that DDP and others import on first use. Otherwise each rank would need seconds for them.
     for module in ("torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.compile_fx"):
         importlib.import_module(module)
     from torch_checks import common

@@ -1,7 +1,8 @@
 """Several threads on one group, and optimizers that run while gradients are sent.
 
-Tags distinguish messages, whatever their thread. Collectives are matched by their order: threads that share a group agree on one, as by
-taking turns; they need not wait for each other's to end.
+Messages are distinguished by tags, whatever thread sends them. Collectives are matched by their order, so threads that share a
+group must call them in an agreed order, for example in turns. A thread need not wait until the collectives of other threads
+have ended.
 """
 
 import concurrent.futures
@@ -21,7 +22,7 @@ TURNS = 100
 
 
 def in_threads(work, count):
-    """Calls work(0) to work(count - 1) at once; raises what any of them raised."""
+    """Calls work(0) to work(count - 1) in threads at once. Raises an exception that a thread raised."""
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         for done in [pool.submit(work, number) for number in range(count)]:
             done.result()
@@ -46,7 +47,7 @@ def messages_of_several_threads_beside_collectives():
 
 
 class Turns:
-    """Lets thread 0, then 1, … continue, again and again."""
+    """Lets the threads 0, 1, … call something in turn, again and again."""
 
     def __init__(self, count):
         self.count, self.next, self.changed = count, 0, threading.Condition()
@@ -111,19 +112,19 @@ def options_of_calls_are_of_one_thread():
 
 @check(ranks=(2, 3), timeout_s=90)
 def zero_steps_in_the_hook():
-    """ZeroRedundancyOptimizer updates its part while later gradients are sent. (hook_with_zero_step_interleaved requires callbacks that run one after the
-    other, as NCCL's do; here they run as their operations end.)
+    """ZeroRedundancyOptimizer updates its part while later gradients are sent. (hook_with_zero_step_interleaved is not tested:
+    it requires callbacks that run one after the other, as with NCCL. Here callbacks run when their operations end.)
     """
     network = DistributedDataParallel(model(), bucket_cap_mb=SMALL, gradient_as_bucket_view=True)
     optimizer = ZeroRedundancyOptimizer(network.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=0.1)
     network.register_comm_hook(None, hook_with_zero_step(allreduce_hook, network, optimizer))
-    warm_up = 2  # buckets change, and their owners are determined
+    warm_up = 2  # in the first two steps, buckets change and their owners are determined
     for step in [*range(warm_up), *range(10)]:
         optimizer.zero_grad()
         loss_of(network, *map(my_part, batch(step))).backward()
         optimizer.step()
     alone, _ = train_alone(10)
-    loss_of(network, *map(my_part, batch(0)))  # its forward pass waits for operations in flight
+    loss_of(network, *map(my_part, batch(0)))  # the forward pass waits for operations in flight
     for parameter, right in zip(network.parameters(), alone.parameters(), strict=True):
         same_on_all_ranks(parameter)
         same(parameter.detach(), right.detach(), 1e-5)

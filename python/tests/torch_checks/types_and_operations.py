@@ -15,7 +15,7 @@ FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
 def sample(of, dtype, elements=16):
-    """Bytes of rank `of` that form a tensor of this type, without NaN: small whole numbers, false and true."""
+    """Returns rank `of`'s tensor of this type. It has small whole numbers, or false and true, and no NaN."""
     numbers = (torch.arange(elements) + of) % (2 if dtype == torch.bool else 7)
     if dtype.is_complex:
         return torch.complex(numbers.double(), (numbers + of).double()).to(dtype)
@@ -23,7 +23,7 @@ def sample(of, dtype, elements=16):
 
 
 def with_each(what, types, body):
-    """Calls body(dtype) for each type; collects failures, so that one run reports all types."""
+    """Calls body(dtype) for each type, and collects failures, so that one run reports the failures of all types."""
     wrong = []
     for dtype in types:
         name = str(dtype).removeprefix("torch.")
@@ -105,7 +105,7 @@ def send_and_recv_of_all_types():
 
 
 def reduced(operation, dtype):
-    """The expected result of the ranks' samples: integers as int64, floats as float64, rounded once."""
+    """Returns the expected reduction of all ranks' samples, computed in int64 or float64 and rounded once."""
     wide = torch.int64 if dtype in INTEGERS or dtype == torch.bool else torch.float64
     samples = torch.stack([reducible(of, dtype).to(wide) for of in range(world())])
     if operation == dist.ReduceOp.SUM:
@@ -127,7 +127,7 @@ def reduced(operation, dtype):
 
 
 def reducible(of, dtype):
-    """Small enough for a product of a few ranks in one byte, and of both signs where there are two."""
+    """Returns numbers so small that the product over a few ranks fits in one byte. Signed types get numbers of both signs."""
     numbers = (torch.arange(16) * (of + 1)) % (2 if dtype == torch.bool else 5)
     if dtype not in (torch.bool, torch.uint8):
         numbers = torch.where(torch.arange(16) % 3 == of % 3, -numbers, numbers)
@@ -178,7 +178,7 @@ def minima_and_maxima():
 def averages():
     reduces("all_reduce", dist.ReduceOp.AVG, [torch.float32, torch.float64])
     reduces("reduce", dist.ReduceOp.AVG, [torch.float32, torch.float64])
-    for dtype in (torch.float16, torch.bfloat16):  # averages of whole numbers with one rounding or two
+    for dtype in (torch.float16, torch.bfloat16):  # averages of whole numbers may be rounded once or twice
         tensor = reducible(rank(), dtype)
         dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
         same(tensor, reduced(dist.ReduceOp.AVG, dtype), tolerance=0.008)
@@ -201,7 +201,8 @@ def bits():
 
 @check(ranks=(2, 3))
 def truth_values():
-    """SUM and MAX of bool are "or", PRODUCT and MIN are "and", as with NCCL; BXOR is parity. No byte but 0 and 1."""
+    """For bool, SUM and MAX mean "or", PRODUCT and MIN mean "and", as with NCCL, and BXOR means parity. Results have no bytes
+    other than 0 and 1."""
     table = [reducible(of, torch.bool) for of in range(world())]
     either, both, parity = torch.stack(table).any(0), torch.stack(table).all(0), torch.stack(table).sum(0) % 2 == 1
     expected = {"SUM": either, "MAX": either, "BOR": either, "PRODUCT": both, "MIN": both, "BAND": both, "BXOR": parity}
@@ -252,7 +253,7 @@ def reduce_scatter_of_all_types():
 
 @check(ranks=(3,))
 def not_a_number_and_infinities():
-    """A sum with a NaN is NaN, on all ranks; infinities of both signs make one."""
+    """A sum with a NaN is NaN on all ranks. The sum of infinities of both signs is NaN."""
     tensor = torch.tensor(
         [float("nan") if rank() == 1 else 1.0, float("inf"), float("inf") if rank() == 0 else float("-inf"), 1.0]
     )
@@ -262,7 +263,7 @@ def not_a_number_and_infinities():
 
 @check(ranks=(2, 4))
 def half_precision_sums_round_little():
-    """4096 numbers of four ranks: the error of the sum is within one rounding of each addition."""
+    """Four ranks sum tensors of 4096 numbers. The error is at most one rounding per addition."""
     generator = torch.Generator().manual_seed(7)
     parts = torch.randn(world(), 4096, generator=generator, dtype=torch.float64)
     for dtype, epsilon in ((torch.float16, 2**-11), (torch.bfloat16, 2**-8)):

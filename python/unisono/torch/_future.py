@@ -1,19 +1,17 @@
 """Futures of operations that identify their callbacks.
 
-A callback runs when its operation ends: on one rank before, on another after the main thread has started its next collective. So ranks
-match its calls by identity (which operation, which callback, which call), not by call order.
+A callback runs when its operation ends: on one rank before, on another after the main thread has started its next collective.
+So ranks match the callback's calls by identity (which operation, which callback, which call), not by call order.
 """
 
-from typing import Any, Callable, Sequence, Set
+import os
+from typing import Any, Callable, Sequence
 
 import torch
 
 from unisono import _torch
 
 _MASK = (1 << 64) - 1
-
-to_come: Set[Any] = set()
-"""Callbacks that have not ended. The program's end waits for them: a library thread that calls one later would crash the process."""
 
 
 def _mixed(a: int, b: int) -> int:
@@ -24,44 +22,50 @@ def _mixed(a: int, b: int) -> int:
 
 
 class Future(torch.futures.Future):
-    """Like torch.futures.Future; `then` and `add_done_callback` identify their callbacks, so that ranks can match the callbacks' calls."""
+    """Like torch.futures.Future; `then` and `add_done_callback` identify their callbacks, so that ranks can match the
+    callbacks' calls."""
 
     def __init__(self, number: int, devices: Sequence[torch.device]) -> None:
         super().__init__(devices=list(devices))
         self._devices = devices
-        self._place = _mixed(number, 0)
+        self._process = os.getpid()
+        self._callback_id = _mixed(number, 0)
         self._callbacks = 0
 
-    def _next_place(self) -> int:
+    def _next_callback_id(self) -> int:
         self._callbacks += 1
-        return _mixed(self._place, self._callbacks)
+        return _mixed(self._callback_id, self._callbacks)
+
+    def wait(self) -> Any:
+        if os.getpid() != self._process and not self.done():
+            raise RuntimeError(
+                f"this process was forked from a member (pid {self._process}), where the future completes: wait for it there"
+            )
+        _torch._wait_for(self)  # runs the handlers of signals meanwhile
+        return super().wait()
 
     def then(self, callback: Callable[["Future"], Any]) -> "Future":
-        place = self._next_place()
-        child = Future(place, self._devices)
+        callback_id = self._next_callback_id()
+        child = Future(callback_id, self._devices)
 
         def run(future: Any) -> Any:
-            before = _torch._enter_place(place)
+            before = _torch._enter_callback(callback_id)
             try:
                 return callback(self)
             finally:
-                _torch._leave_place(before)
-                to_come.discard(run)
+                _torch._leave_callback(before)
 
-        to_come.add(run)
         _torch._pass_on(super().then(run), child)
         return child
 
     def add_done_callback(self, callback: Callable[["Future"], None]) -> None:
-        place = self._next_place()
+        callback_id = self._next_callback_id()
 
         def run(future: "Future") -> None:
-            before = _torch._enter_place(place)
+            before = _torch._enter_callback(callback_id)
             try:
                 callback(self)
             finally:
-                _torch._leave_place(before)
-                to_come.discard(run)
+                _torch._leave_callback(before)
 
-        to_come.add(run)
         super().add_done_callback(run)

@@ -9,6 +9,7 @@
 #include "cli/bench/bench_table.h"
 #include "cli/common/commands.h"
 #include "cli/common/monotonic.h"
+#include "cli/common/option_values.h"
 #include "cli/common/progress.h"
 #include "cli/common/result_writer.h"
 #include "cli/common/text.h"
@@ -43,8 +44,14 @@ struct Session {
   std::optional<EmulatedRank>& emulated_rank;
   Sink& sink;
   Progress& progress;
-  Nanos zero = 0;  // monotonic: when the group had formed; set only with a link emulator
+  Nanos zero = 0;  // monotonic time at which the group was formed; set only if there is a link emulator
   size_t rows_done = 0;
+  std::string lines = {};  // all JSON lines of rows so far; the plot is drawn from them
+
+  void json(const std::string& text) {
+    sink.json(text);
+    if (sink.is_open() && !options.plot.empty()) lines += text;
+  }
 };
 
 Result<Row> measure_row(Session& session, const BenchFacts& facts, uint64_t bytes) {
@@ -59,7 +66,7 @@ Result<Row> measure_row(Session& session, const BenchFacts& facts, uint64_t byte
     if (!in_place && session.options.only_in_place && collective.in_place) continue;
     auto measured = measure(session.group, run, bytes, in_place);
     if (!measured.ok()) return Status(measured.status().code(), fmt::format("{}: {}", label, measured.status().message()));
-    session.sink.json(json_row(facts, *measured, in_place));
+    session.json(json_row(facts, *measured, in_place));
     (in_place ? row.in_place : row.out_of_place) = *std::move(measured);
   }
   return row;
@@ -68,7 +75,7 @@ Result<Row> measure_row(Session& session, const BenchFacts& facts, uint64_t byte
 int run_collective(Session& session, Collective collective) {
   const auto facts = gather_facts(session.group, session.plan, collective);
   session.sink.table(table_head(facts) + row_head(facts));
-  if (session.rows_done == 0) session.sink.json(json_facts(facts));
+  if (session.rows_done == 0) session.json(json_facts(facts));
   std::vector<Row> rows;
   auto sizes = session.plan.sizes;
   if (collective == Collective::barrier) sizes = {0};
@@ -91,14 +98,15 @@ int run_collectives(Session& session) {
     if (const int code = run_collective(session, collective); code != 0) return code;
   }
   if (!session.options.plot.empty() && session.group.rank() == 0) {
-    const auto results = parse_results("this run", session.sink.lines());
+    const auto results = parse_results("this run", session.lines);
     const auto drawn = results.ok() ? plot_results(session.options.plot, *results, nullptr) : results.status();
-    if (!drawn.ok()) return failed(session.group, "--plot", drawn);
+    if (!drawn.ok()) return failed(session.group, "results", of_option("--plot", drawn));
   }
   return leave_bench(bench_text.name, session.group, session.sink);
 }
 
-// The loop with faults. Rank 0 writes the table and the file; when it dies, the next rank 0 goes on writing them.
+// Runs the collective again and again while faults are injected. Rank 0 writes the table and the file. If rank 0 dies, the
+// process that becomes the new rank 0 continues both.
 int run_fault_run(Session& session) {
   const auto facts = gather_facts(session.group, session.plan, session.plan.collectives.front());
   const auto faults = arrange_faults(session.plan.faults, session.group.world_size());
@@ -112,12 +120,13 @@ int run_fault_run(Session& session) {
                                 .reform = !session.options.no_reform,
                                 .zero = session.zero,
                                 .until = faults->back().at + session.plan.run.row_time,
+                                .faults = faults->size(),
                                 .failures_max = static_cast<uint32_t>(2 * faults->size() + 2)};
   session.sink.table(table_head(facts) + fault_run_head(options, *faults));
   session.sink.json(json_facts(facts));
   const auto show = [&](const std::string& line, const std::string& json) {
     if (!session.sink.is_open()) {
-      if (auto opened = session.sink.open(false); !opened.ok()) failed(session.group, "--json", opened);
+      if (auto opened = session.sink.open(false); !opened.ok()) failed(session.group, "results", opened);
     }
     session.sink.table(line);
     session.sink.json(json);
@@ -130,20 +139,20 @@ int run_fault_run(Session& session) {
   const auto self = session.group.rank();
   const auto end = run_with_faults(session.group, *session.emulated_rank, options, listener);
   if (!end.ok()) return failed(session.group, std::string(facts_of(facts.data.collective).name), end.status());
-  if (*end == FaultRunEnd::left_out)
-    fmt::print(stderr, "unisono bench: rank {} was stopped, and the others went on without it\n", self);
-  if (*end != FaultRunEnd::went_on) return *end == FaultRunEnd::left_out ? 0 : 1;
+  if (*end == FaultRunEnd::excluded)
+    fmt::print(stderr, "unisono bench: rank {} was stopped, and the others continued without it\n", self);
+  if (*end != FaultRunEnd::continued) return *end == FaultRunEnd::excluded ? 0 : 1;
   if (auto shown = show_links(session.plan.limits, session.emulated_rank, session.sink); !shown.ok())
     return failed(session.group, "links", shown);
   return leave_bench(bench_text.name, session.group, session.sink);
 }
 
-int play_part(const BenchOptions& options, const BenchPlan& plan, Group& group, std::optional<EmulatedRank>& emulated_rank) {
+int run_part(const BenchOptions& options, const BenchPlan& plan, Group& group, std::optional<EmulatedRank>& emulated_rank) {
   if (options.root >= group.world_size())
     return usage_error(bench_text.name, fmt::format("-r {}: there are {} ranks", options.root, group.world_size()));
-  Sink sink(options.json);
+  Sink sink(options.results);
   if (group.rank() == 0) {
-    if (auto status = sink.open(true); !status.ok()) return failed(group, "--json", status);
+    if (auto status = sink.open(true); !status.ok()) return failed(group, "results", status);
   }
   const auto style = group.rank() == 0 ? options.progress : "off";
   Progress progress(progress_options("bench", plan.collectives.size() * plan.sizes.size(), style), monotonic_now());
@@ -157,15 +166,15 @@ int play_part(const BenchOptions& options, const BenchPlan& plan, Group& group, 
 }
 
 int run_comparison(const BenchOptions& options) {
-  const auto before = read_results(options.compare[0]);
+  const auto before = of_option("--compare", read_results(options.compare[0]));
   if (!before.ok()) return failed(before.status());
-  const auto now = read_results(options.compare[1]);
+  const auto now = of_option("--compare", read_results(options.compare[1]));
   if (!now.ok()) return failed(now.status());
   const auto rows = compare_rows(*before, *now);
   fmt::print("{}", comparison_table(*before, *now, rows));
   if (rows.empty()) return failed(Status(Code::invalid, "the two files have no row in common"));
   if (!options.plot.empty()) {
-    if (auto drawn = plot_results(options.plot, *before, &*now); !drawn.ok()) return failed(drawn);
+    if (auto drawn = of_option("--plot", plot_results(options.plot, *before, &*now)); !drawn.ok()) return failed(drawn);
   }
   return fails(rows, options.fail_above) ? 1 : 0;
 }
@@ -190,10 +199,11 @@ int run_bench(const Arguments& arguments) {
                    .faults = {},
                    .group = {},
                    .progress = options.progress,
-                   .outputs = {{"-J", options.json}, {"--plot", options.plot}}};
+                   .outputs = {{"--output", options.results.output}, {"--plot", options.plot}}};
   if (!options.compare.empty()) {
-    const bool measures = ranks.asked() || !options.collectives.empty() || !options.json.empty();
-    return measures ? usage_error(bench_text.name, "--compare measures nothing: no collective, -n, --hosts or -J beside it")
+    const bool measures = ranks.asked() || !options.collectives.empty() || options.results != OutputOptions{};
+    return measures ? usage_error(bench_text.name,
+                                  "--compare measures nothing: omit the collective, -n, --hosts, --json and --output")
                     : run_comparison(options);
   }
   auto plan = make_bench_plan(options);
@@ -202,7 +212,7 @@ int run_bench(const Arguments& arguments) {
   ranks.faults = plan->faults;
   ranks.group = plan->group;
   return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& emulated_rank) {
-    return play_part(options, *plan, group, emulated_rank);
+    return run_part(options, *plan, group, emulated_rank);
   });
 }
 

@@ -13,9 +13,10 @@
 namespace unisono::cli {
 namespace {
 
-constexpr double largest_normal = 6.7;  // of what 32 bits make: sqrt(2 ln 2^32) = 6.66
+// No normal value exceeds this: the largest value that can be made from 32 random bits is sqrt(2 ln 2^32) = 6.66.
+constexpr double largest_normal = 6.7;
 
-// The 16-bit type's bits of a number that it holds exactly.
+// Returns the bits of `value` in a 16-bit type. The type must be able to hold the value exactly.
 uint16_t bits_of(DType dtype, float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if (dtype == DType::bf16) return static_cast<uint16_t>(bits >> 16);
@@ -40,7 +41,8 @@ double number_at(DType dtype, const std::byte* at) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-// Adds the elements [begin, begin + count) of a result, of which expected(i) gives what they should be.
+// Compares `count` elements of a result with the exact values: expected(i) is the exact value of element i. Adds the errors to
+// `accuracy`.
 template <typename Expected>
 void add(const DataPlan& plan, double bound, const std::byte* result, size_t count, Expected expected, Accuracy& accuracy) {
   const size_t size = element_bytes(plan.dtype);

@@ -58,7 +58,7 @@ TEST(BenchAccuracy, an_exact_result_has_no_noise_and_every_change_is_seen) {
   }
 }
 
-TEST(BenchAccuracy, blocks_are_looked_for_where_they_belong) {
+TEST(BenchAccuracy, every_block_is_compared_with_the_values_of_its_rank) {
   for (const auto collective : {Collective::reduce_scatter, Collective::all_gather, Collective::all_to_all}) {
     const auto plan = plan_of(collective);
     const size_t block = 100;

@@ -12,10 +12,11 @@
 namespace unisono::cli {
 namespace {
 
-constexpr size_t block_elements = 4096;  // worked on at once
+constexpr size_t block_elements = 4096;  // this many elements are generated or compared at a time
 constexpr size_t element_bytes_max = 8;
 
-// bf16 holds whole numbers up to 256 exactly: sums of all ranks stay below.
+// Returns a small whole number. When the numbers of all ranks are reduced, the result is at most 256, because bf16 holds whole
+// numbers up to 256 exactly.
 int64_t small_number(const DataPlan& plan, uint32_t rank, uint64_t index) {
   const uint64_t n = plan.world_size;
   switch (plan.op) {
@@ -29,13 +30,15 @@ int64_t small_number(const DataPlan& plan, uint32_t rank, uint64_t index) {
   }
 }
 
-// To the upper half of an fp32, to nearest, ties to even. Finite values only.
+// Rounds a finite value to the nearest bf16 number; a tie goes to the even one. A bf16 number is the upper half of an fp32
+// number.
 uint16_t to_bfloat16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
-// Likewise, for zero and for normal numbers of fp16 below its largest: nothing else occurs here.
+// Rounds a value to the nearest fp16 number; a tie goes to the even one. The value must be zero or in the range of the normal
+// fp16 numbers. No other values occur here.
 uint16_t to_float16(float value) {
   if (value == 0) return 0;
   const auto bits = std::bit_cast<uint32_t>(value);
@@ -49,7 +52,8 @@ void put(T value, std::byte* out) {
   std::memcpy(out, &value, sizeof(T));
 }
 
-// A whole number, divided if divisor > 1, in the element type. Integers wrap first and are cut towards zero.
+// Stores a whole number as an element of the type `dtype`. If divisor > 1, the number is divided first. An integer type wraps
+// the number before the division, and the quotient is truncated towards zero.
 void store(DType dtype, int64_t value, uint32_t divisor, std::byte* out) {
   const auto whole = [&]<typename T>(T wrapped) {
     put(static_cast<T>(divisor > 1 ? wrapped / static_cast<std::common_type_t<T, int64_t>>(divisor) : wrapped), out);
@@ -97,17 +101,18 @@ int64_t fold(ReduceOp op, int64_t a, int64_t b) {
   return 0;
 }
 
-// The element of one rank as a whole number; of bit operations, all its bits (the element type keeps the low ones).
+// Returns an input element of one rank as a whole number. For bit operations, the number has 64 random bits, of which the
+// element keeps as many low bits as its type has.
 int64_t element_of(const DataPlan& plan, uint32_t rank, uint64_t index) {
   return is_bit_operation(plan.op) ? static_cast<int64_t>(arbitrary_bits(rank, index)) : small_number(plan, rank, index);
 }
 
-// Computes the expected values of a result, block by block.
+// Computes the elements that a result should have, block by block.
 class Expectation {
  public:
   explicit Expectation(const DataPlan& plan) : plan_(plan), block_(block_elements * element_bytes_max) {}
 
-  // The reduction of elements [first, first + count) of all ranks; count <= block_elements.
+  // Returns elements [first, first + count) of the reduction over all ranks. `count` must be at most block_elements.
   const void* reduced(size_t first, size_t count) {
     const auto divisor = plan_.op == ReduceOp::avg ? plan_.world_size : 1;
     for (size_t i = 0; i < count; ++i) {
@@ -138,7 +143,8 @@ uint64_t differences(const void* a, const void* b, size_t count, size_t bytes_ea
   return wrong;
 }
 
-// Compares output elements [0, count) with expect(at, size), block by block.
+// Returns how many of the first `count` output elements are wrong. The function expect(at, size) must return the `size`
+// expected elements that begin at index `at`.
 template <typename Expect>
 uint64_t compare(const DataPlan& plan, const std::byte* output, size_t count, Expect expect) {
   uint64_t wrong = 0;

@@ -53,7 +53,8 @@ TEST(BenchData, sums_are_exact_in_the_narrowest_type_for_many_ranks) {
 }
 
 TEST(BenchData, averages_are_rounded_once_to_nearest_even) {
-  // 1/3, 2/3, 4/3 … as the formats round them; the inputs are 0 … 3, so sums are 0 … 9.
+  // The inputs are 0 … 3, so the sums of three ranks are 0 … 9. Each table holds the averages 0, 1/3, 2/3, 1, …, rounded to
+  // nearest even in one format.
   const DataPlan plan{.collective = Collective::all_reduce, .dtype = DType::f32, .op = ReduceOp::avg, .world_size = n};
   std::vector<int> sums(200);
   for (uint32_t rank = 0; rank < n; ++rank) {
@@ -76,7 +77,7 @@ TEST(BenchData, averages_are_rounded_once_to_nearest_even) {
   EXPECT_EQ(count_wrong(whole, 0, cut.size(), cut.data()), 0u);
 }
 
-TEST(BenchData, moved_blocks_are_checked_with_their_place) {
+TEST(BenchData, moved_blocks_are_checked_at_their_position) {
   const size_t block = 5;
   const DataPlan gather{.collective = Collective::all_gather, .dtype = DType::u16, .world_size = n};
   std::vector<uint16_t> all;
@@ -105,7 +106,7 @@ TEST(BenchData, only_root_is_checked_where_only_root_has_a_result) {
   EXPECT_EQ(count_wrong(plan, 2, 7, garbage.data()), 7u);
 }
 
-TEST(BenchData, nothing_is_never_wrong) {
+TEST(BenchData, an_empty_result_has_no_wrong_elements) {
   for (int i = 0; i <= static_cast<int>(Collective::barrier); ++i) {
     const DataPlan plan{.collective = static_cast<Collective>(i), .dtype = DType::bf16, .world_size = n};
     EXPECT_EQ(count_wrong(plan, 0, 0, nullptr), 0u);

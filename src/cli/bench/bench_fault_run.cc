@@ -36,9 +36,9 @@ class FaultRun {
  private:
   Status work();
   Status operate(Subject& subject);
-  Result<bool> goes_on();
-  Result<FaultRunEnd> go_on_without(const Status& status);
-  void gather_witnesses(Failure& failure);
+  Result<bool> agree_to_continue();
+  Result<FaultRunEnd> continue_without(const Status& status);
+  void gather_survivor_records(Failure& failure);
   void take_injected_faults();
   void note_faults();
   void report_faults();
@@ -51,29 +51,32 @@ class FaultRun {
   EmulatedRank& emulated_rank_;
   const FaultRunOptions& options_;
   const FaultRunListener& listener_;
-  const uint32_t self_;                // as the group formed
-  std::vector<uint32_t> members_;      // of each rank now: its number as the group formed
-  std::vector<InjectedFault> faults_;  // so far
-  size_t reported_ = 0;                // of these, to the listener
+  const uint32_t self_;                // this process's rank when the group first formed
+  std::vector<uint32_t> members_;      // members_[rank]: the rank that this member had when the group first formed
+  std::vector<InjectedFault> faults_;  // all faults that have been injected so far
+  uint64_t since_fault_ = 0;           // number of operations since this rank heard of a fault
+  size_t reported_ = 0;                // the listener has been told about this many of the faults
   std::vector<double> durations_us_;
   Stretch stretch_;
-  uint64_t wrong_here_ = 0;  // elements of this rank that are not accounted for yet
+  uint64_t local_wrong_ = 0;  // number of this rank's wrong elements that agree_to_continue() has not added up yet
   uint32_t failures_ = 0;
   FaultRunOutcome outcome_;
 };
 
-// The emulator notifies ranks just before a fault. A rank that is to be killed waits for that, and does not report its own
-// death: the next rank 0 does.
+// The link emulator notifies all ranks just before it injects a fault. If the fault kills this rank, the rank waits here for
+// its death, and so does not report the fault. The process that becomes rank 0 afterwards reports it.
 void FaultRun::take_injected_faults() {
   const auto fresh = emulated_rank_.injected_faults();
   faults_.insert(faults_.end(), fresh.begin(), fresh.end());
-  const bool doomed =
+  if (!fresh.empty()) since_fault_ = 0;
+  const bool is_victim =
       std::any_of(fresh.begin(), fresh.end(), [&](const InjectedFault& injected) { return kills(injected, self_); });
-  if (doomed) std::this_thread::sleep_for(std::chrono::seconds(1));
+  if (is_victim) std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 
-// A fault ends the stretch, so that operations before and after it are shown apart. A rank other than 0 forgets faults of which
-// it was notified a whole operation ago: rank 0 has reported them, unless the fault killed rank 0.
+// A fault ends the current stretch (operations with equal outcomes), so the operations before and after the fault are shown
+// separately. Rank 0 reports the fault. Any other rank assumes, when it makes its next call, that rank 0 has reported the
+// earlier faults. There is one exception: a fault that killed rank 0 is reported by the next rank 0.
 void FaultRun::note_faults() {
   const auto known = faults_.size();
   take_injected_faults();
@@ -98,13 +101,15 @@ void FaultRun::close_stretch(bool reporting) {
   stretch_ = {.from = now(), .to = now(), .world_size = group_.world_size(), .contributors = group_.world_size(), .timing = {}};
 }
 
-// One small sum: whether rank 0 wants another operation, and the wrong elements of all ranks.
-Result<bool> FaultRun::goes_on() {
-  const bool wanted = now() < options_.until || outcome_.after < operations_after_min;
-  std::array<uint64_t, 2> sums{group_.rank() == 0 && wanted ? 1u : 0u, wrong_here_};
+// Runs one small all-reduce. It adds up the numbers of wrong elements of all ranks, and tells every rank whether rank 0 wants
+// another operation.
+Result<bool> FaultRun::agree_to_continue() {
+  const bool wanted = now() < options_.until || faults_.size() < options_.faults ||
+                      std::min(outcome_.after, since_fault_) < operations_after_min;
+  std::array<uint64_t, 2> sums{group_.rank() == 0 && wanted ? 1u : 0u, local_wrong_};
   auto done = group_.all_reduce(std::span<uint64_t>(sums), {.timeout = options_.call.timeout});
   if (!done.ok()) return done.status();
-  wrong_here_ = 0;
+  local_wrong_ = 0;
   stretch_.wrong += sums[1];
   outcome_.wrong += sums[1];
   return sums[0] > 0;
@@ -117,16 +122,17 @@ Status FaultRun::operate(Subject& subject) {
   const auto end = monotonic_now();
   if (!done.ok()) return done.status();
   durations_us_.push_back(static_cast<double>(end - start) / static_cast<double>(microsecond));
-  if (options_.check) wrong_here_ += subject.wrong();
+  if (options_.check) local_wrong_ += subject.wrong();
   stretch_.contributors = std::min(stretch_.contributors, done->contributors);
   stretch_.to = end - options_.zero;
   ++stretch_.operations;
   ++outcome_.operations;
   ++outcome_.after;
+  ++since_fault_;
   return {};
 }
 
-// Returns when rank 0 wants no more operations (ok), or with the first failure.
+// Runs operations until one fails or rank 0 wants no more. Returns the status of the failed operation, or ok.
 Status FaultRun::work() {
   auto data = options_.data;
   data.world_size = group_.world_size();
@@ -136,7 +142,7 @@ Status FaultRun::work() {
   subject.fill();
   stretch_ = {.from = now(), .to = now(), .world_size = data.world_size, .contributors = data.world_size, .timing = {}};
   while (true) {
-    auto more = goes_on();
+    auto more = agree_to_continue();
     if (!more.ok()) return more.status();
     if (!*more) return {};
     note_faults();
@@ -144,7 +150,8 @@ Status FaultRun::work() {
   }
 }
 
-// If the group does not re-form, the first rank that is neither dead nor stopped reports what happened.
+// Returns whether this rank must report that the group cannot re-form. The first rank that is neither dead nor stopped reports
+// it.
 bool FaultRun::reports_for_broken_group() const {
   for (const auto member : members_) {
     if (member == self_) return true;
@@ -155,17 +162,18 @@ bool FaultRun::reports_for_broken_group() const {
   return true;
 }
 
-// If a member is lost meanwhile, this rank's own message and times stay, and the next operation fails.
-void FaultRun::gather_witnesses(Failure& failure) {
-  const auto own = witness_of(failure);
-  std::vector<Witness> all(group_.world_size());
+// Exchanges the error messages and times of the survivors. If another member is lost during the exchange, `failure` keeps only
+// the message and times of this rank, and the next operation then fails.
+void FaultRun::gather_survivor_records(Failure& failure) {
+  const auto own = survivor_record_of(failure);
+  std::vector<SurvivorRecord> all(group_.world_size());
   auto done =
       group_.all_gather(ConstTensor(&own, sizeof(own), DType::u8), Tensor(all.data(), all.size() * sizeof(own), DType::u8), {},
                         {.timeout = options_.call.timeout});
   if (done.ok()) settle(failure, all);
 }
 
-Result<FaultRunEnd> FaultRun::go_on_without(const Status& status) {
+Result<FaultRunEnd> FaultRun::continue_without(const Status& status) {
   Failure failure{
       .at = now(), .operation = outcome_.operations + 1, .status = status, .cause = {}, .before = members_, .members = {}};
   take_injected_faults();
@@ -181,10 +189,10 @@ Result<FaultRunEnd> FaultRun::go_on_without(const Status& status) {
   bool reporting = reports_for_broken_group() && !was_stopped;
   if (options_.reform) {
     auto reformed = group_.reform();
-    if (!reformed.ok() && was_stopped) return FaultRunEnd::left_out;
+    if (!reformed.ok() && was_stopped) return FaultRunEnd::excluded;
     if (!reformed.ok()) return reformed.status();
-    // A rank that was stopped and finds no other member comes too late: the others have finished.
-    if (was_stopped && reformed->world_size == 1) return FaultRunEnd::left_out;
+    // This rank was stopped, and now it is alone in its group. It was resumed too late: the other ranks have finished.
+    if (was_stopped && reformed->world_size == 1) return FaultRunEnd::excluded;
     std::vector<uint32_t> lost;
     for (const auto& member : reformed->lost) lost.push_back(members_[member.rank]);
     std::erase_if(members_, [&](uint32_t member) { return std::find(lost.begin(), lost.end(), member) != lost.end(); });
@@ -192,7 +200,7 @@ Result<FaultRunEnd> FaultRun::go_on_without(const Status& status) {
     failure.reform_time = reformed->total_us * microsecond;
     failure.epoch = reformed->epoch;
     failure.members = members_;
-    gather_witnesses(failure);
+    gather_survivor_records(failure);
     reporting = reports();
   }
   if (reporting) {
@@ -205,7 +213,7 @@ Result<FaultRunEnd> FaultRun::go_on_without(const Status& status) {
   outcome_.went_on = options_.reform;
   if (!options_.reform && reporting) listener_.on_outcome(outcome_);
   durations_us_.clear();
-  return options_.reform ? FaultRunEnd::went_on : was_stopped ? FaultRunEnd::left_out : FaultRunEnd::gave_up;
+  return options_.reform ? FaultRunEnd::continued : was_stopped ? FaultRunEnd::excluded : FaultRunEnd::aborted;
 }
 
 Result<FaultRunEnd> FaultRun::run() {
@@ -214,8 +222,8 @@ Result<FaultRunEnd> FaultRun::run() {
     if (ended.ok()) break;
     const bool known = ended.code() == Code::peer_lost || ended.code() == Code::late;
     if (!known || ++failures_ > options_.failures_max) return ended;
-    auto end = go_on_without(ended);
-    if (!end.ok() || *end != FaultRunEnd::went_on) return end;
+    auto end = continue_without(ended);
+    if (!end.ok() || *end != FaultRunEnd::continued) return end;
   }
   outcome_.left = group_.world_size();
   if (reports()) {
@@ -223,27 +231,27 @@ Result<FaultRunEnd> FaultRun::run() {
     close_stretch(true);
     listener_.on_outcome(outcome_);
   }
-  return outcome_.wrong == 0 ? FaultRunEnd::went_on : FaultRunEnd::went_wrong;
+  return outcome_.wrong == 0 ? FaultRunEnd::continued : FaultRunEnd::wrong_results;
 }
 
 }  // namespace
 
-Witness witness_of(const Failure& failure) {
-  Witness out{.at = failure.at,
-              .noticed_after = failure.noticed_after,
-              .reform_time = failure.reform_time,
-              .code = failure.status.code()};
+SurvivorRecord survivor_record_of(const Failure& failure) {
+  SurvivorRecord out{.at = failure.at,
+                     .noticed_after = failure.noticed_after,
+                     .reform_time = failure.reform_time,
+                     .code = failure.status.code()};
   failure.status.message().copy(out.message.data(), out.message.size() - 1);
   return out;
 }
 
-void settle(Failure& failure, std::span<const Witness> witnesses) {
-  const auto first =
-      std::min_element(witnesses.begin(), witnesses.end(), [](const Witness& a, const Witness& b) { return a.at < b.at; });
+void settle(Failure& failure, std::span<const SurvivorRecord> records) {
+  const auto first = std::min_element(records.begin(), records.end(),
+                                      [](const SurvivorRecord& a, const SurvivorRecord& b) { return a.at < b.at; });
   failure.status = Status(first->code, first->message.data());
-  for (const auto& witness : witnesses) {
-    failure.noticed_after = std::max(failure.noticed_after, witness.noticed_after);
-    failure.reform_time = std::max(failure.reform_time, witness.reform_time);
+  for (const auto& record : records) {
+    failure.noticed_after = std::max(failure.noticed_after, record.noticed_after);
+    failure.reform_time = std::max(failure.reform_time, record.reform_time);
   }
 }
 

@@ -1,9 +1,9 @@
-// Runs one collective again and again while ranks are killed, stopped and resumed. It reports the outcome of each operation,
-// how long survivors did not know of a fault, and how they go on.
+// Runs one collective repeatedly while ranks are killed, stopped and resumed. Reports the outcome of each operation, the time
+// until the survivors noticed a fault, and how they continued.
 //
-// Every rank runs the same loop. Before each operation a small sum tells all ranks whether rank 0 wants another one, and how
-// many wrong elements there have been. Operations with equal outcomes form one stretch. After an operation that fails, the
-// survivors re-form their group and go on with fewer ranks, unless FaultRunOptions::reform is false.
+// Every rank runs the same loop. Before each operation, a small all-reduce tells all ranks how many elements were wrong, and
+// whether rank 0 wants another operation. Consecutive operations with equal outcomes form a stretch. After an operation has
+// failed, the survivors re-form their group and continue, unless FaultRunOptions::reform is false.
 #pragma once
 
 #include <array>
@@ -20,62 +20,70 @@
 namespace unisono::cli {
 
 struct FaultRunOptions {
-  DataPlan data;  // a collective without root
+  DataPlan data;  // the collective must be one without a root
   CallOptions call;
   uint64_t bytes = 0;
   bool in_place = false;
   bool check = true;
   bool reform = true;
-  Nanos zero = 0;             // monotonic: when the group had formed
-  Nanos until = 0;            // since `zero`: it runs until then, and for ten operations after the last failure
-  uint32_t failures_max = 4;  // the faults explain no more failures than these; the next one's status is the result
+  Nanos zero = 0;  // monotonic time at which the group was formed
+  // The run ends this long after `zero`. But it continues until all faults have been injected, which may be late on a busy
+  // machine, and until ten operations have succeeded since the last fault and since the last failure.
+  Nanos until = 0;
+  size_t faults = 0;  // how many faults will be injected
+  // If there are more failures than this, the run ends, because the faults cannot explain so many failures.
+  uint32_t failures_max = 4;
 };
 
 struct Stretch {
-  Nanos from = 0, to = 0;  // since the group formed
+  Nanos from = 0, to = 0;  // measured from the time at which the group was formed
   uint32_t world_size = 0;
-  uint32_t contributors = 0;  // the fewest that one operation counted
+  uint32_t contributors = 0;  // the smallest number of contributors of an operation in the stretch
   uint64_t operations = 0;
-  uint64_t wrong = 0;  // elements, of all ranks
-  Timing timing;       // as this rank saw it
+  uint64_t wrong = 0;  // number of wrong elements on all ranks
+  Timing timing;       // how long the operations took on this rank
 };
 
-// An operation that failed, and the re-forming after it.
+// Describes an operation that failed, and how the group was re-formed after it.
 struct Failure {
-  Nanos at = 0;                // since the group formed: when this rank noticed
-  uint64_t operation = 0;      // which one, counted from 1
-  Status status;               // of the survivor that noticed first: others may know only that it re-forms the group
-  std::optional<Fault> cause;  // the last fault before
-  Nanos noticed_after = 0;     // time from the cause until the last survivor noticed
+  Nanos at = 0;            // when this rank noticed the failure, measured from the time at which the group was formed
+  uint64_t operation = 0;  // number of the operation that failed; the first has number 1
+  // The status with which the operation failed on the survivor that noticed the failure first. On other survivors, the status
+  // may only say that the first survivor re-forms the group.
+  Status status;
+  std::optional<Fault> cause;  // the last kill or stop before the failure
+  Nanos noticed_after = 0;     // how long after the cause the last survivor noticed the failure
   bool reformed = false;
-  Nanos reform_time = 0;  // the slowest survivor's
+  Nanos reform_time = 0;  // how long the slowest survivor needed to re-form the group
   uint32_t epoch = 0;
-  std::vector<uint32_t> before;   // by the rank that the status means: its number as the group formed
-  std::vector<uint32_t> members;  // that go on, numbered as the group formed
+  // before[rank]: a member's rank when the group first formed; `rank` is its rank before the failure, as in `status`
+  std::vector<uint32_t> before;
+  std::vector<uint32_t> members;  // the members that continue, as ranks when the group first formed
 };
 
-// The facts that one survivor knows about a failure, as the survivors exchange them.
-struct Witness {
-  Nanos at = 0;  // since the group formed
+// The knowledge of one survivor about a failure. The survivors exchange these records.
+struct SurvivorRecord {
+  Nanos at = 0;  // when this survivor noticed the failure, measured from the time at which the group was formed
   Nanos noticed_after = 0;
   Nanos reform_time = 0;
   Code code = Code::ok;
-  std::array<char, 1024> message{};  // ends with a zero; what is longer is cut
+  std::array<char, 1024> message{};  // ends with a zero byte; a longer message is cut
 };
 
-Witness witness_of(const Failure& failure);
-// Takes the message of the survivor that noticed first, and the slowest times. One of the witnesses is this rank's own.
-void settle(Failure& failure, std::span<const Witness> witnesses);
+SurvivorRecord survivor_record_of(const Failure& failure);
+// Merges the survivors' records into `failure`: takes the message of the survivor that noticed the failure first, and the
+// longest times. `records` must contain this rank's own record, too.
+void settle(Failure& failure, std::span<const SurvivorRecord> records);
 
 struct FaultRunOutcome {
-  uint32_t started = 0, left = 0;  // ranks
+  uint32_t started = 0, left = 0;  // how many ranks there were at the start, and how many are left at the end
   uint64_t operations = 0;
-  uint64_t after = 0;  // of these, after the last failure
+  uint64_t after = 0;  // number of operations since the last failure
   uint64_t wrong = 0;
-  bool went_on = true;  // the survivors did
+  bool went_on = true;  // whether the survivors could continue after each failure
 };
 
-// Called in the order of time, on the rank that is rank 0 at that time.
+// Callbacks of a fault run. They are called in the order of the events, on the process that is rank 0 at that time.
 struct FaultRunListener {
   std::function<void(const Stretch&)> on_stretch;
   std::function<void(const InjectedFault&, Nanos since_formed)> on_fault;
@@ -83,14 +91,15 @@ struct FaultRunListener {
   std::function<void(const FaultRunOutcome&)> on_outcome;
 };
 
-enum class FaultRunEnd : uint8_t { went_on, went_wrong, gave_up, left_out };
+enum class FaultRunEnd : uint8_t { continued, wrong_results, aborted, excluded };
 
-// went_wrong: as went_on, but results were wrong. left_out: this rank was stopped, and the others went on without it. Fails if
-// it can neither go on nor know why not.
+// The result wrong_results means that the survivors continued, but that some of their results were wrong. The result excluded
+// means that this rank was stopped, and that the others continued without it. Returns an error if this rank cannot continue for
+// another reason.
 Result<FaultRunEnd> run_with_faults(Group& group, EmulatedRank& emulated_rank, const FaultRunOptions& options,
                                     const FaultRunListener& listener);
 
-// As text, in lines that start with '#' except those of stretches; and as JSON lines.
+// Formats the output as text, or as JSON lines. In the text, all lines except those for stretches begin with '#'.
 std::string fault_run_head(const FaultRunOptions& options, const std::vector<Fault>& faults);
 std::string to_line(const Stretch& stretch);
 std::string to_line(const InjectedFault& injected, Nanos since_formed);

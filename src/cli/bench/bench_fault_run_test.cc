@@ -1,4 +1,4 @@
-// How an fault run is shown; what it does needs processes, see tests/process/bench_faults_test.cc.
+// Tests how a fault run is shown. Its behaviour needs several processes and is tested in tests/process/bench_faults_test.cc.
 #include "cli/bench/bench_fault_run.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ Failure failure() {
   return out;
 }
 
-TEST(BenchFaultRun, a_failure_says_when_with_what_and_how_the_survivors_went_on) {
+TEST(BenchFaultRun, a_failure_reports_its_time_its_error_and_how_the_survivors_continued) {
   EXPECT_EQ(to_line(failure()),
             "#    2.002 operation 41 ended with peer_lost: rank 1 was lost\n"
             "#          all notified within 1.9 ms after rank 1 was killed\n"
@@ -36,7 +36,7 @@ TEST(BenchFaultRun, a_failure_says_when_with_what_and_how_the_survivors_went_on)
   EXPECT_DOUBLE_EQ(json["noticed_after_ms"], 1.9);
 }
 
-TEST(BenchFaultRun, a_failure_of_a_re_formed_group_says_which_first_ranks_its_ranks_are) {
+TEST(BenchFaultRun, a_failure_of_a_re_formed_group_lists_its_ranks_by_their_first_numbers) {
   auto later = failure();
   later.before = {0, 2, 3};
   later.members = {0, 3};
@@ -66,22 +66,22 @@ TEST(BenchFaultRun, a_failure_has_the_message_of_the_first_survivor_to_notice_an
   auto later = failure();
   later.at += 1;
   later.noticed_after = 2'000 * microsecond;
-  settle(own, std::vector{witness_of(own), witness_of(first), witness_of(later)});
+  settle(own, std::vector{survivor_record_of(own), survivor_record_of(first), survivor_record_of(later)});
   EXPECT_EQ(own.status, first.status);
   EXPECT_EQ(own.noticed_after, later.noticed_after);
   EXPECT_EQ(own.reform_time, first.reform_time);
   EXPECT_EQ(own.at, failure().at) << "of this rank, as its stretches are";
 }
 
-TEST(BenchFaultRun, words_that_are_too_long_are_cut) {
+TEST(BenchFaultRun, a_message_that_is_too_long_is_cut) {
   auto own = failure();
   own.status = Status(Code::late, std::string(5000, 'x'));
-  const auto witness = witness_of(own);
-  settle(own, std::span(&witness, 1));
+  const auto record = survivor_record_of(own);
+  settle(own, std::span(&record, 1));
   EXPECT_EQ(own.status, Status(Code::late, std::string(1023, 'x')));
 }
 
-TEST(BenchFaultRun, the_end_says_who_went_on) {
+TEST(BenchFaultRun, the_outcome_says_how_many_ranks_continued) {
   FaultRunOutcome outcome{.started = 4, .left = 3, .operations = 64, .after = 44, .wrong = 0, .went_on = true};
   EXPECT_EQ(to_line(outcome),
             "# Out of bounds values : 0 OK\n# the survivors went on: 3 of 4 ranks; 64 operations, 44 of them after the last "

@@ -1,4 +1,4 @@
-// A fault run as text and as JSON lines.
+// Formats the output of a fault run as text and as JSON lines.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -17,17 +17,17 @@ std::string dump(const nlohmann::ordered_json& json) {
 }
 
 constexpr const char* words[] = {"kill", "stop", "resume"};
-const char* word_of(const Fault& fault) { return words[static_cast<size_t>(fault.kind)]; }
+const char* kind_name(const Fault& fault) { return words[static_cast<size_t>(fault.kind)]; }
 
 }  // namespace
 
 std::string fault_run_head(const FaultRunOptions& options, const std::vector<Fault>& faults) {
   std::string text = "# faults:";
   for (const auto& fault : faults)
-    text += fmt::format(" {} rank {} after {};", word_of(fault), fault.rank, format_duration(fault.at));
+    text += fmt::format(" {} rank {} after {};", kind_name(fault), fault.rank, format_duration(fault.at));
   text += fmt::format("\n# {} of {}, again and again; {}; an operation may take {}\n", facts_of(options.data.collective).name,
                       format_bytes(options.bytes),
-                      options.reform ? "the survivors re-form and go on" : "the first failure ends it (--no-reform)",
+                      options.reform ? "the survivors re-form and continue" : "the first failure ends it (--no-reform)",
                       format_duration(options.call.timeout.count() * millisecond));
   text += "# before each operation a sum of 16 bytes says whether it goes on; an operation may fail there\n";
   text +=
@@ -89,8 +89,10 @@ std::string to_json(const Stretch& stretch) {
 }
 
 std::string to_json(const InjectedFault& injected, Nanos since_formed) {
-  return dump(
-      {{"kind", "fault"}, {"at_s", seconds(since_formed)}, {"fault", word_of(injected.fault)}, {"rank", injected.fault.rank}});
+  return dump({{"kind", "fault"},
+               {"at_s", seconds(since_formed)},
+               {"fault", kind_name(injected.fault)},
+               {"rank", injected.fault.rank}});
 }
 
 std::string to_json(const Failure& failure) {

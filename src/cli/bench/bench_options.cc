@@ -19,7 +19,7 @@ const CommandLineText bench_text{.name = "unisono bench",
   unisono bench all-reduce -n 4                                   1 KiB to 64 MiB, on this machine
   unisono bench all-reduce -n 2 -b 8 -e 1G -f 2 --transport tcp   sizes as nccl-tests takes them
   unisono bench all-gather broadcast -n 4 --sizes 64K,1M -d bf16
-  unisono bench all-reduce --hosts a:2,b:2 -J result.json --plot result.svg
+  unisono bench all-reduce --hosts a:2,b:2 --output result.json --plot result.svg
   unisono bench --compare old.json new.json --fail-above 1.05
   unisono bench all-reduce -n 4 --rate 100M --delay 5ms --loss 1%
   unisono bench all-reduce -n 4 --transport udp --loss 1% --delivery lossy:loss_budget=0.2
@@ -28,45 +28,53 @@ const CommandLineText bench_text{.name = "unisono bench",
   mpirun -np 4 unisono bench all-reduce                              likewise, Open MPI on one host
 
 Columns are those of nccl-tests, with p50 and p99 over the iterations: time in microseconds, algbw = size / time,
-busbw = algbw * 2(n-1)/n for all-reduce, (n-1)/n for reduce-scatter, all-gather, all-to-all, gather and scatter, 1 for the others.
-#wrong counts elements of all ranks that differ from the scalar reference in any bit. wire: bytes that a rank sent in one call, mean
-over ranks; contrib: ranks whose data is in the result. With --delivery lossy or automatic, missing: share of all contributions that were not
-in the sums of the timed calls; calls that are checked repair everything.
+busbw = algbw * 2(n-1)/n for all-reduce, (n-1)/n for reduce-scatter, all-gather, all-to-all, gather and scatter, 1 for
+the others. #wrong counts elements of all ranks that differ from the scalar reference in any bit. wire: bytes that a
+rank sent in one call, mean over ranks; contrib: ranks whose data is in the result. With --delivery lossy or
+automatic, missing: share of all contributions that were not in the sums of the timed calls; calls that are checked
+repair everything.
 
-Letters of nccl-tests mean the same here: -b -e -f -i sizes, -w warm-up calls, -c calls that are checked, -o operation, -d type, -r root,
--a how ranks are combined, -J JSON, -T time-out (in seconds), -z 1 a barrier before each call and 0 none. Two differ: -n is the number
-of ranks, as for mpirun, and --iters that of the timed calls; the collective is a word, not a program.
+Letters of nccl-tests mean the same here: -b -e -f -i sizes, -w warm-up calls, -c calls that are checked, -o
+operation, -d type, -r root, -a how ranks are combined, -J file for JSON, -T timeout (in seconds), -z 1 a barrier
+before each call and 0 none. Two differ: -n is the number of ranks, as for mpirun, and --iters that of the timed calls; the
+collective is a word, not a program.
 
 With -n or --hosts the command starts its ranks itself, unless RANK is set; then it is one rank of the group that the
-environment describes (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; Slurm's, Open MPI's and MPICH's variables likewise). MPICH's
-mpirun, and Open MPI's on several hosts, name no meeting point: --rendezvous does.
+environment describes (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; Slurm's, Open MPI's and MPICH's variables
+likewise). MPICH's mpirun, and Open MPI's on several hosts, give no rendezvous address: add --rendezvous.
 
---compare takes what -J wrote, one or several runs in each file, and compares medians. A change counts only if the middle halves of
-the times (25th to 75th percentile) do not overlap. --fail-above 1.05: exit code 1 if a row is slower by more than that, beyond its spread.
+--compare takes what --output wrote, one or several runs in each file, and compares medians. A change counts only if the
+middle halves of the times (25th to 75th percentile) do not overlap. --fail-above 1.05: exit code 1 if a row is slower
+by more than that, beyond its spread.
 
---rate, --loss and --delay give each rank a network of its own, with a cable to a switch that this command emulates: packets of 1500
-bytes wait for the sender's cable and the receiver's, cross them at the rate, and are lost or late as asked. This needs /dev/net/tun, and
-root or user name spaces; without them it is refused. It leaves nothing behind.
+--rate, --loss and --delay give each rank a network of its own, with a cable to a switch that this command emulates:
+packets of 1500 bytes wait for the sender's cable and the receiver's, cross them at the rate, and are lost or late as
+asked. This needs /dev/net/tun, and root or user name spaces; without them it is refused. It leaves nothing behind.
 
---kill-rank, --stop-rank and --resume-rank (RANK@TIME, since the group formed; each may be given several times) run one collective
-of one size [1M] again and again, and go on for --row-time after the last fault. Each failure is reported: after how long, with which error,
-and how long the re-forming took. A stopped rank is missed when an operation's time is over [-T 5s then].
+--kill-rank, --stop-rank and --resume-rank (RANK@TIME, since the group formed; each may be given several times) run
+one collective of one size [1M] repeatedly, and continue for --row-time after the last fault. Each failure is
+reported: after how long, with which error, and how long the re-forming took. A stopped rank is missed when an
+operation's time is over [-T 5s then].
 
-Exit code: 0 if all went well, also if ranks died on request and the others went on; 1 if a value was wrong, an operation failed or a
-row was slower than allowed; 2 for a wrong command line; else as for 'unisono launch'.)"};
+Exit code: 0 if all went well, also if ranks died on request and the others continued; 1 if a value was wrong, an
+operation failed or a row was slower than allowed; 2 for a wrong command line; else as for 'unisono launch'.)"};
 
 namespace {
 
-constexpr uint64_t fault_run_bytes = 1u << 20;  // if no size is asked for
+constexpr uint64_t fault_run_bytes = 1u << 20;  // default size for a fault run
 constexpr const char* fault_run_timeout = "5s";
 
 void add_fault_options(CLI::App& app, BenchOptions& options) {
-  app.add_option("--kill-rank", options.kill, "kill this rank then; the others re-form and go on")
+  app.add_option("--kill-rank", options.kill, "kill this rank then; the others re-form and continue")
       ->type_name("RANK@TIME")
       ->allow_extra_args(false);
-  app.add_option("--stop-rank", options.stop, "stop it, alive but silent")->type_name("RANK@TIME")->allow_extra_args(false);
-  app.add_option("--resume-rank", options.resume, "resume a stopped rank")->type_name("RANK@TIME")->allow_extra_args(false);
-  app.add_flag("--no-reform", options.no_reform, "end at the first failure instead");
+  app.add_option("--stop-rank", options.stop, "stop this rank then: it stays alive but silent")
+      ->type_name("RANK@TIME")
+      ->allow_extra_args(false);
+  app.add_option("--resume-rank", options.resume, "resume a stopped rank then")
+      ->type_name("RANK@TIME")
+      ->allow_extra_args(false);
+  app.add_flag("--no-reform", options.no_reform, "end at the first failure, instead of re-forming");
   add_link_options(app, options.launch.links);
 }
 
@@ -78,7 +86,7 @@ void add_subject_options(CLI::App& app, BenchOptions& options) {
   set_choices(*list, collective_names());
   app.add_option("-b,--begin", options.sizes.begin, "smallest size [1K]")->type_name("SIZE");
   app.add_option("-e,--end", options.sizes.end, "largest size [64M]")->type_name("SIZE");
-  app.add_option("-f,--factor", options.sizes.factor, "from one size to the next [4]")->type_name("N");
+  app.add_option("-f,--factor", options.sizes.factor, "factor from one size to the next [4]")->type_name("N");
   app.add_option("-i,--step", options.sizes.step, "bytes from one size to the next, instead of -f")->type_name("SIZE");
   app.add_option("--sizes", options.sizes.list, "these sizes instead: 1K,64K,1M")->type_name("LIST");
   add_choice(app, options.dtype,
@@ -91,7 +99,7 @@ void add_subject_options(CLI::App& app, BenchOptions& options) {
 void add_timing_options(CLI::App& app, BenchOptions& options) {
   app.add_option("--iters", options.iterations, "timed calls per row [as many as fit in --row-time, 10 to 2000]")
       ->type_name("N");
-  app.add_option("--row-time", options.row_time, "time per row, if --iters does not say [500ms]")->type_name("TIME");
+  app.add_option("--row-time", options.row_time, "time per row, without --iters [500ms]")->type_name("TIME");
   app.add_option("-w,--warmup", options.warmup, "calls before the clock starts [2]")->type_name("N");
   app.add_option("-c,--check", options.checks, "calls per row that are checked against the reference; 0: none [1]")
       ->type_name("N");
@@ -108,22 +116,22 @@ void add_call_options(CLI::App& app, BenchOptions& options) {
   add_choice(app, options.order,
              {.names = "--order",
               .value = "ORDER",
-              .meaning = "of additions, strict is rank order",
+              .meaning = "order of additions; strict: rank order",
               .words = order_names(),
               .fallback = "auto"});
   add_choice(app, options.schedule,
              {.names = "--schedule",
               .value = "NAME",
-              .meaning = "which rank adds what",
+              .meaning = "schedule, which decides which rank adds what",
               .words = schedule_names(),
               .fallback = "auto"});
   app.add_option(
          "--codec", options.codec,
-         "how elements travel: int2 to int8, f16, bf16, int8/int4:group=64, … [plain]; also measures without, to compare")
+         "how elements are encoded: int2 to int8, f16, bf16, int8/int4:group=64, … [plain]; also measures without, to compare")
       ->type_name("CODEC");
-  app.add_option("--delivery", options.delivery,
-                 "reliable, lossy or automatic, the last two perhaps with options, as lossy:loss_budget=0.2; needs --transport "
-                 "udp [reliable]")
+  app.add_option(
+         "--delivery", options.delivery,
+         "reliable, or lossy or automatic with or without options: lossy:loss_budget=0.2; needs --transport udp [reliable]")
       ->type_name("DELIVERY");
   app.add_option("--slice", options.slice, "bytes of one slice [automatic]")->type_name("SIZE");
   app.add_option("--streams", options.streams, "TCP connections per pair of hosts [automatic]")->type_name("N");
@@ -131,12 +139,12 @@ void add_call_options(CLI::App& app, BenchOptions& options) {
 }
 
 void add_result_options(CLI::App& app, BenchOptions& options) {
-  app.add_option("-J,--json", options.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
-  app.add_option("--plot", options.plot, "draw time and bus bandwidth by size there, as SVG")->type_name("FILE");
-  app.add_option("--compare", options.compare, "two files that -J wrote, the old one first: compare instead of measuring")
+  add_output_options(app, options.results, "-J,--output");
+  app.add_option("--plot", options.plot, "plot time and bus bandwidth by size to FILE, as SVG")->type_name("FILE");
+  app.add_option("--compare", options.compare, "two files that --output wrote, the old one first: compare instead of measuring")
       ->type_name("FILE")
       ->expected(2);
-  app.add_option("--fail-above", options.fail_above, "with --compare: exit code 1 if new / old is above this in a row [not]")
+  app.add_option("--fail-above", options.fail_above, "with --compare: exit code 1 if new / old is above this in a row")
       ->type_name("RATIO");
   add_choice(
       app, options.progress,
@@ -148,20 +156,21 @@ void add_short_forms(CLI::App& app, BenchOptions& options) {
       "--no-check", [&options] { options.checks = 0; }, "the same as -c 0");
   app.add_flag_callback(
       "--no-barrier", [&options] { options.blocking = 0; }, "the same as -z 0");
-  app.add_flag("--in-place", options.only_in_place, "measure in place only, where the collective can");
+  app.add_flag("--in-place", options.only_in_place, "measure in place only, where the collective can work in place");
 }
 
 Status set_collectives(const BenchOptions& options, BenchPlan& plan) {
-  auto names = options.collectives;
-  if (!options.collective.empty()) {
-    for (auto& word : split_list(options.collective)) names.push_back(std::move(word));
-  }
-  if (names.empty()) names.emplace_back("all-reduce");
-  for (const auto& name : names) {
+  for (const auto& name : options.collectives) {
     const auto collective = parse_collective(name);
     if (!collective.ok()) return collective.status();
     plan.collectives.push_back(*collective);
   }
+  for (const auto& name : options.collective.empty() ? std::vector<std::string>() : split_list(options.collective)) {
+    const auto collective = of_option("--collective", parse_collective(name));
+    if (!collective.ok()) return collective.status();
+    plan.collectives.push_back(*collective);
+  }
+  if (plan.collectives.empty()) plan.collectives.push_back(Collective::all_reduce);
   return {};
 }
 
@@ -182,29 +191,29 @@ Status set_faults(const BenchOptions& options, BenchPlan& plan) {
   if (!asked) plan.sizes = {fault_run_bytes};
   const auto& collective = facts_of(plan.collectives.front());
   if (plan.collectives.size() > 1 || plan.sizes.size() > 1)
-    return Status(Code::invalid, "faults come into one collective of one size: give --sizes 1M");
+    return Status(Code::invalid, "faults are injected into one collective of one size: give --sizes 1M");
   const bool fits =
       !collective.has_root && collective.collective != Collective::barrier && collective.collective != Collective::send_recv;
   if (!fits)
-    return Status(
-        Code::invalid,
-        fmt::format("faults come into all-reduce, reduce-scatter, all-gather or all-to-all, not into {}", collective.name));
+    return Status(Code::invalid,
+                  fmt::format("faults are injected into all-reduce, reduce-scatter, all-gather or all-to-all, not into {}",
+                              collective.name));
   if (options.iterations > 0)
-    return Status(
-        Code::invalid,
-        "--iters means nothing beside faults, which come by the clock: --row-time says how long it goes on after the last");
+    return Status(Code::invalid,
+                  "--iters has no effect with faults, which are injected by time: --row-time says how long the run continues "
+                  "after the last");
   if (!options.launch.hosts.empty()) return Status(Code::invalid, "faults are for ranks on this host alone, not for --hosts");
-  if (!options.plot.empty()) return Status(Code::invalid, "--plot draws times by size; beside faults there is one size");
+  if (!options.plot.empty()) return Status(Code::invalid, "--plot draws times by size; with faults there is one size");
   return {};
 }
 
-// Everything that is a time or a size.
+// Parses the options whose values are times or sizes.
 Status set_measures(const BenchOptions& options, BenchPlan& plan) {
   const bool waits_for_stopped = !options.stop.empty() && options.timeout == BenchOptions{}.timeout;
   auto sizes = parse_sizes(options.sizes);
-  const auto timeout = parse_duration(waits_for_stopped ? fault_run_timeout : options.timeout);
-  const auto row_time = parse_duration(options.row_time);
-  const auto slice = options.slice.empty() ? Result<uint64_t>(uint64_t{0}) : parse_bytes(options.slice);
+  const auto timeout = of_option("--timeout", parse_duration(waits_for_stopped ? fault_run_timeout : options.timeout));
+  const auto row_time = of_option("--row-time", parse_duration(options.row_time));
+  const auto slice = of_option("--slice", parse_bytes(options.slice.empty() ? "0" : options.slice));
   for (const auto& status : {sizes.status(), timeout.status(), row_time.status(), slice.status()}) {
     if (!status.ok()) return status;
   }
@@ -230,17 +239,17 @@ Status check_codec(const Codec& codec, DType dtype, ReduceOp op, const std::vect
     const bool takes_it = collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
                           collective == Collective::all_gather || collective == Collective::all_to_all;
     if (!takes_it)
-      return refuse(
-          fmt::format("{} takes none; all-reduce, reduce-scatter, all-gather and all-to-all do", facts_of(collective).name));
+      return refuse(fmt::format("{} takes no codec; all-reduce, reduce-scatter, all-gather and all-to-all do",
+                                facts_of(collective).name));
   }
   return {};
 }
 
 Status set_call(const BenchOptions& options, BenchPlan& plan) {
-  const auto dtype = parse_dtype(options.dtype);
-  const auto op = parse_reduce_op(options.op);
-  const auto order = parse_order(options.order);
-  const auto schedule = parse_schedule(options.schedule);
+  const auto dtype = of_option("--dtype", parse_dtype(options.dtype));
+  const auto op = of_option("--op", parse_reduce_op(options.op));
+  const auto order = of_option("--order", parse_order(options.order));
+  const auto schedule = of_option("--schedule", parse_schedule(options.schedule));
   for (const auto& status : {dtype.status(), op.status(), order.status(), schedule.status()}) {
     if (!status.ok()) return status;
   }
@@ -264,7 +273,7 @@ Status set_call(const BenchOptions& options, BenchPlan& plan) {
   return {};
 }
 
-// "reliable", "automatic", "lossy:loss_budget=0.2,deadline=20ms".
+// Parses the value of --delivery, such as "reliable", "automatic" or "lossy:loss_budget=0.2,deadline=20ms".
 Status set_delivery(const BenchOptions& options, BenchPlan& plan) {
   const auto& text = options.delivery;
   const auto refuse = [&](std::string_view why) { return Status(Code::invalid, fmt::format("--delivery {}: {}", text, why)); };

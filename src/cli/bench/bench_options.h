@@ -1,4 +1,5 @@
-// The options of `unisono bench`, from words to a plan that every rank works through alike.
+// The options of `unisono bench`, and the plan that is made from them. Every rank parses the same options, and so carries out
+// the same plan.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -8,6 +9,7 @@
 
 #include "cli/bench/bench_run.h"
 #include "cli/common/command_line.h"
+#include "cli/common/result_writer.h"
 #include "cli/launch/injected_faults.h"
 #include "cli/launch/launch.h"
 #include "cli/launch/thin_links.h"
@@ -16,10 +18,10 @@ namespace unisono::cli {
 
 extern const CommandLineText bench_text;
 
-// As typed; parsed by make_bench_plan.
+// The options as the user typed them. make_bench_plan() parses them.
 struct BenchOptions {
   std::vector<std::string> collectives;
-  std::string collective;  // --collective
+  std::string collective;  // the value of --collective; the positional arguments are in `collectives`
   SizeRange sizes;
   std::string dtype = "f32";
   std::string op = "sum";
@@ -29,7 +31,7 @@ struct BenchOptions {
   std::string delivery = "reliable";
   std::string timeout = "60s";
   std::string row_time = "500ms";
-  std::string json;
+  OutputOptions results;
   std::string plot;
   std::string progress = "auto";
   std::string slice;
@@ -39,11 +41,11 @@ struct BenchOptions {
   uint32_t streams = 0;
   uint32_t checks = 1;
   int across = 1;
-  int blocking = 1;  // -z: 0 is --no-barrier
+  int blocking = 1;  // the value of -z; 0 has the same effect as --no-barrier
   bool only_in_place = false;
   std::vector<std::string> kill, stop, resume;
   bool no_reform = false;
-  std::vector<std::string> compare;  // none, or two files
+  std::vector<std::string> compare;  // the list holds either no files or two
   double fail_above = 0;
   LaunchOptions launch;
 };
@@ -56,10 +58,11 @@ struct BenchPlan {
   RunOptions run;
   Options group;
   LinkLimits limits;
-  std::vector<Fault> faults;  // as typed; arrange_faults needs the number of ranks
+  // These are in the order in which the user gave them. arrange_faults() sorts them once the number of ranks is known.
+  std::vector<Fault> faults;
 };
 
-// invalid: which option is wrong and what it takes.
+// If the result is Code::invalid, the message names the option that is wrong, and the values that it can have.
 Result<BenchPlan> make_bench_plan(const BenchOptions& options);
 
 }  // namespace unisono::cli

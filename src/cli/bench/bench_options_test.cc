@@ -29,7 +29,7 @@ TEST(BenchOptions, letters_mean_what_they_mean_to_nccl_tests) {
   EXPECT_EQ(plan->run.call.timeout, Milliseconds(30'000));
 }
 
-TEST(BenchOptions, without_words_everything_has_its_default) {
+TEST(BenchOptions, without_options_everything_has_its_default) {
   const auto plan = bench_plan_of({});
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->collectives, std::vector{Collective::all_reduce});
@@ -39,13 +39,13 @@ TEST(BenchOptions, without_words_everything_has_its_default) {
   EXPECT_TRUE(plan->faults.empty());
 }
 
-TEST(BenchOptions, long_words_switch_checks_and_barriers_off) {
+TEST(BenchOptions, long_options_switch_checks_and_barriers_off) {
   const auto plan = bench_plan_of({"--no-check", "--no-barrier"});
   EXPECT_EQ(plan->run.checks, 0u);
   EXPECT_FALSE(plan->run.barrier);
 }
 
-TEST(BenchOptions, faults_ask_for_one_row_and_a_shorter_time_where_somebody_is_silent) {
+TEST(BenchOptions, faults_give_one_row_and_a_shorter_deadline_if_a_rank_is_stopped) {
   const auto killed = bench_plan_of({"--kill-rank", "1@2s", "--kill-rank", "2@3s"});
   ASSERT_TRUE(killed.ok()) << killed.status().message();
   EXPECT_EQ(killed->faults.size(), 2u);
@@ -55,7 +55,7 @@ TEST(BenchOptions, faults_ask_for_one_row_and_a_shorter_time_where_somebody_is_s
   EXPECT_EQ(bench_plan_of({"--stop-rank", "1@2s", "-T", "1s"})->run.call.timeout, Milliseconds(1'000));
 }
 
-TEST(BenchOptions, what_does_not_go_with_faults_is_refused) {
+TEST(BenchOptions, options_that_contradict_faults_are_refused) {
   EXPECT_NE(refusal({"--kill-rank", "1@2s", "--sizes", "1K,2K"}).find("--sizes 1M"), std::string::npos);
   EXPECT_NE(refusal({"broadcast", "--kill-rank", "1@2s"}).find("not into broadcast"), std::string::npos);
   EXPECT_NE(refusal({"all-reduce", "all-gather", "--kill-rank", "1@2s"}).find("one collective"), std::string::npos);
@@ -66,7 +66,7 @@ TEST(BenchOptions, what_does_not_go_with_faults_is_refused) {
   EXPECT_NE(refusal({"--stop-rank", "x"}).find("--stop-rank 'x'"), std::string::npos);
 }
 
-TEST(BenchOptions, links_on_request_are_read) {
+TEST(BenchOptions, emulated_links_are_parsed) {
   const auto plan = bench_plan_of({"--rate", "100M", "--loss", "1%", "--delay", "20ms"});
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(plan->limits.bits_per_second, 100'000'000u);
@@ -75,7 +75,7 @@ TEST(BenchOptions, links_on_request_are_read) {
   EXPECT_TRUE(plan->limits.any());
 }
 
-TEST(BenchOptions, links_that_nothing_would_cross_are_refused) {
+TEST(BenchOptions, emulated_links_that_contradict_other_options_are_refused) {
   EXPECT_NE(refusal({"--rate", "100M", "--transport", "shm"}).find("--transport shm"), std::string::npos);
   EXPECT_NE(refusal({"--delay", "1ms", "--hosts", "a:2"}).find("--hosts"), std::string::npos);
   EXPECT_NE(refusal({"--loss", "1%", "--rendezvous", "h:1"}).find("--rendezvous"), std::string::npos);
@@ -93,7 +93,7 @@ TEST(BenchOptions, delivery_is_read_with_its_options) {
   EXPECT_EQ(call("lossy:loss_budget=0.2,loss_off=1").lossy.to_string(), "loss_budget=0.2,loss_off=1");
 }
 
-TEST(BenchOptions, delivery_that_is_none_or_does_not_go_with_the_rest_is_refused) {
+TEST(BenchOptions, an_unknown_or_contradictory_delivery_is_refused) {
   EXPECT_NE(refusal({"--delivery", "lost"}).find("--delivery lost: expected reliable, lossy or automatic"), std::string::npos);
   EXPECT_NE(refusal({"--delivery", "reliable:loss_budget=0.1"}).find("expected reliable"), std::string::npos);
   EXPECT_NE(refusal({"--delivery", "lossy:budget=0.2"}).find("budget"), std::string::npos);

@@ -65,7 +65,7 @@ Result<T> find_name(std::string_view what, std::string_view text, const Name<T> 
   return unknown(what, text, all);
 }
 
-// The first name of each value: other spellings follow it in the table.
+// Returns one name for each value: the first of its names in the table.
 template <typename T, size_t count>
 std::vector<std::string> first_names(const Name<T> (&names)[count]) {
   std::vector<std::string> all;
@@ -77,7 +77,7 @@ std::vector<std::string> first_names(const Name<T> (&names)[count]) {
 
 constexpr size_t sizes_max = 4096;
 
-// "1K,64K".
+// Parses the value of --sizes, such as "1K,64K".
 Result<std::vector<uint64_t>> parse_size_list(std::string_view list) {
   std::vector<uint64_t> sizes;
   for (const auto& word : split_list(list)) {
@@ -99,7 +99,8 @@ Result<Collective> parse_collective(std::string_view text) {
   for (const auto& facts : table) {
     auto compact = std::string(facts.name);
     std::erase(compact, '_');
-    if (facts.name == with_underscores(text) || compact == text) return facts.collective;  // "allreduce" is common, too
+    // `compact` is the name without separators; "allreduce" is a common spelling
+    if (facts.name == with_underscores(text) || compact == text) return facts.collective;
     names.emplace_back(facts.name);
   }
   return unknown("collective", text, names);
@@ -154,9 +155,10 @@ Result<std::vector<uint64_t>> parse_sizes(const SizeRange& range) {
   std::vector<uint64_t> sizes;
   for (uint64_t size = *begin; size <= *end;
        size = range.step.empty() ? std::max<uint64_t>(1, size * range.factor) : size + *step) {
-    if (sizes.size() == sizes_max) return Status(Code::invalid, fmt::format("more than {} sizes", sizes_max));
+    if (sizes.size() == sizes_max)
+      return Status(Code::invalid, fmt::format("-b, -e, -f and -i give more than {} sizes", sizes_max));
     sizes.push_back(size);
-    if (range.step.empty() && size > *end / range.factor) break;  // the next would pass the end, or 2^64
+    if (range.step.empty() && size > *end / range.factor) break;  // the next size would exceed `end`, or overflow
   }
   return sizes;
 }

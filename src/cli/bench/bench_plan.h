@@ -1,8 +1,14 @@
-// The plan of `unisono bench`: the collective, the sizes, and the arithmetic of the columns. Pure.
+// The plan of `unisono bench`: the collective, the sizes, and how the columns of the table are computed. All functions are
+// pure.
 //
-// Sizes follow nccl-tests: for all-gather and gather the total output, for reduce-scatter and scatter the total input, for
-// all-to-all all blocks of one rank, else the tensor of one rank. Bus bandwidth = size / time * factor, where the factor is
-// what each link must carry at least (nccl-tests doc/PERFORMANCE.md), so that it compares across world sizes.
+// What the size of a row means is defined as in nccl-tests:
+// - all-gather, gather: the total output
+// - reduce-scatter, scatter: the total input
+// - all-to-all: the blocks of one rank together
+// - other collectives: the tensor of one rank
+//
+// Bus bandwidth = size / time * factor. Each link must carry at least size * factor bytes (nccl-tests doc/PERFORMANCE.md). This
+// is why bus bandwidths of groups with different numbers of ranks can be compared.
 #pragma once
 
 #include <cstdint>
@@ -31,24 +37,24 @@ enum class Collective : uint8_t {
 
 struct CollectiveFacts {
   Collective collective;
-  std::string_view name;  // "all_reduce"
-  bool reduces;           // an operation matters
+  std::string_view name;  // the name, written with underscores: "all_reduce"
+  bool reduces;           // whether the collective takes a reduction operation
   bool has_root;
-  bool per_rank_blocks;  // size = blocks of all ranks
-  bool in_place;         // the API offers it
+  bool per_rank_blocks;  // whether the size covers the blocks of all ranks together
+  bool in_place;         // whether the API can run the collective in place
   bool out_of_place;
 };
 
 const CollectiveFacts& facts_of(Collective collective);
-// "all-reduce" and "all_reduce"; invalid names the nearest.
+// Accepts "all-reduce" and "all_reduce". If the result is Code::invalid, the message suggests the most similar name.
 Result<Collective> parse_collective(std::string_view text);
-Result<DType> parse_dtype(std::string_view text);  // "f32", "float32", "float", "half", …
+Result<DType> parse_dtype(std::string_view text);  // accepts "f32", "float32", "float", "half", …
 Result<ReduceOp> parse_reduce_op(std::string_view text);
 Result<ScheduleKind> parse_schedule(std::string_view text);
-Result<Order> parse_order(std::string_view text);  // auto, strict, any
+Result<Order> parse_order(std::string_view text);  // accepts "auto", "strict", "any"
 
-// The words that these take, without other spellings of the same.
-std::vector<std::string> collective_names();  // "all-reduce"
+// Return the words that the parsers above accept. There is one word for each value.
+std::vector<std::string> collective_names();  // these names have dashes: "all-reduce"
 std::vector<std::string> dtype_names();
 std::vector<std::string> reduce_op_names();
 std::vector<std::string> schedule_names();
@@ -60,17 +66,19 @@ struct SizeRange {
   std::string begin = "1K";
   std::string end = "64M";
   uint64_t factor = 4;
-  std::string step = "";  // bytes to add instead; empty: multiply
-  std::string list = "";  // "1K,64K,1M" instead of a range
+  std::string step = "";  // each size is this many bytes larger than the one before; empty: `factor` times as large
+  std::string list = "";  // if not empty, a list of sizes such as "1K,64K,1M", used instead of the range
 };
-// At least one size, at most 4096, in the order given.
+// Returns at least 1 and at most 4096 sizes, in the given order.
 Result<std::vector<uint64_t>> parse_sizes(const SizeRange& range);
 
-// How many elements: of one rank's block or tensor, and the bytes that the row is about.
+// How many elements and bytes one row of the table is about.
 struct Extent {
-  size_t block_count = 0;   // elements of one block (per_rank_blocks) or of the tensor
-  size_t tensor_count = 0;  // elements of the largest buffer of one rank
-  uint64_t bytes = 0;       // the size column
+  // If the collective has per_rank_blocks, the number of elements in one block. Otherwise, the number of elements in the
+  // tensor.
+  size_t block_count = 0;
+  size_t tensor_count = 0;  // number of elements in the largest buffer of one rank
+  uint64_t bytes = 0;       // the value that the column "size" shows
 };
 Extent extent_of(Collective collective, uint64_t bytes, DType dtype, uint32_t world_size);
 
@@ -83,8 +91,8 @@ struct Timing {
   double min_us = 0;
   double max_us = 0;
 };
-// Summarises the durations of all iterations, in microseconds, and sorts them. Percentiles are nearest-rank. All fields are
-// zero if there are no durations.
+// Sorts the durations of all iterations, which are in microseconds, and computes statistics of them. A percentile is computed
+// by the nearest-rank method. If there are no durations, all fields are zero.
 Timing summarise(std::vector<double>& durations_us);
 
 }  // namespace unisono::cli

@@ -52,7 +52,7 @@ TEST(BenchPlan, bus_factors_are_those_of_nccl_tests) {
   EXPECT_DOUBLE_EQ(bus_factor(Collective::all_reduce, 1), 0);
 }
 
-TEST(BenchPlan, blocks_share_the_size_and_rests_are_left_out) {
+TEST(BenchPlan, blocks_share_the_size_and_remainders_are_left_out) {
   const auto gather = extent_of(Collective::all_gather, 1000, DType::f32, 4);
   EXPECT_EQ(gather.block_count, 62u);
   EXPECT_EQ(gather.tensor_count, 248u);

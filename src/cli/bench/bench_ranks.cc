@@ -8,16 +8,17 @@
 
 #include "cli/bench/bench_table.h"
 #include "cli/common/command_line.h"
+#include "cli/common/job_outcome.h"
 #include "cli/common/result_writer.h"
 #include "cli/common/spawn.h"
 #include "cli/common/text.h"
-#include "cli/common/verdict.h"
 #include "cli/launch/launch_links.h"
 
 namespace unisono::cli {
 namespace {
 
-// The options that say how ranks find and reach each other. They are the same for all launchers.
+// Returns the options with which ranks join the group. They are the same for ranks that this command launches and for ranks
+// that another launcher has started.
 Options join_options(const BenchRanks& ranks) {
   auto join = ranks.group;
   const auto& address = ranks.launch.rendezvous;
@@ -28,7 +29,7 @@ Options join_options(const BenchRanks& ranks) {
   return join;
 }
 
-// Before any thread: the rank may move into a network of its own.
+// This must run before the process starts a thread, because it may move the process into a private network.
 Result<std::optional<EmulatedRank>> connect_emulated_rank(const BenchRanks& ranks) {
   if (!ranks.needs_link_emulator()) return std::optional<EmulatedRank>();
   const char* rank = std::getenv("RANK");
@@ -36,7 +37,7 @@ Result<std::optional<EmulatedRank>> connect_emulated_rank(const BenchRanks& rank
   const auto number = parse_count(rank == nullptr ? "" : rank, world_size_max - 1);
   if (!number.ok() || job == nullptr)
     return Status(Code::invalid,
-                  "links and faults on request need ranks that this command starts itself, on this host: give -n COUNT, "
+                  "emulated links and injected faults need ranks that this command starts itself, on this host: give -n COUNT, "
                   "without another launcher");
   auto emulated_rank = EmulatedRank::connect(job, static_cast<uint32_t>(*number), ranks.limits.any());
   if (!emulated_rank.ok()) return emulated_rank.status();
@@ -56,19 +57,20 @@ int run_rank(const BenchRanks& ranks, const RankPart& part) {
   return part(*group, *emulated_rank);
 }
 
-// RANK alone means a rank of `launch`, of torchrun or of a user who set it; -n beside the variables of the others is theirs
-// to give.
+// Returns true if a launcher started this process as a rank. `unisono launch`, torchrun or the user sets RANK; Open MPI, PMI
+// and Slurm set the other variables. If the user gave -n and RANK is not set, this command launches ranks itself, whatever the
+// other variables say.
 bool is_rank_already() {
   const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
   return set("RANK") || set("OMPI_COMM_WORLD_RANK") || set("PMI_RANK") || set("SLURM_PROCID");
 }
 
-// The same command once per rank: each finds its rank in the environment.
+// Launches this command once per rank. Each process finds its rank in the environment.
 int run_as_launcher(const BenchRanks& ranks, const Arguments& arguments) {
   Arguments program{own_executable()};
   program.insert(program.end(), ranks.command.begin(), ranks.command.end());
   program.insert(program.end(), arguments.begin(), arguments.end());
-  // The ranks write into pipes; whether a person watches is known here.
+  // The ranks write into pipes. Only this process knows whether its output is a terminal, so it chooses the style.
   if (ranks.progress == "auto" && ::isatty(STDERR_FILENO) == 1) program.insert(program.end(), {"--progress", "bar"});
   auto launch = ranks.launch;
   launch.no_prefix = true;
@@ -82,7 +84,7 @@ int run_as_launcher(const BenchRanks& ranks, const Arguments& arguments) {
   const auto world_size = job->placements.back().first_rank + job->placements.back().rank_count;
   auto faults = arrange_faults(ranks.faults, world_size);
   if (!faults.ok()) return usage_error(ranks.name, faults.status().message());
-  job->forgiven = victims_of(*faults);
+  job->may_fail = victims_of(*faults);
   const auto emulator =
       LinkEmulator::start({.job = job->job, .ranks = world_size, .limits = ranks.limits, .faults = *std::move(faults)});
   if (!emulator.ok()) return bench_failed(ranks.name, emulator.status());
@@ -101,15 +103,12 @@ int bench_failed(const std::string& name, const Group& group, const std::string&
   return 1;
 }
 
-// Found out before anything is measured: rank 0 writes these, so not where that is another process.
+// Checks before the measurement whether the output files can be written. Only rank 0 writes these files. So the check is
+// skipped if rank 0 is another process or on another host.
 Status check_outputs(const BenchRanks& ranks, bool is_rank) {
   if (is_rank ? std::string_view(std::getenv("RANK")) != "0" : !ranks.launch.hosts.empty()) return {};
-  for (const auto& [option, path] : ranks.outputs) {
-    if (path.empty() || path == "-") continue;
-    const auto folder = path.find('/') == std::string::npos ? "." : path.substr(0, path.rfind('/') + 1);
-    const bool is_there = ::access(path.c_str(), F_OK) == 0;
-    if (::access(is_there ? path.c_str() : folder.c_str(), W_OK) != 0)
-      return Status(Code::invalid, fmt::format("{} {} cannot be written: {}", option, path, strerrordesc_np(errno)));
+  for (const auto& file : ranks.outputs) {
+    if (auto status = check_writable(file); !status.ok()) return status;
   }
   return {};
 }

@@ -1,5 +1,6 @@
-// How the ranks of `unisono bench` come about: started by this command, here or on other hosts, or by a launcher that sets
-// RANK; on the host's network, or each with one of its own where links and faults are asked for.
+// How `unisono bench` gets its ranks. Either it starts them itself, on this host or on other hosts. Or another launcher has
+// started them and has set RANK. Emulated links and injected faults need ranks that this command starts on this host. With
+// emulated links, each rank has a private network. Without them, the ranks use the network of the host.
 #pragma once
 
 #include <functional>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "cli/common/command_line.h"
+#include "cli/common/result_writer.h"
 #include "cli/launch/injected_faults.h"
 #include "cli/launch/launch.h"
 #include "cli/launch/link_emulator.h"
@@ -17,35 +19,36 @@
 
 namespace unisono::cli {
 
-class Sink;
-
 struct BenchRanks {
   std::string name;   // "unisono bench"
-  Arguments command;  // the words behind the tool's name: each rank is started with them
+  Arguments command;  // the command that each rank runs, without "unisono"
   LaunchOptions launch;
   LinkLimits limits;
-  std::vector<Fault> faults;  // as typed
+  std::vector<Fault> faults;  // in the order in which the user gave them
   Options group;
-  std::string progress;  // a style; auto is decided here, because ranks write into pipes
-  std::vector<std::pair<std::string, std::string>> outputs = {};  // option and path of each file that rank 0 writes
+  // the style of the progress display; if it is "auto", this process chooses a style, because the ranks write into pipes
+  std::string progress;
+  std::vector<OutputFile> outputs = {};  // the files that rank 0 writes
   bool needs_link_emulator() const { return limits.any() || !faults.empty(); }
   bool asked() const { return !launch.count.empty() || !launch.hosts.empty(); }
 };
 
-// One rank's part; the exit code of its process.
+// The work of one rank. The function returns the exit code of the rank's process.
 using RankPart = std::function<int(Group& group, std::optional<EmulatedRank>& emulated_rank)>;
 
-// As the launcher starts the ranks with the command and its arguments, as a rank joins and plays its part. The exit code.
+// In the launcher, this starts the ranks; they run the command with its arguments. In a rank, it joins the group and calls
+// `part`. Returns the exit code.
 int run_bench_ranks(const BenchRanks& ranks, const Arguments& arguments, const RankPart& part);
 
-// Say so on standard error; 1.
+// These print the error to standard error, and return exit code 1.
 int bench_failed(const std::string& name, const Status& status);
 int bench_failed(const std::string& name, const Group& group, const std::string& what, const Status& status);
 
-// Writes the counts of the emulated links, if there are any and this rank writes the results.
+// Writes what the link emulator has counted. Does nothing if links are not emulated, or if another rank writes the results.
 Status show_links(const LinkLimits& limits, std::optional<EmulatedRank>& emulated_rank, Sink& sink);
 
-// Writes the remaining output and waits for the others: no rank leaves while others still communicate. Returns the exit code.
+// Writes the remaining output. Then waits for the other ranks, so that no rank leaves the group while others still communicate.
+// Returns the exit code.
 int leave_bench(const std::string& name, Group& group, Sink& sink);
 
 }  // namespace unisono::cli

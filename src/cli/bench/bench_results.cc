@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Reads the values of one line of the file. Errors name the line (`where`).
+// Reads the values in one line of the file. Error messages begin with `where`, a text that names this line.
 class Line {
  public:
   Line(const Json& json, const std::string& where) : json_(json), where_(where) {}
@@ -56,7 +56,7 @@ class Line {
   Status status_;
 };
 
-// Keys of the line that can differ between two machines or builds. The other keys do not affect times.
+// The keys that describe the machine, the build and the links. A difference between two files is explained by these keys only.
 constexpr std::array environment_keys{
     "version",    "commit", "host",       "processor", "cores", "kernel", "congestion_control",
     "world_size", "links",  "impairment", "barrier",   "across"};
@@ -95,7 +95,7 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-// Several runs of one row as one.
+// Merges the results of several runs of one row into a single row.
 ResultRow combine(const std::vector<ResultRow>& runs) {
   ResultRow row = runs.front();
   const auto of = [&](double ResultRow::*field) {
@@ -125,7 +125,8 @@ const ResultRow* find_row(const Results& results, const std::string& what) {
 
 constexpr const char* verdicts[] = {"same", "faster", "slower", "WRONG"};
 
-// "# the environments differ: cores 2, now 4; …"; empty if they do not.
+// Returns a heading, and one line for each difference, such as "#   cores    2 -> 4". Returns an empty text if the environments
+// are equal.
 std::string environment_change(const Results& before, const Results& now) {
   std::string text;
   for (const auto& [key, value] : now.environment) {
@@ -245,7 +246,8 @@ bool fails(const std::vector<Comparison>& rows, double limit) {
 namespace {
 
 struct Drawing {
-  std::vector<std::string> names;  // of collectives; each has its colour
+  // names of the collectives; the index of a name in this list determines the colour of its curves
+  std::vector<std::string> names;
   Panel times{.title = "Time: median, shaded up to the 99th percentile",
               .x_label = "size (bytes)",
               .y_label = "time (us)",
@@ -263,7 +265,7 @@ struct Drawing {
   void add(const Results& results, const std::string& suffix, bool dashed);
 };
 
-// The lines of one result: for each collective the rows in the order of their sizes.
+// Adds one curve for each collective in a result file. The rows stay in the order of the file.
 void Drawing::add(const Results& results, const std::string& suffix, bool dashed) {
   std::vector<std::string> done;
   for (const auto& first : results.rows) {

@@ -20,8 +20,9 @@ struct Times {
 
 std::string row(uint64_t bytes, const Times& times, uint64_t wrong = 0, const char* collective = "all_reduce") {
   return fmt::format(
-      R"({{"kind":"row","collective":"{}","world_size":2,"bytes":{},"dtype":"f32","op":"sum","root":-1,"order":"auto","asked_schedule":"auto",)"
-      R"("in_place":true,"mean_us":120,"p25_us":{},"p50_us":{},"p75_us":{},"p99_us":300,"busbw_gbs":1.5,"wrong":{}}})"
+      R"({{"kind":"row","collective":"{}","world_size":2,"bytes":{},"dtype":"f32","op":"sum","root":-1,"order":"auto",)"
+      R"("asked_schedule":"auto","in_place":true,"mean_us":120,"p25_us":{},"p50_us":{},"p75_us":{},"p99_us":300,)"
+      R"("busbw_gbs":1.5,"wrong":{}}})"
       "\n",
       collective, bytes, times.p25, times.p50, times.p75, wrong);
 }
@@ -67,7 +68,7 @@ TEST(BenchResults, several_runs_of_a_row_are_one_with_the_spread_of_all) {
   EXPECT_DOUBLE_EQ(results.rows[0].bus_bandwidth, 1.5 * 120 / 105) << "of the median, not of the mean that the file has";
 }
 
-TEST(BenchResults, rows_of_one_side_only_are_named) {
+TEST(BenchResults, rows_of_only_one_file_are_named) {
   const auto before = parsed(row(4, {}) + row(8, {}));
   const auto now = parsed(row(8, {}) + row(8, {}, 0, "all_gather"));
   const auto rows = compare_rows(before, now);
@@ -98,7 +99,7 @@ TEST(BenchResults, a_time_of_zero_has_no_ratio) {
   EXPECT_EQ(comparison_table(parsed(row(4, {0, 0, 0})), parsed(row(4, {})), rows).find("geometric"), std::string::npos);
 }
 
-TEST(BenchResults, what_is_no_result_is_refused_with_its_line) {
+TEST(BenchResults, a_malformed_result_is_refused_with_its_line) {
   EXPECT_NE(refusal("").find("file holds no row"), std::string::npos);
   EXPECT_NE(refusal(row(4, {}) + "{\"kind\":\"row\"").find("file, line 2: this is not a JSON object"), std::string::npos);
   EXPECT_NE(refusal("[1]\n").find("not a JSON object"), std::string::npos);

@@ -11,7 +11,7 @@ namespace {
 constexpr uint32_t auto_iterations_min = 10;
 constexpr uint32_t auto_iterations_max = 2000;
 
-// The same value on all ranks, from rank 0's.
+// Broadcasts the value of rank 0, and returns it on all ranks.
 Result<uint64_t> agree(Group& group, uint64_t value) {
   auto done = group.broadcast(std::span<uint64_t>(&value, 1), 0);
   if (!done.ok()) return done.status();
@@ -53,7 +53,8 @@ Status check(Group& group, uint32_t times, Subject& subject, Measurement& measur
   return summed.status();
 }
 
-// The same for results of encoded elements; ranks that should have the same bits and have not are wrong, too.
+// Checks results whose elements were encoded. Some collectives must give the same bits on all ranks. If the bits differ, this
+// counts as one more wrong element.
 Status check_encoded(Group& group, Subject& subject, Collective collective, Measurement& measurement) {
   subject.fill();
   auto done = subject.call_complete();
@@ -70,7 +71,8 @@ Status check_encoded(Group& group, Subject& subject, Collective collective, Meas
   return group.all_reduce(std::span<uint64_t>(&measurement.wrong, 1)).status();
 }
 
-// How many ranges of contributions were to come to this rank, and how many were not there when they were added up.
+// Counts the contribution ranges (pieces of the other ranks' data) that this rank expected. `missing` of them had not arrived
+// when this rank added up the data.
 struct Contributions {
   uint64_t expected = 0, missing = 0;
   void add(const Report& report) {
@@ -79,7 +81,7 @@ struct Contributions {
   }
 };
 
-Status account(Group& group, const Contributions& here, Measurement& measurement) {
+Status combine(Group& group, const Contributions& here, Measurement& measurement) {
   uint64_t counts[] = {here.expected, here.missing};
   auto summed = group.all_reduce(std::span<uint64_t>(counts));
   if (!summed.ok()) return summed.status();
@@ -87,8 +89,9 @@ Status account(Group& group, const Contributions& here, Measurement& measurement
   return {};
 }
 
-// Combines the ranks' reports of the last timed call: mean bytes sent, and the smallest number of contributors.
-Status account(Group& group, const Report& report, Measurement& measurement) {
+// Combines what the ranks report about the last timed call. The combined number of sent bytes is the mean, and the combined
+// number of contributors is the smallest.
+Status combine(Group& group, const Report& report, Measurement& measurement) {
   uint64_t sent = report.sent_bytes;
   if (auto summed = group.all_reduce(std::span<uint64_t>(&sent, 1)); !summed.ok()) return summed.status();
   uint32_t contributors = report.contributors;
@@ -141,9 +144,9 @@ Result<Measurement> measure(Group& group, const RunOptions& options, uint64_t by
     if (i + 1 == *iterations) measurement.report = *std::move(done);
   }
   if (auto status = combine(group, options.across, durations); !status.ok()) return status;
-  if (auto status = account(group, measurement.report, measurement); !status.ok()) return status;
+  if (auto status = combine(group, measurement.report, measurement); !status.ok()) return status;
   if (options.call.delivery != Delivery::reliable) {
-    if (auto status = account(group, contributions, measurement); !status.ok()) return status;
+    if (auto status = combine(group, contributions, measurement); !status.ok()) return status;
   }
   measurement.timing = summarise(durations);
   return measurement;

@@ -31,7 +31,8 @@ Status Subject::allocate() {
     return Status(Code::unavailable,
                   fmt::format("no memory for {} in each rank", format_bytes((input + (in_place_ ? 0 : output)) * size)));
   }
-  // Touched now, so that page faults are not measured; wrong if a result never arrives.
+  // Writes to all pages, so that the measurement contains no page faults. The values are wrong on purpose: a missing result is
+  // then noticed.
   if (!in_place_) std::memset(output_.get(), 0xA5, output * size);
   return {};
 }
@@ -42,7 +43,7 @@ void Subject::fill() {
     std::memset(input_.get(), 0xA5, extent_.tensor_count * element_bytes(data_.dtype));
     return fill_input(data_, rank, 0, extent_.block_count, input_.get() + rank * block_bytes());
   }
-  // Only root's data may arrive; the others start from something else.
+  // In a broadcast, only the root's buffer has the input. The buffers of the other ranks start with wrong values.
   const bool unused = data_.collective == Collective::broadcast && !is_root();
   if (unused) std::memset(input_.get(), 0xA5, extent_.tensor_count * element_bytes(data_.dtype));
   else fill_input(data_, rank, 0, shape().input, input_.get());
@@ -60,7 +61,7 @@ Result<Report> Subject::exchange() {
   auto sent = send.wait();
   auto received = receive.wait();
   if (!sent.ok()) return sent;
-  if (received.ok()) received->sent_bytes += sent->sent_bytes;  // one report for both directions
+  if (received.ok()) received->sent_bytes += sent->sent_bytes;  // the report covers both directions
   return received;
 }
 

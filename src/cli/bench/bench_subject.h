@@ -1,6 +1,7 @@
-// One rank's memory and the call on it that `unisono bench` measures, against the public API only.
+// The buffers of one rank, and the call that `unisono bench` measures on them. Only the public API is used.
 //
-// The group must outlive it and keep its ranks: after a re-forming a new one is made.
+// The group must outlive the Subject, and its ranks must stay the same. After the group has been re-formed, a new Subject is
+// needed.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 namespace unisono::cli {
 
 struct SubjectOptions {
-  DataPlan data;  // its world size is the group's
+  DataPlan data;  // data.world_size must be the number of ranks in the group
   CallOptions call;
   Extent extent;
   bool in_place = false;
@@ -24,21 +25,22 @@ class Subject {
   Subject(Group& group, const SubjectOptions& options)
       : group_(group), data_(options.data), call_(options.call), extent_(options.extent), in_place_(options.in_place) {}
 
-  // unavailable: there is not enough memory.
+  // Returns Code::unavailable if there is not enough memory.
   Status allocate();
-  // The inputs, again: a call in place has replaced them.
+  // Writes the inputs. Call this again before each checked call, because a call in place overwrites its input.
   void fill();
   Result<Report> call() { return call(call_); }
-  // The same, and nothing may be missing where calls may be lossy: all is repaired, for as long as it takes.
+  // Makes the call in such a way that nothing is lost. A lossy call then has no deadline, and repairs every lost packet,
+  // however long this takes.
   Result<Report> call_complete();
-  // Elements of this rank's result that are wrong, after fill() and one call.
+  // Returns how many elements of this rank's result are wrong. Call it after fill() and one call.
   uint64_t wrong() const;
-  // Likewise, where elements are encoded.
+  // Returns how accurate this rank's result is if the elements are encoded. Call it after fill() and one call.
   Accuracy accuracy() const;
 
  private:
   struct Shape {
-    size_t input = 0;  // elements
+    size_t input = 0;  // number of elements
     size_t output = 0;
   };
   Shape shape() const;
@@ -55,7 +57,7 @@ class Subject {
   Extent extent_;
   bool in_place_;
   std::unique_ptr<std::byte[]> input_;
-  std::unique_ptr<std::byte[]> output_;  // none in place
+  std::unique_ptr<std::byte[]> output_;  // null for calls in place
 };
 
 }  // namespace unisono::cli

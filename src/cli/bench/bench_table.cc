@@ -22,7 +22,7 @@ std::string interface_summary(const HostFacts& host) {
   return text;
 }
 
-// Two digits behind the point as in nccl-tests, four where there would be nothing else.
+// Formats a number with two decimals, as nccl-tests do. A value below 1 gets four decimals, so that it keeps enough digits.
 std::string rate(double value) { return value < 1 ? fmt::format("{:.4f}", value) : fmt::format("{:.2f}", value); }
 
 std::string half_row(const BenchFacts& facts, const std::optional<Measurement>& measurement) {
@@ -50,8 +50,8 @@ void count_one(std::vector<std::pair<std::string, size_t>>& counts, const std::s
   else ++known->second;
 }
 
-// The bytes sent and the contributors of both halves of a row. Where they differ, it shows the larger bytes and the smaller
-// count.
+// Formats how many bytes were sent for a row, and how many ranks contributed. If the row was measured both out of place and in
+// place, the larger number of bytes and the smaller number of contributors are shown.
 std::string cost_of(const Row& row) {
   uint64_t wire = 0;
   uint32_t contributors = UINT32_MAX;
@@ -63,7 +63,8 @@ std::string cost_of(const Row& row) {
   return fmt::format(" {:>11} {:>7}", wire, contributors);
 }
 
-// The codec columns, of the form that is measured last.
+// Formats the columns about the codec. If the row was measured both out of place and in place, the columns show the measurement
+// in place, because it was made last.
 std::string codec_of(const BenchFacts& facts, const Row& row) {
   if (facts.data.codec.is_plain()) return {};
   const auto& measurement = row.in_place ? *row.in_place : *row.out_of_place;
@@ -82,12 +83,13 @@ std::string delivery_text(const CallOptions& call) {
   return std::string(call.delivery == Delivery::lossy ? "lossy" : "automatic") + (options.empty() ? "" : ":" + options);
 }
 
-// The columns for missing contributions and delivery, of the form that is measured last.
+// Formats the columns about missing contributions and delivery. If the row was measured both out of place and in place, the
+// columns show the measurement in place, because it was made last.
 std::string delivery_of(const BenchFacts& facts, const Row& row) {
   if (facts.call.delivery == Delivery::reliable) return {};
   const auto& measurement = row.in_place ? *row.in_place : *row.out_of_place;
   const auto* delivery = measurement.report.delivery.get();
-  if (delivery == nullptr) return fmt::format(" {:>8}  none", "-");  // a group of one
+  if (delivery == nullptr) return fmt::format(" {:>8}  none", "-");  // the group has one rank
   return fmt::format(" {:>8.3f}  {}{}", 100 * measurement.missing, delivery->used == Delivery::lossy ? "lossy" : "reliable",
                      delivery->note.empty() ? "" : ": " + delivery->note);
 }
@@ -207,7 +209,8 @@ std::string table_foot(const BenchFacts& facts, const std::vector<Row>& rows) {
                      count > 0 ? sum / static_cast<double>(count) : 0.0);
 }
 
-// Links that come late make times longer than was asked for.
+// Adds a warning if many packets came late, because then the measured times are longer than they would be on real links of this
+// kind.
 std::string table_links(const LinkTally& tally) {
   const auto& counts = tally.counts;
   const auto share = [&](uint64_t part) {
@@ -215,7 +218,7 @@ std::string table_links(const LinkTally& tally) {
   };
   std::string text =
       fmt::format("# links: {} packets, {} lost on request ({:.2f} %), {} dropped at full queues; at most {} late\n",
-                  counts.packets, counts.lost, share(counts.lost), counts.overflown, format_duration(tally.latest));
+                  counts.packets, counts.lost, share(counts.lost), counts.overflowed, format_duration(tally.latest));
   if (share(tally.late_packets) < 1) return text;
   return text + fmt::format(
                     "# links: {:.1f} % of the packets were more than 1 ms late: this machine is too busy for such links, and "
@@ -227,7 +230,7 @@ std::string json_links(const LinkTally& tally) {
   nlohmann::ordered_json json{{"kind", "links"},
                               {"packets", tally.counts.packets},
                               {"lost", tally.counts.lost},
-                              {"overflown", tally.counts.overflown},
+                              {"overflown", tally.counts.overflowed},
                               {"latest_us", static_cast<double>(tally.latest) / static_cast<double>(microsecond)},
                               {"late_packets", tally.late_packets}};
   return json.dump() + "\n";

@@ -1,4 +1,4 @@
-// How a measurement is shown: the columns of nccl-tests with percentiles, and JSON lines.
+// Formats measurements, either as a table or as JSON lines. The table has the columns of nccl-tests, and percentiles.
 #pragma once
 
 #include <optional>
@@ -18,41 +18,44 @@ struct BenchFacts {
   CallOptions call;
   bool barrier = true;
   Across across = Across::mean;
-  std::vector<Member> members;  // as rank 0 sees them
-  std::string impairment = {};  // what --rate, --loss and --delay do to the links; empty: nothing
-  LinkSpeeds speeds = {};       // what schedules are chosen by
+  std::vector<Member> members;  // the members as rank 0 sees them
+  std::string impairment = {};  // describes --rate, --loss and --delay; empty: links are not emulated
+  LinkSpeeds speeds = {};       // the library chooses schedules according to these link speeds
 };
 
 struct Row {
-  std::optional<Measurement> out_of_place;  // none: the collective has no such form
+  std::optional<Measurement> out_of_place;  // nullopt: it was not measured, or the collective cannot run out of place
   std::optional<Measurement> in_place;
 };
 
-double algorithm_bandwidth(const Measurement& measurement);  // GB/s, GB = 1e9
+double algorithm_bandwidth(const Measurement& measurement);  // in GB/s; 1 GB = 1e9 bytes
 double bus_bandwidth(const BenchFacts& facts, const Measurement& measurement);
 
-// "a x2, b x2": in the order of the ranks.
+// Returns how many ranks each host has, such as "a x2, b x2". The hosts are in the order of the ranks.
 std::string host_summary(const std::vector<Member>& members);
-// "inside hosts shm x1; between hosts tcp x2": kinds of transport from rank 0 to the others.
+// Returns how many links of rank 0 use each transport, such as "inside hosts shm x1; between hosts tcp x2".
 std::string link_summary(const std::vector<Member>& members);
 
-// As in nccl-tests: 8.31, 123.4, 28011.
+// Formats a number in the same way as nccl-tests: 8.31, 123.4, 28011.
 std::string four_digits(double value);
 
-// The machines, the links and what is asked of them: lines of a head that hold for whatever is measured.
+// Returns the lines at the head of the table that do not depend on what is measured. They describe the machines, the links and
+// how the links are emulated.
 std::string table_surroundings(const BenchFacts& facts);
-// All lines start with '#'. The head says what the numbers depend on; row_head names the columns of table_row.
+// Return lines of the table. The lines of table_head() begin with '#' and say what the numbers depend on. row_head() names the
+// columns of table_row().
 std::string table_head(const BenchFacts& facts);
 std::string row_head(const BenchFacts& facts);
 std::string table_row(const BenchFacts& facts, const Row& row);
-// "# Out of bounds values : 0 OK" and "# Avg bus bandwidth : X".
+// Returns two lines: "# Out of bounds values : 0 OK" and "# Avg bus bandwidth : X".
 std::string table_foot(const BenchFacts& facts, const std::vector<Row>& rows);
-// The counts of the emulated links, which exist on request only.
+// Formats what the link emulator has counted. Call this only if links are emulated.
 std::string table_links(const LinkTally& tally);
 std::string json_links(const LinkTally& tally);
 uint64_t wrong_values(const std::vector<Row>& rows);
 
-// One JSON object per line, with its "kind". json_facts is the first line: what holds for all rows.
+// Each of these formats one line with a JSON object. The value of "kind" in it says what the object describes. json_facts()
+// gives the first line, with facts that hold for all rows.
 std::string json_facts(const BenchFacts& facts);
 std::string json_row(const BenchFacts& facts, const Measurement& measurement, bool in_place);
 

@@ -60,7 +60,7 @@ TEST(BenchTable, a_row_shows_the_more_bytes_and_the_fewer_contributors_of_its_ha
   EXPECT_NE(row.find(" 1500064       3\n"), std::string::npos) << row;
 }
 
-TEST(BenchTable, what_was_missing_of_lossy_sums_has_a_column_and_says_which_delivery_it_was) {
+TEST(BenchTable, lossy_delivery_has_a_column_of_missing_contributions) {
   auto lossy = facts();
   lossy.call.delivery = Delivery::lossy;
   lossy.call.lossy.loss_budget = 0.2;
@@ -85,15 +85,15 @@ TEST(BenchTable, what_was_missing_of_lossy_sums_has_a_column_and_says_which_deli
   EXPECT_EQ(row_head(facts()).find("missing"), std::string::npos);
 }
 
-TEST(BenchTable, the_head_says_what_was_done_to_the_links) {
+TEST(BenchTable, the_head_describes_the_emulated_links) {
   EXPECT_EQ(table_head(facts()).find("on request"), std::string::npos);
   auto slow = facts();
   slow.impairment = "100 Mbit/s";
   EXPECT_NE(table_head(slow).find("# on request: 100 Mbit/s\n"), std::string::npos);
 }
 
-TEST(BenchTable, links_that_come_late_are_said_to_spoil_the_times) {
-  LinkTally tally{.counts = {.packets = 1000, .lost = 10, .overflown = 3}, .latest = 400 * microsecond, .late_packets = 9};
+TEST(BenchTable, late_packets_of_emulated_links_give_a_warning) {
+  LinkTally tally{.counts = {.packets = 1000, .lost = 10, .overflowed = 3}, .latest = 400 * microsecond, .late_packets = 9};
   EXPECT_EQ(table_links(tally),
             "# links: 1000 packets, 10 lost on request (1.00 %), 3 dropped at full queues; at most 400 us late\n");
   tally.late_packets = 100;
@@ -101,7 +101,7 @@ TEST(BenchTable, links_that_come_late_are_said_to_spoil_the_times) {
   EXPECT_EQ(nlohmann::json::parse(json_links(tally))["lost"], 10);
 }
 
-TEST(BenchTable, the_foot_says_whether_all_was_right) {
+TEST(BenchTable, the_foot_says_whether_all_values_were_right) {
   EXPECT_NE(table_foot(facts(), {{measurement(0), measurement(0)}}).find("0 OK\n"), std::string::npos);
   EXPECT_NE(table_foot(facts(), {{measurement(0), measurement(3)}}).find("3 FAILED\n"), std::string::npos);
   EXPECT_NE(table_foot(facts(), {}).find("N/A"), std::string::npos);

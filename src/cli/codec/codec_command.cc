@@ -1,5 +1,5 @@
-// `unisono codec` encodes a user's own tensors with the codecs of the collectives and reports each codec's message size and
-// error.
+// `unisono codec` encodes the user's own tensors with the codecs that the collectives use. For each codec, it reports how long
+// the messages are and how large the error is.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,11 +11,12 @@
 #include "cli/common/byte_stream.h"
 #include "cli/common/command_line.h"
 #include "cli/common/commands.h"
+#include "cli/common/job_outcome.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/option_values.h"
 #include "cli/common/progress.h"
+#include "cli/common/result_writer.h"
 #include "cli/common/text.h"
-#include "cli/common/verdict.h"
 
 namespace unisono::cli {
 namespace {
@@ -33,25 +34,28 @@ const CommandLineText codec_text{
   unisono codec roundtrip -c int4 --group 64 < layer.f32 > received.f32
   unisono codec roundtrip -c int2:spikes=on --json layer.f32      numbers only
   unisono codec encode -c int4 layer.f32 | ssh a 'unisono codec decode > layer.f32'
-  unisono codec compare layer.f32 --plot layer.svg
+  unisono codec compare layer.f32 --output layer.json --plot layer.svg
 
-Input and output are elements one after the other, little-endian, as numpy's tofile() writes them. They are read in pieces of 2^20, so
-files may be larger than memory. Without FILE standard input is read, without -o standard output is written; on a terminal
-roundtrip shows the summary alone.
+Input and output are elements one after the other, little-endian, as numpy's tofile() writes them. They are read in
+pieces of 2^20, so files may be larger than memory. Without FILE standard input is read, without -o standard output is
+written; on a terminal roundtrip shows the summary alone. compare prints a table; with -o it also writes the numbers to
+a file, as JSON.
 
-CODEC is what Unisono's API reads: plain, f16, bf16, int2 to int8, auto (int8), or quantize:bits=4,group=64,metadata=f16,spikes=on. If
-its steps differ (int8/int4), the reduce step's is taken. --group, --metadata and --spikes override what it says. f16 and
-bf16 are for f32 elements; those of 16 bits travel as they are.
+CODEC is what Unisono's API reads: plain, f16, bf16, int2 to int8, auto (int8), or
+quantize:bits=4,group=64,metadata=f16,spikes=on. If its steps differ (int8/int4), the reduce step's codec is used.
+--group, --metadata and --spikes override what it says. f16 and bf16 are for f32 elements; 16-bit elements are
+sent unchanged.
 
-decode reads from the messages how they were made, and refuses files that are damaged, cut off or of another format. They carry no checksum:
-a changed code of an element is not noticed. Elements that were sent plain, as f16 or bf16 have no headers: decode
-them with that -c. Any other -c is compared with what the messages say.
+decode reads from the messages how they were made, and refuses files that are damaged, cut off or of another format.
+They carry no checksum: a changed code of an element is not noticed. Elements that were sent plain, as f16 or bf16
+have no headers: decode them with that -c. Any other -c is compared with what the messages say.
 
-SNR = 10 log10(sum x^2 / sum (x - x')^2), over the elements that are finite before and after; a NaN makes its whole group NaN. bits an
-element: without headers, which are 8 bytes per 2^20 elements; ratio and sizes: with them. --json: null stands for what is infinite.
+SNR = 10 log10(sum x^2 / sum (x - x')^2), over the elements that are finite before and after; a NaN makes its whole
+group NaN. bits an element: without headers, which are 8 bytes per 2^20 elements; ratio and sizes: with them. --json:
+null stands for what is infinite.
 
-Exit code: 0; 1 if the input cannot be read, has a wrong size or is damaged, or the output cannot be written; 2 for a wrong command
-line; 141, quietly, if the reader of the output has gone.)"};
+Exit code: 0; 1 if the input cannot be read, has a wrong size or is damaged, or the output cannot be written; 2 for a
+wrong command line; 141, quietly, if the reader of the output has gone.)"};
 
 struct CodecOptions {
   std::string action, file;
@@ -65,9 +69,9 @@ struct CodecOptions {
 void add_codec_options(CLI::App& app, CodecOptions& options) {
   set_choices(*app.add_option("action", options.action, "what to do")->type_name(""),
               {"roundtrip", "encode", "decode", "compare"});
-  app.add_option("file", options.file, "what to read, as --input")->type_name("FILE");
+  app.add_option("file", options.file, "the same as --input")->type_name("FILE");
   app.add_option("-c,--codec", options.codec,
-                 "of messages: plain, f16, bf16, int2 to int8, quantize:bits=4,group=64 [auto: int8]")
+                 "codec of the messages: plain, f16, bf16, int2 to int8, quantize:bits=4,group=64 [auto: int8]")
       ->type_name("CODEC");
   add_choice(app, options.group,
              {.names = "-g,--group",
@@ -78,23 +82,24 @@ void add_codec_options(CLI::App& app, CodecOptions& options) {
   add_choice(app, options.metadata,
              {.names = "-m,--metadata",
               .value = "TYPE",
-              .meaning = "of the scales",
+              .meaning = "type of the scales",
               .words = {"f16", "bf16", "f32", "auto"},
               .fallback = "auto: bf16, for f16 elements f16"});
   add_choice(app, options.spikes,
              {.names = "-s,--spikes",
               .value = "WHEN",
-              .meaning = "smallest and largest of a group apart",
+              .meaning = "send the smallest and the largest element of a group apart",
               .words = {"on", "off", "auto"},
               .fallback = "auto: with 2 and 3 bits"});
   add_choice(app, options.dtype,
              {.names = "-d,--dtype",
               .value = "TYPE",
-              .meaning = "of the elements",
+              .meaning = "type of the elements",
               .words = {"f32", "f16", "bf16"},
               .fallback = "f32"});
-  app.add_option("-i,--input", options.input, "what to read; - for standard input")->type_name("FILE");
-  app.add_option("-o,--output", options.output, "where elements or messages go; - for standard output")->type_name("FILE");
+  app.add_option("-i,--input", options.input, "file to read; -: standard input")->type_name("FILE");
+  app.add_option("-o,--output", options.output, "write elements, messages or compare's numbers to FILE; -: to standard output")
+      ->type_name("FILE");
   app.add_flag("--json", options.json,
                "numbers as one line of JSON on standard output; elements and messages only to an --output");
   app.add_option("--plot", options.plot, "compare: draw quality and size against width as an SVG")->type_name("FILE");
@@ -105,13 +110,14 @@ void add_codec_options(CLI::App& app, CodecOptions& options) {
 
 enum class Action : uint8_t { roundtrip, encode, decode, compare };
 
-// The command line, understood.
+// The parsed command line.
 struct Task {
   Action action = Action::roundtrip;
   Codec codec = Codec::quantized(8);
   bool codec_asked = false;
   DType dtype = DType::f32;
   std::string input, output, plot, progress;
+  bool input_is_option = false;  // the input was named by --input
   bool json = false;
 
   const StepCodec& step() const { return codec.reduce; }
@@ -122,28 +128,41 @@ bool is_one_of(std::string_view word, std::initializer_list<std::string_view> wo
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-// Options that this action has no use for; empty: all have one.
-std::string useless_option(const CodecOptions& options) {
+// Returns the first option that the user gave but the action does not use. Returns an empty text if there is none.
+std::string unused_option(const CodecOptions& options) {
   const bool compares = options.action == "compare", decodes = options.action == "decode";
-  const std::pair<const char*, bool> all[] = {
-      {"--codec", compares && !options.codec.empty()},   {"--spikes", (compares || decodes) && !options.spikes.empty()},
-      {"--group", decodes && !options.group.empty()},    {"--metadata", decodes && !options.metadata.empty()},
-      {"--output", compares && !options.output.empty()}, {"--plot", !compares && !options.plot.empty()}};
-  for (const auto& [name, is_useless] : all) {
-    if (is_useless) return name;
+  const std::pair<const char*, bool> all[] = {{"--codec", compares && !options.codec.empty()},
+                                              {"--spikes", (compares || decodes) && !options.spikes.empty()},
+                                              {"--group", decodes && !options.group.empty()},
+                                              {"--metadata", decodes && !options.metadata.empty()},
+                                              {"--plot", !compares && !options.plot.empty()}};
+  for (const auto& [name, is_unused] : all) {
+    if (is_unused) return name;
   }
   return {};
+}
+
+// Returns the names of the options from which the codec is made, such as "--codec, --group".
+std::string codec_options_of(const CodecOptions& options) {
+  std::string names;
+  for (const auto& [name, value] : {std::pair{"--codec", options.codec},
+                                    {"--group", options.group},
+                                    {"--metadata", options.metadata},
+                                    {"--spikes", options.spikes}}) {
+    if (!value.empty()) names += (names.empty() ? "" : ", ") + std::string(name);
+  }
+  return names;
 }
 
 Status set_codec(const CodecOptions& options, Task& task) {
   auto text = options.codec.empty() ? std::string("auto") : options.codec;
   for (const auto& [key, value] :
        {std::pair{"group", options.group}, {"metadata", options.metadata}, {"spikes", options.spikes}}) {
-    // The last value of a key counts.
+    // If a key is given twice, the last value counts.
     if (!value.empty()) text += fmt::format("{}{}={}", text.find(':') == std::string::npos ? ":" : ",", key, value);
   }
   const auto codec = Codec::parse(text);
-  if (!codec.ok()) return codec.status();
+  if (!codec.ok()) return of_option(codec_options_of(options), codec.status());
   task.codec = *codec;
   task.codec_asked = !options.codec.empty();
   const bool overridden = !options.group.empty() || !options.metadata.empty() || !options.spikes.empty();
@@ -154,7 +173,7 @@ Status set_codec(const CodecOptions& options, Task& task) {
 
 Result<Task> task_of(const CodecOptions& options) {
   Task task;
-  if (options.action.empty()) return invalid("what is to be done? roundtrip, encode, decode or compare");
+  if (options.action.empty()) return invalid("the action is missing: roundtrip, encode, decode or compare");
   const std::pair<const char*, Action> actions[] = {
       {"roundtrip", Action::roundtrip}, {"encode", Action::encode}, {"decode", Action::decode}, {"compare", Action::compare}};
   const auto* const action =
@@ -162,8 +181,8 @@ Result<Task> task_of(const CodecOptions& options) {
   if (action == std::end(actions))
     return invalid(fmt::format("'{}' is none of roundtrip, encode, decode, compare", options.action));
   task.action = action->second;
-  if (const auto option = useless_option(options); !option.empty()) {
-    return invalid(fmt::format("{} means nothing to {}{}", option, options.action,
+  if (const auto option = unused_option(options); !option.empty()) {
+    return invalid(fmt::format("{} has no effect on {}{}", option, options.action,
                                option == "--plot"            ? ""
                                : options.action == "compare" ? ", which tries them all and writes a table"
                                                              : ": the messages say how they were made"));
@@ -175,30 +194,38 @@ Result<Task> task_of(const CodecOptions& options) {
   if (!options.file.empty() && !options.input.empty())
     return invalid(fmt::format("two inputs, {} and --input {}", options.file, options.input));
   task.input = options.file.empty() ? options.input : options.file;
+  task.input_is_option = options.file.empty();
   task.output = options.output;
-  if (options.json && options.output == "-") return invalid("--json and --output - would both write to standard output");
+  task.json = options.json;
+  if (task.action == Action::compare && task.output == "-") {
+    // Only the numbers are asked for, and they go to standard output.
+    task.json = true;
+    task.output.clear();
+  }
+  if (task.json && task.output == "-") return invalid("--json and --output - would both write to standard output");
   if (auto status = check_progress(options.progress); !status.ok()) return status;
   task.progress = options.progress;
   task.plot = options.plot;
-  task.json = options.json;
   return task;
 }
 
-// A task at work: where its bytes come from and go to.
+// A task, together with its input and its outputs, which are open.
 struct Run {
   const Task& task;
   ByteSource source;
-  ByteSink numbers;              // standard output, for JSON and the table
-  std::optional<ByteSink> sink;  // of elements or messages; none: no output is wanted
+  ByteSink numbers;              // the standard output; JSON and tables are written to it
+  std::optional<ByteSink> sink;  // where elements or messages are written; nullopt: the user does not want them
   Progress progress;
 };
 
-// Ends without a message, as programs do whose reader has gone.
+// Returns the exit code after a write has failed. If the reader has closed the pipe, no message is printed; other programs do
+// the same.
 int not_written(const ByteSink& sink, const Status& status) {
-  return sink.has_lost_its_reader() ? 128 + SIGPIPE : failed(codec_text, status);
+  if (sink.has_lost_its_reader()) return 128 + SIGPIPE;
+  return failed(codec_text, sink.name() == "standard output" ? status : of_option("--output", status));
 }
 
-// Ends the run: what remains to be said, and the exit code.
+// Closes the output, prints the JSON or the summary, and returns the exit code.
 int finish(Run& run, const std::string& json, const std::string& summary) {
   run.progress.clear();
   if (run.sink) {
@@ -212,8 +239,8 @@ int finish(Run& run, const std::string& json, const std::string& summary) {
   return status.ok() ? 0 : not_written(run.numbers, status);
 }
 
-// The next chunk's elements, fewer than file_message_elements only at the end. corrupt: the input is not made of whole
-// elements.
+// Reads the next chunk of elements. It has file_message_elements elements, or fewer at the end of the input. Returns
+// Code::corrupt if the input ends inside an element.
 Result<std::span<const std::byte>> next_elements(Run& run, std::vector<std::byte>& memory) {
   const auto bytes_each = element_bytes(run.task.dtype);
   memory.resize(file_message_elements * bytes_each);
@@ -245,7 +272,8 @@ int run_trial(Run& run) {
   return finish(run, json_of(trial), summary_of(trial));
 }
 
-// corrupt: the messages have another codec than the one asked for. The file decides metadata that the request leaves open.
+// Returns Code::corrupt if the user asked for a certain codec and the messages in the file have another one. If the user did
+// not choose a type for the metadata, every type is accepted.
 Status compare_codecs(const Task& task, const WireCodec& found, const std::string& file) {
   if (!task.codec_asked) return {};
   auto step = task.step();
@@ -282,7 +310,8 @@ int run_decode(Run& run) {
 }
 
 CodecComparison comparison_for(const Task& task, const std::string& file) {
-  CodecComparison comparison{.name = file.substr(file.find_last_of('/') + 1), .trials = {}};  // npos + 1 is 0
+  // if there is no '/', npos + 1 is 0
+  CodecComparison comparison{.name = file.substr(file.find_last_of('/') + 1), .trials = {}};
   for (const auto& facts : codec_table) {
     if (facts.kind == StepCodec::Kind::plain || facts.has_options || (facts.only_f32 && task.dtype != DType::f32)) continue;
     comparison.trials.emplace_back(codec_for({.kind = facts.kind}, task.codec.poison, task.dtype), task.dtype);
@@ -309,17 +338,23 @@ int run_compare(Run& run) {
     for (auto& trial : comparison.trials) trial.add(*elements, memory);
   }
   run.progress.clear();
-  if (auto status = run.numbers.write(run.task.json ? json_of(comparison) : table_of(comparison)); !status.ok())
+  const auto json = json_of(comparison);
+  if (auto status = run.numbers.write(run.task.json ? json : table_of(comparison)); !status.ok())
     return not_written(run.numbers, status);
-  const auto drawn = run.task.plot.empty() ? Status() : write_svg(run.task.plot, panels_of(comparison));
+  if (run.sink) {
+    const auto written = first_wrong({run.sink->write(json), run.sink->close()});
+    if (!written.ok()) return not_written(*run.sink, written);
+  }
+  const auto drawn = run.task.plot.empty() ? Status() : of_option("--plot", write_svg(run.task.plot, panels_of(comparison)));
   return drawn.ok() ? 0 : failed(codec_text, drawn);
 }
 
-// Where elements or messages go; nothing if no output is wanted.
+// Opens the output to which elements, messages or the numbers of `compare` are written. Returns nullopt if the user does not
+// want them.
 Result<std::optional<ByteSink>> sink_of(const Task& task, const ByteSource& source) {
   const bool asked = !task.output.empty();
-  if (task.action == Action::compare || (task.json && !asked)) return std::optional<ByteSink>();
-  auto sink = ByteSink::open(task.output, source);
+  if (!asked && (task.json || task.action == Action::compare)) return std::optional<ByteSink>();
+  auto sink = asked ? of_option("--output", ByteSink::open(task.output, source)) : ByteSink::open(task.output, source);
   if (!sink.ok()) return sink.status();
   if (asked || !sink->is_terminal()) return std::optional<ByteSink>(*std::move(sink));
   if (task.action == Action::roundtrip) return std::optional<ByteSink>();
@@ -328,7 +363,8 @@ Result<std::optional<ByteSink>> sink_of(const Task& task, const ByteSource& sour
 }
 
 int run_task(const Task& task) {
-  auto source = ByteSource::open(task.input);
+  if (auto status = check_writable({"--plot", task.plot}); !status.ok()) return failed(codec_text, status);
+  auto source = task.input_is_option ? of_option("--input", ByteSource::open(task.input)) : ByteSource::open(task.input);
   if (!source.ok()) return failed(codec_text, source.status());
   if (task.input.empty() && source->is_terminal()) {
     return usage_error(
@@ -339,7 +375,8 @@ int run_task(const Task& task) {
   }
   const auto bytes_each = element_bytes(task.dtype);
   const auto total = source->bytes_left();
-  if (task.action != Action::decode && total.value_or(0) % bytes_each != 0) {  // before anything is overwritten
+  // This is checked before an output file is overwritten.
+  if (task.action != Action::decode && total.value_or(0) % bytes_each != 0) {
     return failed(codec_text,
                   Status(Code::corrupt, fmt::format("{} has {} bytes, no multiple of the {} bytes of an element of {}",
                                                     source->name(), *total, bytes_each, name(task.dtype))));
@@ -372,14 +409,14 @@ int run_codec(const Arguments& arguments) {
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto task = task_of(options);
   if (!task.ok()) return usage_error(codec_text.name, task.status().message());
-  ::signal(SIGPIPE, SIG_IGN);  // so that writing says it
+  ::signal(SIGPIPE, SIG_IGN);  // if a pipe is closed, write() then returns EPIPE instead of ending the process
   const auto& codec = task->codec;
   if (codec.across != codec.reduce || codec.gather != codec.reduce) {
-    fmt::print(stderr, "unisono codec: of {} the reduce step's is taken: {}\n", codec.to_string(),
+    fmt::print(stderr, "unisono codec: of {}, the reduce step's codec is used: {}\n", codec.to_string(),
                canonical_text(task->wire()));
   }
   if (task->wire().is_plain() && task->step().kind != StepCodec::Kind::plain) {
-    fmt::print(stderr, "unisono codec: elements of {} travel as they are, not as {}\n", name(task->dtype),
+    fmt::print(stderr, "unisono codec: elements of {} are sent unchanged, not as {}\n", name(task->dtype),
                Codec::of(task->step()).to_string());
   }
   return run_task(*task);

@@ -1,4 +1,4 @@
-// Reading messages from a file that may be anything.
+// Reads files of messages. Everything is checked, because such a file may contain anything.
 #include "cli/codec/codec_file.h"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ using HeaderBytes = std::array<std::byte, quantized_header_bytes>;
 
 bool same_blocks(const WireCodec& one, const WireCodec& other) {
   auto block = one.block;
-  block.poison = other.block.poison;  // the reader's choice, not the file's
+  block.poison = other.block.poison;  // the reader chooses `poison`; the file does not store it
   return one.kind == other.kind && block == other.block;
 }
 
@@ -67,7 +67,7 @@ Result<size_t> MessageReader::next_raw() {
                              name(codec_.dtype)));
 }
 
-// Nothing: the end mark.
+// Reads the header of the next message. Returns nullopt if it is the end mark.
 Result<std::optional<MessageHeader>> MessageReader::next_header() {
   ++number_;
   begins_at_ = source_.taken();
@@ -86,7 +86,7 @@ Result<std::optional<MessageHeader>> MessageReader::next_header() {
   if (!header.ok() && number_ == 1) {
     return corrupt(
         fmt::format("no file of quantised messages: begins with bytes {:02x} ({}); for plain, f16 and bf16 elements, which "
-                    "have no headers, say --codec",
+                    "have no headers, give --codec",
                     fmt::join(std::span(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()), " "),
                     header.status().message()));
   }

@@ -1,4 +1,5 @@
-// Files of messages: all elements come back, and each way in which a file can be cut off, damaged or foreign is told.
+// Tests files of messages. All elements come back. A file that is cut off, damaged or of another format is refused, with the
+// reason.
 #include "cli/codec/codec_file.h"
 
 #include "cli/codec/codec_test_support.h"
@@ -24,7 +25,7 @@ ReadBack read_back(std::span<const std::byte> bytes, std::optional<WireCodec> ra
   auto source = ByteSource::open(file.path());
   EXPECT_TRUE(source.ok());
   MessageReader reader(*source, raw, DType::f32, false);
-  static std::vector<float> chunk(big);  // not made anew for each of thousands of files
+  static std::vector<float> chunk(big);  // static, because the tests read thousands of files
   kernels::BlockCounts counts;
   ReadBack all;
   while (true) {
@@ -53,7 +54,7 @@ TEST(CodecFile, elements_come_back_as_a_receiver_has_them_whatever_their_number)
       ASSERT_EQ(back.values.size(), count);
       EXPECT_EQ(back.codec, codec);
       EXPECT_EQ(back.tally.header_bytes, (count + big - 1) / big * quantized_header_bytes);
-      // Groups end where messages do, so the same in one message must give the same.
+      // Messages end at group borders, so encoding all elements as one message must give the same values.
       std::vector<std::byte> message(codec.message_bytes(count));
       std::vector<float> expected(count);
       kernels::BlockCounts counts;
@@ -64,7 +65,7 @@ TEST(CodecFile, elements_come_back_as_a_receiver_has_them_whatever_their_number)
   }
 }
 
-TEST(CodecFile, no_elements_are_a_header_that_says_so) {
+TEST(CodecFile, an_empty_input_is_encoded_as_one_header) {
   const auto file = file_of(int4, {});
   EXPECT_EQ(file.size(), quantized_header_bytes);
   const auto back = read_back(file);
@@ -73,7 +74,7 @@ TEST(CodecFile, no_elements_are_a_header_that_says_so) {
   EXPECT_EQ(back.codec, int4);
 }
 
-TEST(CodecFile, elements_without_headers_are_read_as_what_they_are_said_to_be) {
+TEST(CodecFile, elements_without_headers_are_read_as_the_given_type) {
   const WireCodec bf16{.kind = StepCodec::Kind::bf16, .dtype = DType::bf16, .block = {}};
   const std::vector<float> values{1.0f, -2.5f, 0.0f};
   const auto file = file_of(bf16, values);
@@ -118,7 +119,7 @@ TEST(CodecFile, bytes_behind_the_end_are_refused) {
   expect_refused(file, "but goes on");
 }
 
-TEST(CodecFile, what_is_none_of_ours_is_refused_with_its_first_bytes) {
+TEST(CodecFile, a_file_of_another_format_is_refused_with_its_first_bytes) {
   expect_refused(bytes_of(std::vector<float>{1.0f, 2.0f, 3.0f}),
                  "no file of quantised messages: begins with bytes 00 00 80 3f 00 00 00 40");
   auto file = file_of(int4, some_values(128));
@@ -135,7 +136,7 @@ TEST(CodecFile, a_header_of_the_first_message_that_asks_for_too_much_is_refused)
   expect_refused(file, "says that it has 2130706560 elements; at most 1048576 can be");
 }
 
-TEST(CodecFile, a_damaged_later_header_is_told_with_its_place) {
+TEST(CodecFile, a_damaged_later_header_is_reported_with_its_position) {
   const auto good = file_of(int4, some_values(big + 128));
   auto file = good;
   file[557064] = std::byte{0};
@@ -146,15 +147,15 @@ TEST(CodecFile, a_damaged_later_header_is_told_with_its_place) {
                  "message 2, at byte 557064, is int5:group=128,metadata=bf16, those before it int4:group=128,metadata=bf16");
 }
 
-TEST(CodecFile, a_block_that_no_encoder_makes_is_told_with_its_place) {
+TEST(CodecFile, an_invalid_block_is_reported_with_its_position) {
   auto file = file_of(int4, some_values(128));
-  // The scale, bf16: all ones are a NaN, with the sign an infinity is refused.
+  // Sets the scale of the first group to +infinity (bf16 0x7f80), which no encoder writes.
   file[quantized_header_bytes + 64] = std::byte{0x80};
   file[quantized_header_bytes + 65] = std::byte{0x7f};
   expect_refused(file, "message 1, at byte 0: a damaged block of 128 elements");
 }
 
-TEST(CodecFile, no_damage_does_more_than_an_error) {
+TEST(CodecFile, damage_causes_nothing_worse_than_an_error) {
   const auto good = file_of(int3_spikes, some_values(300));
   uint32_t state = 7;
   const auto random = [&](size_t below) { return (state = 1664525 * state + 1013904223) / 256 % static_cast<uint32_t>(below); };

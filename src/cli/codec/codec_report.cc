@@ -1,4 +1,4 @@
-// Numbers of trials as text, JSON and curves.
+// Formats the results of trials as text, JSON and curves.
 #include "cli/codec/codec_report.h"
 
 #include <fmt/format.h>
@@ -18,21 +18,21 @@ struct DecimalUnit {
   double bytes = 1;
 };
 
-// The largest in which so many bytes are at least one.
+// Returns the largest unit that is not larger than `bytes`.
 DecimalUnit unit_for(uint64_t bytes) {
   constexpr DecimalUnit units[] = {{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"B", 1}};
   return *std::find_if(std::begin(units), std::end(units) - 1,
                        [&](const DecimalUnit& unit) { return static_cast<double>(bytes) >= unit.bytes; });
 }
 
-// "1,048,576"
+// Returns the number with commas between thousands: "1,048,576".
 std::string grouped(uint64_t number) {
   auto text = fmt::format("{}", number);
   for (auto at = static_cast<ptrdiff_t>(text.size()) - 3; at > 0; at -= 3) text.insert(static_cast<size_t>(at), ",");
   return text;
 }
 
-// "1 element", "2 elements"
+// Returns the number and the noun. The noun is in the plural if needed: "1 element", "2 elements".
 std::string counted(uint64_t count, const std::string& what) {
   return fmt::format("{} {}{}", grouped(count), what, count == 1 ? "" : "s");
 }
@@ -41,7 +41,7 @@ double bits_per_element(const MessageTally& tally) {
   return tally.elements == 0 ? 0 : 8 * static_cast<double>(tally.block_bytes) / static_cast<double>(tally.elements);
 }
 
-// How often the messages go into the elements; 0 without any.
+// Returns plain_bytes divided by the size of the messages. Returns 0 if there are no messages.
 double ratio(const MessageTally& tally, uint64_t plain_bytes) {
   return tally.bytes() == 0 ? 0 : static_cast<double>(plain_bytes) / static_cast<double>(tally.bytes());
 }
@@ -86,8 +86,8 @@ std::string snr_text(const ErrorStatistics& errors) {
   return snr ? fmt::format("{:.1f}", *snr) : "-";
 }
 
-// Warnings in words; empty if there is nothing to warn of.
-std::string oddities(const ErrorStatistics& errors, const kernels::BlockCounts& counts) {
+// Returns the warnings that belong in the summary. The text is empty if there are none.
+std::string warnings_text(const ErrorStatistics& errors, const kernels::BlockCounts& counts) {
   std::string text;
   if (errors.nonfinite > 0) text += fmt::format("  caution  {} not finite", counted(errors.nonfinite, "element"));
   if (counts.nonfinite_groups > 0) text += fmt::format("; {} became NaN", counted(counts.nonfinite_groups, "group"));
@@ -107,7 +107,8 @@ Series level(const std::string& what, const char* colour, double y) {
   return {.name = what, .colour = colour, .dashed = true, .points = {{2, y}, {8, y}}};
 }
 
-// Against the width, a line with spikes and one without.
+// Returns two curves that show value(trial) against the width of a code. One curve is for codecs with spikes, and the other for
+// codecs without spikes.
 template <typename Value>
 std::vector<Series> curves(const CodecComparison& comparison, const Value& value) {
   std::vector<Series> curves{{.name = "with spikes", .colour = spikes_colour, .line_width = 2, .points = {}},
@@ -124,7 +125,8 @@ Panel quality_panel(const CodecComparison& comparison) {
   const auto snr = [](const CodecTrial& trial) {
     return trial.errors().snr_db().value_or(std::numeric_limits<double>::quiet_NaN());
   };
-  const auto title = comparison.name.size() > 48 ? std::string("Quality") : "Quality: " + comparison.name;  // it has one line
+  // The title must fit in one line, so a long file name is left out.
+  const auto title = comparison.name.size() > 48 ? std::string("Quality") : "Quality: " + comparison.name;
   Panel panel{.title = title,
               .x_label = "width of a code (bits)",
               .y_label = "signal-to-noise ratio (dB)",
@@ -152,7 +154,7 @@ Panel size_panel(const CodecComparison& comparison) {
               .series = curves(comparison, size),
               .legend = Corner::lower_right,
               .y_from_zero = true};
-  // All that have 16 bits an element are alike here.
+  // All codecs with 16 bits per element give the same size. So one horizontal line stands for all of them.
   const bool narrows = first.dtype() == DType::f32;
   panel.series.push_back(level(narrows ? "f16 and bf16" : "as they are", narrow_colours[0],
                                static_cast<double>(2 * first.tally().elements) / unit.bytes));
@@ -194,7 +196,7 @@ std::string summary_of(const CodecTrial& trial) {
     text += fmt::format("  error    {}largest {:.3g}, root mean square {:.3g}\n",
                         snr ? fmt::format("SNR {:.1f} dB, ", *snr) : "", errors.max_abs_error, *errors.rms_error());
   }
-  return text + oddities(errors, trial.counts());
+  return text + warnings_text(errors, trial.counts());
 }
 
 std::string summary_of(const DecodeOutcome& outcome) {
@@ -252,7 +254,9 @@ std::string table_of(const CodecComparison& comparison) {
         "after\n",
         counted(first.errors().nonfinite, "element"));
   }
-  bool quantised_reported = false;  // how many are too large follows from the type of the scales alone
+  // This is printed for only one of the quantised codecs, because the type of the scales alone decides which elements are too
+  // large.
+  bool quantised_reported = false;
   for (const auto& trial : comparison.trials) {
     if (trial.counts().saturated == 0 || (trial.codec().quantizes() && quantised_reported)) continue;
     quantised_reported = trial.codec().quantizes();

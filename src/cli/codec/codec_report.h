@@ -1,4 +1,4 @@
-// The output of `unisono codec`: a summary, a table, a picture, JSON. Pure.
+// Formats the output of `unisono codec`: a summary, a table, a plot, or JSON. All functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -11,32 +11,33 @@
 
 namespace unisono::cli {
 
-// The result of decoding messages. There are no original elements to compare with.
+// The result of decoding messages. It says nothing about errors, because the original elements are not known.
 struct DecodeOutcome {
   WireCodec codec;
   DType dtype = DType::f32;
   MessageTally tally;
   kernels::BlockCounts counts;
-  uint64_t nonfinite = 0;  // elements
+  uint64_t nonfinite = 0;  // number of elements that are NaN or infinite
 };
 
-// "4.00 MB": powers of 1000.
+// Formats a number of bytes with powers of 1000: "4.00 MB".
 std::string decimal_bytes(uint64_t bytes);
 
 std::string summary_of(const CodecTrial& trial);
 std::string summary_of(const DecodeOutcome& outcome);
-// One line each. Infinite and meaningless values are null.
+// Each of these returns one line of JSON. Infinite and undefined values are written as null.
 std::string json_of(const CodecTrial& trial);
 std::string json_of(const DecodeOutcome& outcome);
 
-// Several trials with the same elements.
+// Several trials that encode the same elements.
 struct CodecComparison {
-  std::string name;  // of the input
+  std::string name;  // name of the input file
   std::vector<CodecTrial> trials;
 };
 std::string table_of(const CodecComparison& comparison);
 std::string json_of(const CodecComparison& comparison);
-// Signal-to-noise ratio and bytes against the width, one line with spikes and one without.
+// Returns two panels. One shows the signal-to-noise ratio and the other shows the size, both against the width of a code. Each
+// panel has one line for codecs with spikes and one for codecs without spikes.
 std::vector<Panel> panels_of(const CodecComparison& comparison);
 
 }  // namespace unisono::cli

@@ -1,4 +1,4 @@
-// Numbers reach people and programs as they are.
+// Tests the formatting of numbers for people and for programs.
 #include "cli/codec/codec_report.h"
 
 #include <limits>
@@ -35,7 +35,7 @@ TEST(CodecReport, headers_count_in_the_ratio_and_not_in_bits) {
   EXPECT_DOUBLE_EQ(json["ratio"], 4096.0 / 552);
 }
 
-TEST(CodecReport, what_is_infinite_or_means_nothing_is_null) {
+TEST(CodecReport, infinite_and_undefined_numbers_are_null) {
   const auto exact = nlohmann::json::parse(json_of(trial_of("int4", std::vector<float>(256))));
   EXPECT_TRUE(exact["snr_db"].is_null());
   EXPECT_EQ(exact["max_abs_error"], 0);

@@ -1,4 +1,4 @@
-// Helpers that the tests of `unisono codec` share: elements that are the same everywhere, and files without a folder.
+// Helpers for the tests of `unisono codec`: elements that are equal on all machines, and files in memory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,25 +8,26 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "cli/codec/codec_file.h"
 #include "cli/codec/codec_trial.h"
 
 namespace unisono::cli {
 
-// A file in memory that others can open by name.
+// A file in memory that can be opened by a path.
 class MemoryFile {
  public:
   explicit MemoryFile(std::span<const std::byte> bytes = {}) : file_(::memfd_create("unisono-test", MFD_CLOEXEC)) {
     EXPECT_TRUE(file_);
     EXPECT_EQ(::write(file_.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
   }
-  std::string path() const { return "/proc/self/fd/" + std::to_string(file_.get()); }
+  std::string path() const { return concat("/proc/self/fd/", file_.get()); }
 
  private:
   Descriptor file_;
 };
 
-// Smooth values with an outlier here and there.
+// Returns smooth values with some outliers.
 inline std::vector<float> some_values(size_t count, uint32_t seed = 1) {
   std::vector<float> values(count);
   uint32_t state = seed;
@@ -42,7 +43,7 @@ inline std::vector<std::byte> bytes_of(std::span<const float> values) {
   return {bytes.begin(), bytes.end()};
 }
 
-// As `unisono codec encode` writes it.
+// Returns the file that `unisono codec encode` writes for these values.
 inline std::vector<std::byte> file_of(const WireCodec& codec, std::span<const float> values) {
   CodecTrial trial(codec, DType::f32);
   TrialMemory memory;

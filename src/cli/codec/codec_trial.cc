@@ -1,4 +1,4 @@
-// Chunks through a codec, and the sums over their errors.
+// Encodes and decodes chunks with a codec, and sums up the errors.
 #include "cli/codec/codec_trial.h"
 
 #include <algorithm>
@@ -12,7 +12,8 @@ namespace unisono::cli {
 
 void ErrorStatistics::add(std::span<const float> before, std::span<const float> after) {
   UNISONO_CHECK(before.size() == after.size());
-  // A sum of its own per chunk: small terms are not lost beside what a long file has added up before.
+  // First sum up this chunk alone. If small terms were added directly to the large sum of a long file, they would be rounded
+  // away.
   ErrorStatistics here;
   for (size_t i = 0; i < before.size(); ++i) {
     const double x = before[i], error = x - after[i];

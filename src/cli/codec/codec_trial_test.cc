@@ -1,4 +1,4 @@
-// The sums of a trial state the codec's loss, however the elements are cut.
+// Tests that a trial's sums do not depend on how the elements are cut into chunks.
 #include "cli/codec/codec_trial.h"
 
 #include <cmath>
@@ -18,7 +18,7 @@ ErrorStatistics statistics(const std::vector<float>& before, const std::vector<f
   return all;
 }
 
-TEST(ErrorStatistics, are_those_of_their_definitions) {
+TEST(ErrorStatistics, statistics_match_their_definitions) {
   const auto all = statistics({3, 4, 0, -5}, {3, 4.5, 0, -5.5});
   EXPECT_DOUBLE_EQ(*all.snr_db(), 10 * std::log10(50 / 0.5));
   EXPECT_DOUBLE_EQ(*all.rms_error(), std::sqrt(0.5 / 4));
@@ -27,7 +27,7 @@ TEST(ErrorStatistics, are_those_of_their_definitions) {
   EXPECT_FALSE(all.is_exact());
 }
 
-TEST(ErrorStatistics, are_over_elements_that_are_finite_before_and_after) {
+TEST(ErrorStatistics, statistics_cover_elements_that_are_finite_before_and_after) {
   const auto all = statistics({nan, infinity, 1, 2}, {nan, nan, nan, 1});
   EXPECT_EQ(all.elements, 4u);
   EXPECT_EQ(all.nonfinite, 2u);
@@ -58,7 +58,7 @@ TEST(ErrorStatistics, the_largest_values_of_f32_do_not_overflow) {
   EXPECT_NEAR(*all.snr_db(), -6.02, 0.01);
 }
 
-TEST(CodecTrial, does_not_depend_on_how_elements_are_cut_at_groups) {
+TEST(CodecTrial, results_do_not_depend_on_how_elements_are_cut_at_groups) {
   const auto codec = codec_for({.kind = StepCodec::Kind::quantize, .bits = 3}, false, DType::f32);
   const auto values = some_values(1000);
   const auto bytes = std::as_bytes(std::span(values));
@@ -79,7 +79,7 @@ TEST(CodecTrial, does_not_depend_on_how_elements_are_cut_at_groups) {
   EXPECT_EQ(decoded.size(), bytes.size());
 }
 
-TEST(CodecTrial, counts_groups_that_a_nan_takes_with_it_and_what_was_cut) {
+TEST(CodecTrial, counts_groups_with_a_nan_and_saturated_elements) {
   auto values = some_values(256);
   values[3] = nan;
   values[200] = 1e6f;
@@ -107,7 +107,7 @@ TEST(CodecTrial, elements_of_16_bits_travel_as_they_are_under_f16_and_bf16) {
   }
 }
 
-TEST(CodecTrial, its_codec_has_a_text_that_means_the_same) {
+TEST(CodecTrial, the_text_of_a_codec_is_parsed_to_the_same_codec) {
   for (const char* text : {"plain", "f16", "int8", "int2", "int3:group=32,spikes=off", "int5:group=256,metadata=f32,spikes=on",
                            "int4:on_overflow=poison"}) {
     const auto codec = *Codec::parse(text);

@@ -1,4 +1,4 @@
-// Blocking reads and writes that go on until all is done.
+// Reads and writes that block until all bytes have been transferred.
 #include "cli/common/byte_stream.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,8 @@ namespace {
 
 bool is_standard(const std::string& path) { return path.empty() || path == "-"; }
 
-// Another process that shares the descriptor may have made it non-blocking.
+// Returns whether the read or write that has just failed should be tried again. Another process may have made the shared
+// descriptor non-blocking. In that case, this function first waits until the descriptor is ready.
 bool wait_if_asked_to(int fd, short events) {
   if (errno == EINTR) return true;
   if (errno != EAGAIN) return false;
@@ -44,7 +45,7 @@ std::optional<uint64_t> ByteSource::bytes_left() const {
   struct stat info {};
   if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
   const auto at = ::lseek(fd_, 0, SEEK_CUR);
-  // Files of /proc say that they are empty, and are not.
+  // Files in /proc report the size 0 although they are not empty.
   if (at < 0 || info.st_size <= at) return std::nullopt;
   return static_cast<uint64_t>(info.st_size - at);
 }
@@ -74,11 +75,11 @@ Result<ByteSink> ByteSink::open(const std::string& path, const ByteSource& sourc
     return Status(Code::invalid, fmt::format("{} is read and written at once: name another file for the output", path));
   struct stat info {};
   const bool is_file = ::fstat(sink.fd_, &info) == 0 && S_ISREG(info.st_mode);
-  if (is_file && ::ftruncate(sink.fd_, 0) != 0) return sink.trouble(errno);
+  if (is_file && ::ftruncate(sink.fd_, 0) != 0) return sink.write_error(errno);
   return sink;
 }
 
-Status ByteSink::trouble(int error) const {
+Status ByteSink::write_error(int error) const {
   return {Code::unavailable, fmt::format("cannot write {} after {} bytes: {}", name_, written_, strerrordesc_np(error))};
 }
 
@@ -90,7 +91,7 @@ Status ByteSink::write(std::span<const std::byte> bytes) {
       bytes = bytes.subspan(static_cast<size_t>(part));
     } else if (!wait_if_asked_to(fd_, POLLOUT)) {
       is_broken_ = errno == EPIPE;
-      return trouble(errno);
+      return write_error(errno);
     }
   }
   return {};
@@ -98,9 +99,9 @@ Status ByteSink::write(std::span<const std::byte> bytes) {
 
 Status ByteSink::close() {
   if (!owned_) return {};
-  // The descriptor is gone, whatever close(2) says.
+  // close(2) frees the descriptor even if it fails, so it must not be called again.
   const bool closed = ::close(owned_.release()) == 0;
-  return closed ? Status() : trouble(errno);
+  return closed ? Status() : write_error(errno);
 }
 
 }  // namespace unisono::cli

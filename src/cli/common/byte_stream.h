@@ -1,7 +1,8 @@
-// Bytes in and out of a command: a file, a pipe, or standard input and output. Blocking; errors name the stream, the position
-// and the reason.
+// The input and output of a command: a file, a pipe, or standard input and output. The calls block. Error messages name the
+// stream, the position and the reason.
 //
-// SIGPIPE must be ignored, so that a reader that has gone is an error of write() and not the end of the process.
+// The process must ignore SIGPIPE. Otherwise, when the reader has gone, a write would end the process instead of returning an
+// error.
 #pragma once
 
 #include <cstddef>
@@ -17,20 +18,21 @@ namespace unisono::cli {
 
 class ByteSource {
  public:
-  // A file; or standard input, if path is empty or "-". unavailable: it cannot be opened, and why.
+  // Opens a file. If the path is empty or "-", opens standard input. Returns Code::unavailable if the file cannot be opened;
+  // the message says why.
   static Result<ByteSource> open(const std::string& path);
 
-  const std::string& name() const { return name_; }  // the file's, or "standard input"
+  const std::string& name() const { return name_; }  // the path, or "standard input"
   int fd() const { return fd_; }
   bool is_terminal() const { return ::isatty(fd_) == 1; }
-  uint64_t taken() const { return taken_; }  // bytes so far
-  // The bytes not read yet, where that is known: for files, but not for pipes.
+  uint64_t taken() const { return taken_; }  // number of bytes that have been read
+  // Returns how many bytes have not been read yet. Returns nullopt if this is unknown, as it is for pipes.
   std::optional<uint64_t> bytes_left() const;
-  // As many bytes as there is room for; fewer only where the input ends.
+  // Fills `to`, and returns how many bytes were read. This is less than to.size() only at the end of the input.
   Result<size_t> read(std::span<std::byte> to);
 
  private:
-  Descriptor owned_;  // not of standard input
+  Descriptor owned_;  // none for standard input
   int fd_ = -1;
   std::string name_;
   uint64_t taken_ = 0;
@@ -38,19 +40,21 @@ class ByteSource {
 
 class ByteSink {
  public:
-  // A file, which loses what it held; or standard output, if path is empty or "-". invalid: it is the file that `source` reads,
-  // which would be gone before it is read; unavailable: it cannot be opened, and why.
+  // Opens a file and empties it. If the path is empty or "-", opens standard output. Returns Code::invalid if `source` still
+  // reads the same file, and Code::unavailable if the file cannot be opened; the message says why.
   static Result<ByteSink> open(const std::string& path, const ByteSource& source);
 
+  const std::string& name() const { return name_; }  // the path, or "standard output"
   bool is_terminal() const { return ::isatty(fd_) == 1; }
-  bool has_lost_its_reader() const { return is_broken_; }  // as for head(1): no error that anybody wants to read about
+  // Returns true if the reader has closed the pipe, as head(1) does. In that case, callers print no error.
+  bool has_lost_its_reader() const { return is_broken_; }
   Status write(std::span<const std::byte> bytes);
   Status write(const std::string& text) { return write(std::as_bytes(std::span(text))); }
-  // Errors that a file system reports only on close.
+  // Closes the file. Some file systems report an error of an earlier write only here.
   Status close();
 
  private:
-  Status trouble(int error) const;
+  Status write_error(int error) const;
 
   Descriptor owned_;
   int fd_ = -1;

@@ -1,9 +1,10 @@
-// Streams read and write all they are asked to, and say what went wrong, where and why.
+// Tests that streams transfer all bytes, and that errors name the stream, the position and the reason.
 #include "cli/common/byte_stream.h"
 
 #include <array>
 #include <csignal>
 
+#include "base/concat.h"
 #include "cli/codec/codec_test_support.h"
 
 namespace unisono::cli {
@@ -11,7 +12,7 @@ namespace {
 
 std::string text_of(const Status& status) { return status.to_string(); }
 
-TEST(ByteStream, pieces_are_full_but_for_the_last) {
+TEST(ByteStream, all_pieces_but_the_last_are_full) {
   const std::vector<std::byte> bytes(10, std::byte{7});
   const MemoryFile file(bytes);
   auto source = ByteSource::open(file.path());
@@ -23,7 +24,7 @@ TEST(ByteStream, pieces_are_full_but_for_the_last) {
   EXPECT_EQ(source->bytes_left(), std::nullopt);
 }
 
-TEST(ByteStream, what_is_missing_is_named) {
+TEST(ByteStream, files_that_cannot_be_opened_are_named) {
   EXPECT_EQ(text_of(ByteSource::open("/nonexistent/x").status()),
             "unavailable: cannot read /nonexistent/x: No such file or directory");
   const auto source = ByteSource::open("/dev/null");
@@ -50,7 +51,7 @@ TEST(ByteStream, a_file_is_not_written_over_while_it_is_read) {
   EXPECT_EQ(source->bytes_left(), 10u);
 }
 
-TEST(ByteStream, a_file_loses_what_it_held) {
+TEST(ByteStream, writing_a_file_replaces_its_contents) {
   const std::vector<std::byte> bytes(10, std::byte{7});
   const MemoryFile file(bytes);
   const auto nothing = ByteSource::open("/dev/null");
@@ -61,12 +62,12 @@ TEST(ByteStream, a_file_loses_what_it_held) {
   EXPECT_EQ(ByteSource::open(file.path())->bytes_left(), 3u);
 }
 
-TEST(ByteStream, a_reader_that_has_gone_is_no_signal) {
+TEST(ByteStream, a_closed_reader_is_an_error_and_no_signal) {
   ::signal(SIGPIPE, SIG_IGN);
   Pipe pipe;
   ASSERT_TRUE(make_pipe(pipe));
   const auto source = ByteSource::open("/dev/null");
-  auto sink = ByteSink::open("/proc/self/fd/" + std::to_string(pipe.write.get()), *source);
+  auto sink = ByteSink::open(concat("/proc/self/fd/", pipe.write.get()), *source);
   ASSERT_TRUE(sink.ok());
   pipe.read.reset();
   EXPECT_EQ(sink->write("words").code(), Code::unavailable);
@@ -77,8 +78,8 @@ TEST(ByteStream, a_non_blocking_pipe_is_waited_for) {
   Pipe pipe;
   ASSERT_TRUE(make_pipe(pipe));
   const auto source = ByteSource::open("/dev/null");
-  auto reader = ByteSource::open("/proc/self/fd/" + std::to_string(pipe.read.get()));
-  auto sink = ByteSink::open("/proc/self/fd/" + std::to_string(pipe.write.get()), *source);
+  auto reader = ByteSource::open(concat("/proc/self/fd/", pipe.read.get()));
+  auto sink = ByteSink::open(concat("/proc/self/fd/", pipe.write.get()), *source);
   ASSERT_TRUE(reader.ok() && sink.ok());
   ASSERT_TRUE(set_nonblocking(reader->fd()));
   ASSERT_TRUE(sink->write("a word").ok());

@@ -21,7 +21,8 @@
 namespace unisono::cli {
 namespace {
 
-// The fourth field of /proc/PID/stat; the second is the name in parentheses and may itself hold blanks and parentheses.
+// Returns the parent of a process, which is the fourth field of /proc/PID/stat. The second field is the name of the program in
+// parentheses, and this name may itself contain blanks and parentheses.
 pid_t parent_of(const char* pid) {
   const auto path = std::string("/proc/") + pid + "/stat";
   std::FILE* file = std::fopen(path.c_str(), "re");
@@ -48,9 +49,10 @@ std::vector<pid_t> living_children() {
   return children;
 }
 
-// A child's number is not given to another process before it is waited for, so there is no race in killing by number.
+// Waits until the child ends or the deadline passes. If the child has ended, reaps it. The kernel gives the pid of a child to
+// no other process before the child has been reaped. So the caller can kill the child by its pid without a race.
 void reap_until(pid_t child, Nanos deadline) {
-  // glibc 2.36 declares pidfd_open for C only.
+  // Calls the system directly, because glibc 2.36 declares pidfd_open for C only.
   const Descriptor handle(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
   pollfd ended{handle.get(), POLLIN, 0};
   while (handle && ::poll(&ended, 1, poll_milliseconds(deadline, monotonic_now())) < 0 && errno == EINTR) {}

@@ -1,15 +1,16 @@
-// Ends processes that outlive their parents.
+// Kills descendants of this process, including those whose parents have ended.
 #pragma once
 
 #include "base/clock.h"
 
 namespace unisono::cli {
 
-// Makes orphaned descendants children of this process instead of init's.
+// From now on, if the parent of one of this process's descendants ends, this process becomes its parent. Otherwise init would
+// become its parent.
 void adopt_orphans();
 
-// SIGKILL to every child and, as they become children, to every descendant; returns when all are gone or the time is up
-// (a process that the kernel holds in a device or a dead network file system cannot be waited for). False in that case.
+// Sends SIGKILL to every child, and to every other descendant as soon as it becomes a child. Returns true when all of them are
+// gone. Returns false after `time`, because a process may hang in a device or in a dead network file system.
 bool kill_child_processes(Nanos time);
 
 }  // namespace unisono::cli

@@ -5,8 +5,8 @@
 #include <CLI/Error.hpp>
 #include <algorithm>
 
+#include "cli/common/job_outcome.h"
 #include "cli/common/text.h"
-#include "cli/common/verdict.h"
 
 namespace unisono::cli {
 namespace {
@@ -21,22 +21,59 @@ class HelpFormatter : public CLI::Formatter {
   std::string usage_;
 };
 
-// The option that the first unknown word with a dash most likely meant.
-std::string hint(const CLI::App& app, const std::vector<std::string>& arguments) {
+// Returns the long and the short names of all options.
+std::vector<std::string> option_names_of(const CLI::App& app) {
   std::vector<std::string> names;
   for (const auto* option : app.get_options()) {
     for (const auto& name : option->get_lnames()) names.push_back("--" + name);
     for (const auto& name : option->get_snames()) names.push_back("-" + name);
   }
-  for (const auto& word : arguments) {
+  return names;
+}
+
+bool is_flag(const CLI::App& app, const std::string& word) {
+  const auto* const option = word.starts_with('-') ? app.get_option_no_throw(word) : nullptr;
+  return option != nullptr && option->get_items_expected_max() == 0;
+}
+
+// Returns a message about the first word that nothing reads. For an unknown option, the message names the known option that is
+// most similar. Returns an empty text if there is no such word.
+std::string about_unread_word(const CLI::App& app, const Arguments& arguments) {
+  const auto unread = app.remaining();
+  if (unread.empty()) return {};
+  const auto& word = unread.front();
+  if (word.size() > 1 && word.starts_with('-')) {
     const auto name = word.substr(0, word.find('='));
-    if (!name.starts_with("--") || name == "--") continue;
-    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
-    const auto meant = nearest_name(name, names);
-    return meant.empty() ? fmt::format("there is no option '{}'.", name)
-                         : fmt::format("there is no option '{}'. Did you mean '{}'?", name, meant);
+    // A name of one letter is similar to every other.
+    const auto meant = name.starts_with("--") ? nearest_name(name, option_names_of(app)) : std::string();
+    return fmt::format("there is no option '{}'.{}", name, meant.empty() ? "" : fmt::format(" Did you mean '{}'?", meant));
   }
-  return "";
+  const auto at = std::find(arguments.begin(), arguments.end(), word);
+  if (at == arguments.begin() || at == arguments.end() || !is_flag(app, at[-1]))
+    return fmt::format("there is no use for the word '{}'", word);
+  const bool has_file = at[-1] == "--json" && app.get_option_no_throw("--output") != nullptr;
+  return fmt::format("{} takes no value, and there is no other use for the word '{}'{}", at[-1], word,
+                     has_file ? "; --output FILE writes to a file" : "");
+}
+
+// Returns a message about an option that has too few values or too many. CLI::ArgumentMismatch knows the option only as the
+// beginning of its own message, such as "--peers: 1 required N missing".
+std::string about_mismatch(const CLI::App& app, std::string_view said) {
+  const std::string name(said.substr(0, said.find(':')));
+  const auto* const option = app.get_option_no_throw(name);
+  if (option == nullptr) return std::string(said);
+  if (said.find("At Most") != said.npos) return fmt::format("{} is given more than once", name);
+  const auto count = option->get_items_expected_min();
+  return count == 1 ? fmt::format("{} needs a value: {}", name, option->get_type_name())
+                    : fmt::format("{} needs {} values: {}", name, count, option->get_type_name());
+}
+
+// Returns a message about a value that has another type. CLI::ConversionError says, for example, "Could not convert: --warmup =
+// -3".
+std::string about_conversion(const CLI::App& app, std::string_view said) {
+  if (said.find("--") != said.npos) said.remove_prefix(said.find("--"));
+  const std::string name(said.substr(0, said.find(' ')));
+  return is_flag(app, name) ? fmt::format("{} takes no value", name) : fmt::format("{}: not a value that it takes", said);
 }
 
 }  // namespace
@@ -58,7 +95,7 @@ void add_choice(CLI::App& app, std::string& target, const Choice& choice) {
 
 CommandSyntax syntax_of(const CommandLineText& text, CLI::App& app) {
   return {.name = text.name.substr(text.name.find(' ') + 1),
-          .summary = {},  // the tool's table has it
+          .summary = {},  // the summary is in the tool's table of commands
           .usage = text.usage,
           .description = text.description,
           .footer = text.footer,
@@ -74,12 +111,12 @@ std::optional<int> parse_arguments(CLI::App& app, const std::vector<std::string>
     fmt::print("{}", app.help());
     return 0;
   } catch (const CLI::ConversionError& error) {
-    std::string_view said = error.what();  // "Could not convert: --warmup = -3"
-    if (said.find("--") != said.npos) said.remove_prefix(said.find("--"));
-    return usage_error(app.get_name(), fmt::format("{}: not a value that it takes", said));
+    return usage_error(app.get_name(), about_conversion(app, error.what()));
+  } catch (const CLI::ArgumentMismatch& error) {
+    return usage_error(app.get_name(), about_mismatch(app, error.what()));
   } catch (const CLI::Error& error) {
-    const auto meant = hint(app, arguments);
-    return usage_error(app.get_name(), meant.empty() ? error.what() : meant);
+    const auto unread = about_unread_word(app, arguments);
+    return usage_error(app.get_name(), unread.empty() ? error.what() : unread);
   }
   return std::nullopt;
 }

@@ -1,4 +1,5 @@
-// How every command reads its options: help pages look alike, and errors say what was probably meant.
+// Reads the options of every command. All help pages have the same form. If an option is wrong, the error message suggests what
+// the user probably meant.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -23,24 +24,24 @@ struct CommandLineText {
   std::string usage;  // "unisono launch -n COUNT [OPTIONS] -- PROGRAM [ARGUMENTS]"
   std::string description;
   std::string footer;         // examples, exit codes, environment
-  bool runs_program = false;  // the words behind its options are a command of their own
+  bool runs_program = false;  // true: a program and its arguments follow the options of the command
 };
 
-// An option that has a few values: they end its help text, and completion offers them.
+// An option that has one of a few values. Its help text ends with a list of these values, and shell completion offers them.
 struct Choice {
   std::string names;  // "-d,--dtype"
   std::string value;  // "TYPE"
   std::string meaning;
   std::vector<std::string> words;
-  std::string fallback = {};  // what it is if not given; empty: nothing to say
+  std::string fallback = {};  // the value if the option is not given; empty: the help text shows none
 };
 void add_choice(CLI::App& app, std::string& target, const Choice& choice);
 
 std::unique_ptr<CLI::App> make_app(const CommandLineText& text);
 
-// The syntax of the command whose command line `app` reads.
+// Returns the syntax that `app` can parse.
 CommandSyntax syntax_of(const CommandLineText& text, CLI::App& app);
-// The same from the function that adds the command's options; their values go nowhere.
+// Returns the syntax of a command. The function `add` adds the options of the command to an app.
 template <typename Options>
 CommandSyntax syntax_of(const CommandLineText& text, void (*add)(CLI::App&, Options&)) {
   Options options;
@@ -49,12 +50,13 @@ CommandSyntax syntax_of(const CommandLineText& text, void (*add)(CLI::App&, Opti
   return syntax_of(text, *app);
 }
 
-// The exit code if the process should end now (help was asked for, or the words are wrong), else nothing.
+// Parses the command line. Returns an exit code if the process should end now, either because help was printed or because the
+// arguments are wrong.
 std::optional<int> parse_arguments(CLI::App& app, const Arguments& arguments);
 
-// Prints the message and where help is; gives the exit code for wrong usage.
+// Prints the message, and how to get help. Returns the exit code for wrong usage.
 int usage_error(const std::string& command, std::string_view message);
-// Prints what went wrong; gives the exit code for that.
+// Prints the message of the status, and returns exit code 1.
 int failed(const CommandLineText& text, const Status& status);
 
 }  // namespace unisono::cli

@@ -1,5 +1,5 @@
-// The commands of `unisono` and what each takes: run_NAME gets the words behind the command's name and gives the exit code of
-// the process; NAME_syntax describes its options. cli/commands.cc puts them into a table.
+// The functions of all commands of `unisono`. The table in cli/commands.cc lists them. run_NAME() gets the arguments that
+// follow the name of the command, and returns the exit code. NAME_syntax() describes the options of the command.
 #pragma once
 
 #include "cli/common/command_line.h"

@@ -1,4 +1,5 @@
-// A file descriptor that is closed when its owner goes. Movable, not copyable; -1 is "none".
+// A file descriptor. It is closed when its owner is destroyed. It can be moved but not copied. The value -1 means that there is
+// no descriptor.
 #pragma once
 
 #include <fcntl.h>
@@ -36,7 +37,8 @@ struct Pipe {
   Descriptor write;
 };
 
-// Both ends are closed in programs that are started later. False (and errno) if the process has no descriptors left.
+// Makes a pipe. Programs that this process starts do not inherit it. If the process has too many descriptors, returns false and
+// sets errno.
 inline bool make_pipe(Pipe& pipe) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return false;

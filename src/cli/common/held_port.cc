@@ -19,7 +19,7 @@ HeldPort HeldPort::take() {
   six.sin6_addr = in6addr_any;
   sockaddr_in four{};
   four.sin_family = AF_INET;
-  // One socket for both families; IPv4 alone where the kernel has no IPv6.
+  // Tries one socket for IPv6 and IPv4. If that fails, tries IPv4 alone, because the kernel may lack IPv6.
   held.socket_.reset(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const bool both = held.socket_ && set_flag(held.socket_.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0) &&
                     set_flag(held.socket_.get(), SOL_SOCKET, SO_REUSEADDR, 1) &&

@@ -1,10 +1,11 @@
-// A free TCP port, taken for a job before the job's rank 0 listens on it.
+// Reserves a free TCP port for a job until rank 0 of the job listens on it.
 //
-// The socket is bound but does not listen, and has SO_REUSEADDR. While it lives, the kernel gives the port to no process that
-// asks for "any port" (for listening or as the near end of a connection), so two jobs that start at once cannot get the same
-// one; a process that names the port and sets SO_REUSEADDR, as rendezvous servers do (ours, torch's TCPStore), can bind it and
-// listen. Rejected: bind, close and hope (two jobs can meet at one port), and a server inside the launcher (programs that
-// bring their own server to MASTER_PORT would find it taken).
+// The socket is bound with SO_REUSEADDR, but it does not listen. While it exists, the kernel does not choose this port for
+// other processes. So two jobs that start at the same time get different ports. A process that asks for exactly this port and
+// sets SO_REUSEADDR can still bind it and listen on it. Rendezvous servers do this: ours, and torch's TCPStore.
+//
+// Two other ways were rejected. If the socket were closed before the job starts, two jobs might get the same port. If the
+// launcher ran a server itself, programs that start their own server at MASTER_PORT would find the port taken.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace unisono::cli {
 
 class HeldPort {
  public:
-  // number() is 0 if the system gave none; then errno says why.
+  // Reserves a port. If the system has no free port, number() is 0 and errno says why.
   static HeldPort take();
   uint16_t number() const { return number_; }
 

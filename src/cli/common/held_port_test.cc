@@ -10,7 +10,7 @@
 namespace unisono::cli {
 namespace {
 
-// 0 or the errno of binding and listening on the port.
+// Binds the port and listens on it. Returns 0 or the errno.
 int listen_on(uint16_t port, bool reuse, uint32_t address, Descriptor& socket) {
   socket.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int flag = reuse;
@@ -23,7 +23,7 @@ int listen_on(uint16_t port, bool reuse, uint32_t address, Descriptor& socket) {
   return ::listen(socket.get(), 8) == 0 ? 0 : errno;
 }
 
-TEST(HeldPort, rank_0_can_listen_on_it_on_any_address) {
+TEST(HeldPort, rank_0_can_listen_on_a_held_port_at_any_address) {
   const auto held = HeldPort::take();
   ASSERT_NE(held.number(), 0);
   for (const uint32_t address : {INADDR_ANY, INADDR_LOOPBACK}) {
@@ -32,7 +32,7 @@ TEST(HeldPort, rank_0_can_listen_on_it_on_any_address) {
   }
 }
 
-TEST(HeldPort, nobody_takes_it_by_accident) {
+TEST(HeldPort, a_held_port_is_not_given_to_other_sockets) {
   const auto held = HeldPort::take();
   Descriptor socket;
   EXPECT_EQ(listen_on(held.number(), false, INADDR_ANY, socket), EADDRINUSE);

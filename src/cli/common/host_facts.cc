@@ -32,7 +32,7 @@ std::string processor_name() {
   return "unknown";
 }
 
-// Asked of the kernel: /sys may show another network name space than the process is in.
+// Asks the kernel instead of reading /sys, because /sys may show a network name space that is not the one of this process.
 std::vector<std::pair<std::string, uint32_t>> interfaces_up() {
   std::vector<std::pair<std::string, uint32_t>> found;
   const Descriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));

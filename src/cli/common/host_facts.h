@@ -1,4 +1,5 @@
-// Facts about the host that a measurement depends on: processor, kernel, network settings. They are read from /proc and /sys.
+// Facts about the host on which a measurement depends: its processor, its kernel and its network settings. They are read from
+// /proc and /sys.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,11 @@ namespace unisono::cli {
 
 struct HostFacts {
   std::string host;
-  std::string processor;                                     // "unknown" where the system does not say
-  uint32_t cores = 0;                                        // that this process may use
-  std::string kernel;                                        // "6.1.0-18-amd64"
-  std::string congestion_control;                            // of TCP
-  std::vector<std::pair<std::string, uint32_t>> interfaces;  // name and MTU, those that are up
+  std::string processor;                                     // "unknown" if the system does not say
+  uint32_t cores = 0;                                        // number of cores that this process may use
+  std::string kernel;                                        // release, such as "6.1.0-18-amd64"
+  std::string congestion_control;                            // congestion control of TCP
+  std::vector<std::pair<std::string, uint32_t>> interfaces;  // name and MTU of each interface that is up
 };
 
 HostFacts read_host_facts();

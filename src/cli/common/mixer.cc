@@ -6,10 +6,11 @@ namespace unisono::cli {
 namespace {
 
 constexpr std::string_view erase_line = "\r\x1b[K";
-// Readable on dark and light backgrounds; not red, which is for errors.
+// Colours that are readable on dark and on light backgrounds. Red is left for errors.
 constexpr int colours[] = {36, 32, 33, 35, 34, 96, 92, 95};
 
-// The text that a terminal would show of a line rewritten with '\r': its last state that is not empty.
+// If a line was rewritten with '\r', a terminal shows only the text after the last '\r'. Returns this text. A '\r' at the end
+// of the line does not count.
 std::string_view last_state(std::string_view line) {
   while (line.ends_with('\r')) line.remove_suffix(1);
   const auto at = line.rfind('\r');
@@ -42,7 +43,7 @@ void Mixer::show_progress(Stream stream, std::string& unfinished) {
   auto& rewriting = rewriting_[stream == Stream::out ? 0 : 1];
   rewriting = !unfinished.empty() && (rewriting || unfinished.find('\r') != std::string::npos);
   if (!rewriting) return;
-  // A last '\r' stays: it says that the next bytes begin a new state instead of continuing this one.
+  // Keeps a '\r' at the end. It makes the next bytes replace this text instead of continuing it.
   const bool begins_anew = unfinished.ends_with('\r');
   unfinished = std::string(last_state(unfinished)) + (begins_anew ? "\r" : "");
   emit_live(0, stream, unfinished);

@@ -1,8 +1,9 @@
-// Turns the byte streams of many ranks into two text streams in which no line is torn.
+// Merges the output of many ranks into two streams of text, and keeps each line whole. The class does no I/O.
 //
-// A line of a rank leaves as one piece, behind "[rank] ". An unfinished line leaves when its rank ends. On a terminal, a
-// line that rank 0 keeps rewriting (a progress bar with '\r') is shown as it changes, and gives way to other lines; the
-// others' rewritten lines show their last state. Elsewhere every byte is passed on. Pure: bytes in, bytes out.
+// Each line is written as a whole, with the prefix "[rank] ". A line without a line end is written when its rank ends. On a
+// terminal, rank 0 may rewrite a line with '\r', for example to show a progress bar. This line is shown whenever it changes,
+// and it is erased when another line is written. If another rank rewrites a line, only its last text is shown. If the output is
+// not a terminal, every byte is passed on.
 #pragma once
 
 #include <array>
@@ -23,18 +24,19 @@ struct MixerOptions {
   bool error_is_terminal = false;
 };
 
-// Lines above this are cut, each piece behind its own prefix: a rank that never ends its line must not fill the memory.
+// A longer line is cut into pieces, and each piece gets its own prefix. So a rank that never ends its line cannot fill the
+// memory.
 inline constexpr size_t line_bytes_max = 4u << 20;
 
 class Mixer {
  public:
   explicit Mixer(const MixerOptions& options);
 
-  // Appends what can be shown now to out (standard output) or error (standard error).
+  // Takes bytes that a rank has written. Appends to pending(stream) whatever can be shown now.
   void push(uint32_t rank, Stream stream, std::string_view bytes);
-  // The rank has ended: its unfinished lines are shown, with a line end.
+  // Shows the unfinished lines of the rank, and ends them. Call this when the rank has ended.
   void finish(uint32_t rank);
-  // A line of the tool itself, for standard error.
+  // Shows a line on standard error that comes from the tool itself.
   void notice(std::string_view line);
 
   std::string& pending(Stream stream) { return pending_[stream == Stream::out ? 0 : 1]; }
@@ -50,10 +52,10 @@ class Mixer {
   void emit_prefix(uint32_t rank, Stream stream);
 
   MixerOptions options_;
-  std::vector<std::array<std::string, 2>> unfinished_;  // [rank][stream]
+  std::vector<std::array<std::string, 2>> unfinished_;  // unfinished_[rank][stream]: the line that the rank has not ended yet
   std::array<std::string, 2> pending_;
-  std::array<bool, 2> rewriting_{};  // rank 0's unfinished line on this stream has had a '\r'
-  bool live_ = false;                // the cursor stands behind an unfinished line
+  std::array<bool, 2> rewriting_{};  // for each stream: whether rank 0's unfinished line has contained a '\r'
+  bool live_ = false;                // whether the cursor of the terminal is at the end of an unfinished line
   Stream live_stream_ = Stream::out;
 };
 

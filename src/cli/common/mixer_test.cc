@@ -61,7 +61,7 @@ TEST(Mixer, a_long_line_stays_whole_and_an_endless_one_is_cut) {
   EXPECT_EQ(all(mixer), "[0] " + std::string(line_bytes_max, 'y') + "\n[0] yyyyy\n");
 }
 
-TEST(Mixer, cuts_at_any_place_give_the_same_lines) {
+TEST(Mixer, cuts_at_any_position_give_the_same_lines) {
   const uint64_t seed = 7;
   SCOPED_TRACE(seed);
   Random random(seed);

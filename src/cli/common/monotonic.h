@@ -1,4 +1,4 @@
-// The tool's clock: nanoseconds that never go back. State that decides about time gets it as an argument.
+// The clock of the tool. It counts nanoseconds and never goes back. Functions that depend on the time get it as an argument.
 #pragma once
 
 #include <ctime>
@@ -13,7 +13,8 @@ inline Nanos monotonic_now() {
   return time.tv_sec * second + time.tv_nsec;
 }
 
-// For poll(2): the time left, rounded up so that a wait never ends before its deadline; -1 for no deadline.
+// Returns the timeout for poll(2), or -1 if there is no deadline. The timeout is rounded up, so that a wait never ends before
+// its deadline.
 inline int poll_milliseconds(Nanos deadline, Nanos now) {
   if (deadline == never) return -1;
   if (deadline <= now) return 0;

@@ -12,6 +12,10 @@ namespace unisono::cli {
 
 Status invalid(std::string message) { return {Code::invalid, std::move(message)}; }
 
+Status of_option(std::string_view option, Status status) {
+  return status.ok() ? status : Status(status.code(), fmt::format("{}: {}", option, status.message()));
+}
+
 Status first_wrong(std::initializer_list<Status> all) {
   for (const auto& status : all) {
     if (!status.ok()) return status;
@@ -49,6 +53,13 @@ Result<std::vector<uint64_t>> parse_seed_list(std::string_view typed, uint64_t f
   std::vector<uint64_t> seeds;
   for (uint64_t seed = range.first; seed <= range.last; ++seed) seeds.push_back(seed);
   return seeds;
+}
+
+Result<uint64_t> parse_bytes_up_to(std::string_view option, std::string_view typed, uint64_t high) {
+  auto bytes = of_option(option, parse_bytes(typed));
+  if (bytes.ok() && *bytes > high)
+    return invalid(fmt::format("{} '{}': expected a size of at most {}", option, typed, format_bytes(high)));
+  return bytes;
 }
 
 Result<double> parse_number(std::string_view option, std::string_view typed, double low, double high) {

@@ -1,5 +1,5 @@
-// Parses the text of an option into a value. The Status of an error names the option, the text, and the values that it takes.
-// Pure functions.
+// Parses the text of an option into a value. Error messages name the option, the text, and the values that the option can have.
+// All functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,28 @@
 namespace unisono::cli {
 
 Status invalid(std::string message);
-// The first that is not ok; ok if all are.
+// Returns the status. If it is an error, the name of the option stands before its message: "--timeout: '5y' is not a time".
+Status of_option(std::string_view option, Status status);
+template <typename T>
+Result<T> of_option(std::string_view option, Result<T> value) {
+  if (value.ok()) return value;
+  return of_option(option, value.status());
+}
+// Returns the first status that is not ok, or ok.
 Status first_wrong(std::initializer_list<Status> all);
 
-// The index of the word among those known; for an unknown word the message says which one may be meant.
+// Returns the index of the word in `known`. If the word is not in `known`, the error message suggests the most similar word
+// that is.
 Result<size_t> parse_word(std::string_view option, const std::string& typed, const std::vector<std::string>& known);
 Status check_word(std::string_view option, const std::string& typed, const std::vector<std::string>& known);
-// As progress_names() in cli/common/progress.h has them.
+// Checks a value of --progress against progress_names() in cli/common/progress.h.
 Status check_progress(const std::string& typed);
 
-// "3": of how many, from `first` on; "4-6": which. At most `limit`.
+// Parses a list of seeds. "3" means three seeds that begin with `first`; "4-6" means the seeds 4, 5 and 6. The list may have at
+// most `limit` seeds.
 Result<std::vector<uint64_t>> parse_seed_list(std::string_view typed, uint64_t first, uint64_t limit);
+// Parses a size, such as 64M. It must be at most `high`.
+Result<uint64_t> parse_bytes_up_to(std::string_view option, std::string_view typed, uint64_t high);
 Result<double> parse_number(std::string_view option, std::string_view typed, double low, double high);
 Status set_time(Nanos& value, std::string_view option, std::string_view typed, Nanos low, Nanos high);
 
@@ -36,7 +47,7 @@ Status set_number(Number& value, std::string_view option, std::string_view typed
   return number.status();
 }
 
-// A word, and what it stands for.
+// A word that an option accepts, and the value that it stands for.
 template <typename T>
 struct Word {
   std::string_view name;
@@ -52,9 +63,9 @@ std::vector<std::string> names_of(const Word<T> (&words)[count]) {
 
 template <typename T, size_t count>
 Status set_word(T& value, std::string_view option, const std::string& typed, const Word<T> (&words)[count]) {
-  const auto place = parse_word(option, typed, names_of(words));
-  if (place.ok()) value = words[*place].value;
-  return place.status();
+  const auto index = parse_word(option, typed, names_of(words));
+  if (index.ok()) value = words[*index].value;
+  return index.status();
 }
 
 }  // namespace unisono::cli

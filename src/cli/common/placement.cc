@@ -25,7 +25,7 @@ Result<HostSlots> parse_host(std::string_view entry) {
     host.name = entry.substr(0, colon);
     slots = colon == std::string_view::npos ? std::string_view{} : entry.substr(colon);
   }
-  // A leading '-' would be an option of ssh.
+  // ssh would read a name with a leading '-' as an option.
   if (host.name.empty() || host.name[0] == '-') return Status(Code::invalid, fmt::format("'{}' is not a host", entry));
   if (slots.empty()) return host;
   const auto count = parse_count(slots.substr(1), world_size_max);
@@ -51,12 +51,13 @@ Result<std::vector<HostSlots>> parse_hosts(std::string_view text) {
   return hosts;
 }
 
-Result<std::vector<Placement>> place(uint32_t rank_count, const std::vector<HostSlots>& hosts, std::string_view this_host) {
+Result<std::vector<Placement>> place_ranks(uint32_t rank_count, const std::vector<HostSlots>& hosts,
+                                           std::string_view this_host) {
   if (hosts.empty()) {
     if (rank_count == 0) return Status(Code::invalid, "how many ranks? Give -n 4, or --hosts a:2,b:2");
     return std::vector<Placement>{{.host = "", .first_rank = 0, .rank_count = rank_count}};
   }
-  std::vector<HostSlots> known;  // every name of this host is one host
+  std::vector<HostSlots> known;  // all names of this host share one entry
   uint64_t slots = 0;
   for (auto host : hosts) {
     slots += host.slots;
@@ -66,7 +67,8 @@ Result<std::vector<Placement>> place(uint32_t rank_count, const std::vector<Host
     else same->slots += host.slots;
   }
   if (slots > world_size_max)
-    return Status(Code::invalid, fmt::format("{} slots are more than the {} ranks of one group", slots, world_size_max));
+    return Status(Code::invalid,
+                  fmt::format("--hosts: {} slots are more than the {} ranks of one group", slots, world_size_max));
   if (rank_count > slots) {
     return Status(Code::invalid, fmt::format("-n {} does not fit: --hosts has {} slots; write host:slots", rank_count, slots));
   }

@@ -25,7 +25,7 @@ TEST(Placement, malformed_hosts_are_refused) {
 }
 
 TEST(Placement, ranks_fill_the_hosts_in_order) {
-  const auto placed = place(5, {{"a", 2}, {"localhost", 2}, {"me", 2}, {"c", 2}}, "me");
+  const auto placed = place_ranks(5, {{"a", 2}, {"localhost", 2}, {"me", 2}, {"c", 2}}, "me");
   ASSERT_TRUE(placed.ok());
   ASSERT_EQ(placed->size(), 2u);
   EXPECT_EQ((*placed)[0].host, "a");
@@ -35,7 +35,7 @@ TEST(Placement, ranks_fill_the_hosts_in_order) {
 }
 
 TEST(Placement, all_names_of_this_host_are_one_host) {
-  const auto placed = place(0, {{"localhost", 1}, {"b", 1}, {"me", 2}}, "me");
+  const auto placed = place_ranks(0, {{"localhost", 1}, {"b", 1}, {"me", 2}}, "me");
   ASSERT_EQ(placed->size(), 2u);
   EXPECT_EQ((*placed)[0].rank_count, 3u);
   EXPECT_EQ((*placed)[1].host, "b");
@@ -43,13 +43,13 @@ TEST(Placement, all_names_of_this_host_are_one_host) {
 }
 
 TEST(Placement, a_count_is_optional_with_hosts_and_needed_without) {
-  EXPECT_EQ(place(0, {{"a", 2}, {"b", 3}}, "me")->back().rank_count, 3u);
-  EXPECT_FALSE(place(0, {}, "me").ok());
-  EXPECT_EQ(place(4, {}, "me")->front().rank_count, 4u);
+  EXPECT_EQ(place_ranks(0, {{"a", 2}, {"b", 3}}, "me")->back().rank_count, 3u);
+  EXPECT_FALSE(place_ranks(0, {}, "me").ok());
+  EXPECT_EQ(place_ranks(4, {}, "me")->front().rank_count, 4u);
 }
 
 TEST(Placement, more_ranks_than_slots_are_refused_with_both_numbers) {
-  const auto placed = place(5, {{"a", 2}, {"b", 2}}, "me");
+  const auto placed = place_ranks(5, {{"a", 2}, {"b", 2}}, "me");
   ASSERT_FALSE(placed.ok());
   EXPECT_NE(placed.status().message().find("-n 5"), std::string::npos);
   EXPECT_NE(placed.status().message().find("4 slots"), std::string::npos);

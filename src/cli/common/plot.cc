@@ -40,8 +40,8 @@ struct Range {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  // Extends the range to whole ticks; the distance of two ticks is the result; an empty or single-valued range becomes one that
-  // can be drawn.
+  // Extends the range so that it begins and ends at a tick, and returns the distance between ticks. An empty range, or a range
+  // with a single value, is widened first, so that it can be drawn.
   double widen(Axis axis) {
     if (!(low <= high)) low = 0, high = 1;
     if (low == high) low -= 0.5, high += 0.5;
@@ -53,8 +53,8 @@ struct Range {
   }
 };
 
-// Where a value stands on its axis, before that is scaled; not finite if it cannot stand there.
-double place(Axis axis, double value) {
+// Returns where on its axis a value lies, before scaling. The result is not finite if the axis cannot show the value.
+double axis_position(Axis axis, double value) {
   switch (axis) {
     case Axis::linear: return value;
     case Axis::decades: return std::log10(value);
@@ -78,16 +78,16 @@ class PanelWriter {
     for (const Series& series : panel.series) {
       for (size_t i = 0; i < series.points.size(); ++i) {
         if (!drawable(series.points[i])) continue;
-        x_.add(place(panel.x_axis, series.points[i].x));
-        y_.add(place(panel.y_axis, series.points[i].y));
+        x_.add(axis_position(panel.x_axis, series.points[i].x));
+        y_.add(axis_position(panel.y_axis, series.points[i].y));
         for (const double edge : {upper_of(series, i), lower_of(series, i)}) {
-          if (std::isfinite(place(panel.y_axis, edge))) y_.add(place(panel.y_axis, edge));
+          if (std::isfinite(axis_position(panel.y_axis, edge))) y_.add(axis_position(panel.y_axis, edge));
         }
       }
     }
     if (panel.y_from_zero && y_.high > 0) {
       y_.add(0);
-      y_.add((panel.categories.empty() ? 1.05 : 1.25) * y_.high);  // above bars there is room for the legend
+      y_.add((panel.categories.empty() ? 1.05 : 1.25) * y_.high);  // leaves more room above bars for the legend
     }
     if (panel.x_from_zero && x_.high > 0) x_.add(0);
     if (panel.categories.empty()) {
@@ -120,12 +120,12 @@ class PanelWriter {
     return i < series.lower.size() ? series.lower[i] : series.points[i].y;
   }
   bool drawable(const Point& p) const {
-    return std::isfinite(place(panel_.x_axis, p.x)) && std::isfinite(place(panel_.y_axis, p.y));
+    return std::isfinite(axis_position(panel_.x_axis, p.x)) && std::isfinite(axis_position(panel_.y_axis, p.y));
   }
   double x_of(double x) const { return left_ + (x - x_.low) / (x_.high - x_.low) * plot_width; }
   double y_of(double y) const { return bottom - (y - y_.low) / (y_.high - y_.low) * (bottom - top); }
   void print_point(const Point& p) {
-    print("{:.1f},{:.1f} ", x_of(place(panel_.x_axis, p.x)), y_of(place(panel_.y_axis, p.y)));
+    print("{:.1f},{:.1f} ", x_of(axis_position(panel_.x_axis, p.x)), y_of(axis_position(panel_.y_axis, p.y)));
   }
 
   void axes() {
@@ -162,14 +162,15 @@ class PanelWriter {
     for (size_t i = 0; i < series.points.size(); ++i) {
       const Point upper{series.points[i].x, upper_of(series, i)};
       if (!drawable(series.points[i]) || !drawable(upper)) continue;
-      const double high = y_of(place(panel_.y_axis, upper.y));
+      const double high = y_of(axis_position(panel_.y_axis, upper.y));
       print("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' fill='{}'/>\n",
-            x_of(place(panel_.x_axis, upper.x)) - width / 2, high, width, y_of(place(panel_.y_axis, series.points[i].y)) - high,
-            series.colour);
+            x_of(axis_position(panel_.x_axis, upper.x)) - width / 2, high, width,
+            y_of(axis_position(panel_.y_axis, series.points[i].y)) - high, series.colour);
     }
   }
 
-  // Between the line, or the series' lower values, and its upper ones.
+  // Shades the area between the upper and lower values of the series. If the series has no lower values, the area begins at its
+  // line.
   void area(const Series& series) {
     if (series.upper.empty()) return;
     print("<polygon fill='{}' fill-opacity='0.15' points='", series.colour);
@@ -189,8 +190,8 @@ class PanelWriter {
     if (series.markers) {
       for (const Point& p : series.points) {
         if (!drawable(p)) continue;
-        print("<circle cx='{:.1f}' cy='{:.1f}' r='3.5' fill='{}'/>\n", x_of(place(panel_.x_axis, p.x)),
-              y_of(place(panel_.y_axis, p.y)), series.colour);
+        print("<circle cx='{:.1f}' cy='{:.1f}' r='3.5' fill='{}'/>\n", x_of(axis_position(panel_.x_axis, p.x)),
+              y_of(axis_position(panel_.y_axis, p.y)), series.colour);
       }
       return;
     }
@@ -284,7 +285,7 @@ Status write_svg(const std::string& path, const std::vector<Panel>& panels) {
   std::ofstream file(path);
   file << svg(panels);
   file.close();
-  if (!file) return Status(Code::unavailable, fmt::format("cannot write the plot {}: {}", path, strerrordesc_np(errno)));
+  if (!file) return Status(Code::unavailable, fmt::format("cannot write {}: {}", path, strerrordesc_np(errno)));
   return {};
 }
 

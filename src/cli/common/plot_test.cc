@@ -49,11 +49,11 @@ TEST(Plot, logarithmic_axes_have_powers_as_ticks) {
 
 TEST(Plot, equal_factors_are_equal_distances_on_a_logarithmic_axis) {
   const auto drawn = svg({logarithmic({{1, 1}, {2, 10}, {4, 100}})});
-  // The frame is 62..602 wide and 40..368 high.
+  // The frame reaches from 62 to 602 in x and from 40 to 368 in y, so x = 2 and y = 10 are in its middle.
   EXPECT_NE(drawn.find("points='62.0,368.0 332.0,204.0 602.0,40.0 '"), std::string::npos) << drawn;
 }
 
-TEST(Plot, what_a_logarithmic_axis_has_no_place_for_is_left_out) {
+TEST(Plot, values_that_a_logarithmic_axis_cannot_show_are_left_out) {
   const auto drawn = svg({logarithmic({{0, 1}, {1, 0}, {1, 1}, {2, -5}, {4, 100}})});
   EXPECT_NE(drawn.find("points='62.0,368.0 602.0,40.0 '"), std::string::npos) << drawn;
   EXPECT_EQ(drawn.find("nan"), std::string::npos);
@@ -73,7 +73,7 @@ TEST(Plot, an_axis_from_zero_shows_amounts_in_proportion_and_has_room_above_them
               .y_label = "y",
               .series = {{.name = "s", .colour = "red", .points = {{1, 5}, {2, 10}}}},
               .y_from_zero = true};
-  // 0 to 12, of which 5 and 10 are 136.7 and 273.3 of 328 from below.
+  // The y axis has 328 pixels for 0 to 12, so 5 and 10 are 136.7 and 273.3 pixels above its bottom, which is at 368.
   EXPECT_NE(svg({panel}).find("points='62.0,231.3 602.0,94.7 '"), std::string::npos) << svg({panel});
   panel.series[0].points = {};
   EXPECT_EQ(svg({panel}).find("nan"), std::string::npos);
@@ -104,7 +104,8 @@ TEST(Plot, bars_stand_over_their_names) {
             .y_from_zero = true}});
   EXPECT_EQ(count(drawn, "class='tick middle'>one<"), 1u) << drawn;
   EXPECT_EQ(count(drawn, ">two &amp; more<"), 1u) << drawn;
-  // Half of the frame each, 540 wide together; 0 to 25 are 328 high.
+  // The frame is 540 pixels wide, with 270 for each of two categories. The y axis has 328 pixels for 0 to 25. So the values 5
+  // and 10 are 65.6 and 131.2 pixels high.
   EXPECT_NE(drawn.find("<rect x='116.0' y='302.4' width='162.0' height='65.6' fill='red'/>"), std::string::npos) << drawn;
   EXPECT_NE(drawn.find("<rect x='386.0' y='105.6' width='162.0' height='131.2' fill='blue'/>"), std::string::npos) << drawn;
   EXPECT_EQ(count(drawn, "<polyline"), 0u) << drawn;
@@ -128,7 +129,7 @@ TEST(Plot, a_new_row_stands_below_and_the_widest_row_decides_the_width) {
   EXPECT_EQ(count(drawn, "</g>"), 1u);
 }
 
-TEST(Plot, x_axis_begins_at_zero_if_it_is_to) {
+TEST(Plot, the_x_axis_begins_at_zero_on_request) {
   Panel panel{.title = "t",
               .x_label = "",
               .y_label = "",

@@ -1,6 +1,7 @@
-// How far a long task has come: a bar that rewrites its line on a terminal, else a line every few seconds.
+// Shows how far a long task has come. On a terminal, this is a bar that rewrites its line. Elsewhere, it is a line every few
+// seconds.
 //
-// Progress goes to standard error; standard output stays data. Time is an argument, so that tests need no clock.
+// Progress goes to standard error, because standard output is for data. The time is an argument, so that tests need no clock.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +16,30 @@ namespace unisono::cli {
 enum class ProgressStyle : uint8_t { off, bar, lines };
 
 struct ProgressOptions {
-  std::string label;   // "bench"
-  uint64_t total = 0;  // steps; 0 = unknown
+  std::string label;   // name of the task: "bench"
+  uint64_t total = 0;  // number of steps of the task; 0: not known
   ProgressStyle style = ProgressStyle::lines;
   uint32_t width = 80;  // columns of the terminal
   std::FILE* stream = stderr;
 };
 
-// The values that --progress takes: auto, and the styles.
+// Returns the values that --progress takes: "auto" and the styles.
 std::vector<std::string> progress_names();
-// bar on a terminal, lines elsewhere.
+// Returns the style that "auto" means: a bar if the stream is a terminal, otherwise lines.
 ProgressStyle progress_style_of(std::FILE* stream);
 
-// To standard error, in the style that --progress names, as wide as the terminal is.
+// Returns options for standard error. `style` is the value of --progress. The width is that of the terminal.
 ProgressOptions progress_options(std::string label, uint64_t total, const std::string& style);
 
 class Progress {
  public:
   Progress(const ProgressOptions& options, Nanos now);
-  // Shows the state if it is time to (10 times a second as a bar, every 5 s as lines).
+  // Shows the state if enough time has passed since the last time: 0.1 s for a bar, 5 s for lines.
   void update(uint64_t done, const std::string& what, Nanos now);
-  // Takes the bar away, so that other output can follow.
+  // Erases the bar, so that other output can follow.
   void clear();
-  // "bench  43% [#######         ] 3/7  64 KiB  2 s left"; at most width columns. Pure.
+  // Returns a text such as "bench  43% [#######         ] 3/7  64 KiB  2 s left", with at most `width` columns. This function
+  // is pure.
   std::string render(uint64_t done, const std::string& what, Nanos elapsed) const;
 
  private:

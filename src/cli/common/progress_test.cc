@@ -5,7 +5,7 @@
 namespace unisono::cli {
 namespace {
 
-// Captures the text that is written to a progress stream.
+// A stream in memory that captures what a Progress writes.
 struct Capture {
   char* bytes = nullptr;
   size_t size = 0;
@@ -40,7 +40,7 @@ TEST(Progress, without_a_terminal_a_line_comes_every_few_seconds) {
   EXPECT_EQ(text.find('\r'), std::string::npos);
 }
 
-TEST(Progress, switched_off_it_is_silent) {
+TEST(Progress, progress_is_silent_when_switched_off) {
   Capture capture;
   Progress progress({.label = "bench", .total = 2, .style = ProgressStyle::off, .stream = capture.stream}, 0);
   progress.update(2, "x", 100 * second);

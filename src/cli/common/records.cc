@@ -116,7 +116,7 @@ void RecordReader::push(std::string_view bytes) {
 void RecordReader::skip_to_greeting() {
   const auto found = buffer_.find(agent_greeting);
   greeted_ = found != std::string::npos;
-  // Without the greeting yet, its first half may be the buffer's end: that much stays.
+  // If there is no greeting in the buffer, the buffer may still end with the beginning of one. So its last bytes are kept.
   const auto skipped = greeted_ ? found : buffer_.size() - std::min(buffer_.size(), agent_greeting.size() - 1);
   preamble_ += buffer_.substr(0, skipped);
   if (preamble_.size() > preamble_bytes_max) preamble_.erase(0, preamble_.size() - preamble_bytes_max);

@@ -29,7 +29,7 @@ TEST(Records, a_stream_cut_anywhere_gives_the_same_records) {
   }
 }
 
-TEST(Records, what_a_login_shell_prints_first_is_kept_apart) {
+TEST(Records, output_of_a_login_shell_is_kept_apart) {
   std::string stream = "Welcome to host b!\nunisono\n" + std::string(agent_greeting);
   append_record(stream, RecordKind::done, 0, {});
   RecordReader reader(true);

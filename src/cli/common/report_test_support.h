@@ -1,4 +1,4 @@
-// Lines of what commands print, for tests.
+// Helpers for tests that read the output of commands.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 namespace unisono::cli {
 
-// The first that contains `part`; empty: none.
+// Returns the first line that contains `part`; empty if there is none.
 inline std::string line_with(const std::string& text, const std::string& part) {
   const auto at = text.find(part);
   if (at == std::string::npos) return "";
@@ -15,7 +15,7 @@ inline std::string line_with(const std::string& text, const std::string& part) {
   return text.substr(begin, text.find('\n', at) - begin);
 }
 
-// JSON lines, parsed.
+// Parses JSON lines.
 inline std::vector<nlohmann::json> lines_of(const std::string& text) {
   std::vector<nlohmann::json> lines;
   for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)

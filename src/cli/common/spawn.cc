@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/error_text.h"
 #include "cli/common/descriptor.h"
 
 extern char** environ;
@@ -17,15 +18,15 @@ extern char** environ;
 namespace unisono::cli {
 namespace {
 
-// The step at which the child failed. The child sends it through the pipe with errno.
+// The step at which the child failed. The child sends a Failure to its parent through a pipe if it cannot run the program.
 enum class ChildStep : int { session, streams, directory, cores, execute };
 struct Failure {
   ChildStep stage;
   int error;
 };
 
-// The file that `name` means: itself if it has a slash, else the first executable of that name in PATH.
-// A file that is there but must not be executed is EACCES, as in execvp.
+// Returns the file of the program. If `name` contains a slash, the file is `name` itself. Otherwise it is the first executable
+// file with this name in PATH. As in execvp, `error` is EACCES if there were such files but none of them is executable.
 std::string find_program(const std::string& name, const std::string& path, int& error) {
   error = 0;
   if (name.find('/') != std::string::npos) return name;
@@ -58,9 +59,11 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   return out;
 }
 
-// 0, 1 and 2 become the given descriptors. Sources below 3 are moved up first: otherwise one could overwrite another.
+// Turns the given descriptors into the descriptors 0, 1 and 2. A given descriptor below 3 could be overwritten meanwhile, so it
+// is first moved to a higher number.
 bool install_streams(const SpawnOptions& options) {
   int input = options.input >= 0 ? options.input : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (input < 0) return false;
   int sources[3] = {input, options.output >= 0 ? options.output : 1, options.error >= 0 ? options.error : 2};
   for (int target = 0; target < 3; ++target) {
     if (sources[target] < 3 && sources[target] != target) sources[target] = ::fcntl(sources[target], F_DUPFD_CLOEXEC, 3);
@@ -77,9 +80,8 @@ bool install_streams(const SpawnOptions& options) {
 }
 
 void restore_signals() {
-  // The tool ignores SIGPIPE and blocks the signals that it reads through signalfd; a program expects neither. A signal that
-  // was ignored before the tool started (SIGHUP under nohup) stays ignored: the tool changes no disposition but that of
-  // SIGPIPE.
+  // The tool ignores SIGPIPE, and blocks the signals that it reads through signalfd. A program expects neither. Apart from
+  // this, the tool has changed no signal: if SIGHUP was ignored before the tool started (nohup), it stays ignored.
   ::signal(SIGPIPE, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
@@ -103,18 +105,19 @@ bool pin_to(const std::vector<int>& cores) {
   };
   if (options.death_signal != 0) {
     ::prctl(PR_SET_PDEATHSIG, options.death_signal);
-    if (::getppid() != parent) ::_exit(127);  // the parent died before the line above
+    if (::getppid() != parent) ::_exit(127);  // the parent may have died before prctl was called
   }
   if (options.new_session && ::setsid() < 0) fail(ChildStep::session);
   if (options.new_group && ::setpgid(0, 0) != 0) fail(ChildStep::session);
+  if (!pin_to(options.cores)) fail(ChildStep::cores);
+  if (!install_streams(options)) fail(ChildStep::streams);
+  // The limit is set after the streams, because this process may have more descriptors open than the program may have.
   if (options.open_files != 0) {
     rlimit limit{};
     ::getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = options.open_files;
     ::setrlimit(RLIMIT_NOFILE, &limit);
   }
-  if (!pin_to(options.cores)) fail(ChildStep::cores);
-  if (!install_streams(options)) fail(ChildStep::streams);
   if (!options.directory.empty() && ::chdir(options.directory.c_str()) != 0) fail(ChildStep::directory);
   restore_signals();
   ::execve(file, arguments, environment);
@@ -122,8 +125,12 @@ bool pin_to(const std::vector<int>& cores) {
   ::_exit(127);
 }
 
+std::string reason_of(int error) {
+  return fmt::format("{} ({}){}", std::strerror(error), strerrorname_np(error), descriptor_limit_text(error));
+}
+
 std::string explain(const SpawnOptions& options, const std::string& file, const Failure& failure) {
-  const auto reason = fmt::format("{} ({})", std::strerror(failure.error), strerrorname_np(failure.error));
+  const auto reason = reason_of(failure.error);
   if (failure.stage == ChildStep::directory) return fmt::format("cannot enter directory '{}': {}", options.directory, reason);
   if (failure.stage == ChildStep::cores) return fmt::format("cannot pin '{}' to its cores: {}", file, reason);
   if (failure.stage != ChildStep::execute) return fmt::format("cannot prepare the process for '{}': {}", file, reason);
@@ -159,11 +166,11 @@ Spawned spawn(const SpawnOptions& options) {
   if (pid == 0) run_child(options, file.c_str(), arguments.data(), environment.data(), parent, report.write.get());
   if (pid < 0) {
     result.error = errno;
-    result.message = fmt::format("cannot make a process for '{}': {} ({})", file, std::strerror(result.error),
-                                 strerrorname_np(result.error));
+    result.message = fmt::format("cannot make a process for '{}': {}", file, reason_of(result.error));
     return result;
   }
-  if (options.new_group) ::setpgid(pid, pid);  // also here, so that the group exists before anyone signals it
+  // The parent sets the process group, too. So the group surely exists before a signal is sent to it.
+  if (options.new_group) ::setpgid(pid, pid);
   report.write.reset();
   Failure failure{};
   ssize_t got = 0;

@@ -7,8 +7,8 @@
 namespace unisono::cli {
 namespace {
 
-// CLI::Option cannot list values without checking them, and our own parsers give better errors than CLI::IsMember: a
-// validator that accepts everything carries them as its name.
+// CLI::Option keeps a list of values only together with a check, but our parsers give better error messages than the check
+// CLI::IsMember. So the list of values is stored as the name of a validator that accepts everything.
 constexpr std::string_view choices_mark = "choices ";
 
 std::vector<std::string> choices_of(CLI::Option& option) {
@@ -47,7 +47,7 @@ std::vector<OptionSyntax> options_of(CLI::App& app) {
     syntax.choices = choices_of(*option);
     all.push_back(std::move(syntax));
   }
-  // The parser adds --help first.
+  // CLI::App adds --help first; it should be last.
   const auto help = std::find_if(all.begin(), all.end(), [](const OptionSyntax& o) { return o.names.back() == "--help"; });
   if (help != all.end()) std::rotate(help, help + 1, all.end());
   return all;

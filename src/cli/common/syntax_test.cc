@@ -1,4 +1,4 @@
-// Tests of the syntax data that completion and the manual page are made from.
+// Tests the syntax data from which completion and the manual page are made.
 #include "cli/common/syntax.h"
 
 #include <gtest/gtest.h>

@@ -16,7 +16,8 @@ struct Quantity {
   std::string_view unit;
 };
 
-// A finite, non-negative decimal number and the letters behind it.
+// Splits a text into a decimal number and the letters after it. Returns false if the text has another form, or if the number is
+// negative or not finite.
 bool split_quantity(std::string_view text, Quantity& out) {
   const auto digits = text.find_first_not_of("0123456789.");
   const auto number = text.substr(0, digits);
@@ -26,7 +27,8 @@ bool split_quantity(std::string_view text, Quantity& out) {
   return std::isfinite(out.value);
 }
 
-// Damerau's distance restricted to adjacent swaps: the errors of a hurried typist cost one each.
+// Returns the Damerau-Levenshtein distance between two words: the number of typing errors that turn one into the other.
+// Swapping two adjacent letters counts as one error.
 size_t typing_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;

@@ -1,4 +1,4 @@
-// Words and numbers as people type and read them at a command line. Pure functions.
+// Parses and formats the words and numbers of a command line. All functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -12,33 +12,40 @@
 
 namespace unisono::cli {
 
-// "64M", "1K", "512", "1.5G": powers of 1024, as the nccl-tests take them. At most 2^62.
+// Parses a size such as "64M", "1K", "512" or "1.5G". The letters mean powers of 1024, as in nccl-tests. The size may be at
+// most 2^62.
 Result<uint64_t> parse_bytes(std::string_view text);
-// "5s", "200ms", "30ns", "2m", "1h", "0"; a bare number means seconds. To the nearest nanosecond; not negative, at most a year.
+// Parses a time such as "5s", "200ms", "30ns", "2m", "1h" or "0". A number without a unit is in seconds. The result is rounded
+// to the nearest nanosecond. The time may be from zero to one year.
 Result<Nanos> parse_duration(std::string_view text);
-// A decimal number of at most `limit`, nothing else around it.
+// Parses a decimal number that is at most `limit`. The text must contain nothing else.
 Result<uint64_t> parse_count(std::string_view text, uint64_t limit);
-// The same behind an option, which the message names with what it takes.
+// Parses the value of an option. It must be at least `low` and at most `high`. The error message names the option and this
+// range.
 Result<uint64_t> parse_between(std::string_view option, std::string_view text, uint64_t low, uint64_t high);
 
-// "1.24 s", "85 ms".
+// Returns text such as "1.24 s", "85 ms".
 std::string format_duration(Nanos duration);
-// "64 KiB", "1.5 GiB", "100 B".
+// Returns text such as "64 KiB", "1.5 GiB", "100 B".
 std::string format_bytes(uint64_t bytes);
-// "rank 3"; "ranks 0, 1, 3"; runs of three and more as "ranks 0-61, 63". Expects sorted ranks.
+// Returns a text such as "rank 3" or "ranks 0, 1, 3". If three or more ranks are consecutive, they become a range: "ranks 0-61,
+// 63". The ranks must be sorted.
 std::string format_ranks(std::span<const uint32_t> ranks);
-// "SIGKILL"; "SIGRTMIN+2"; "signal 99" where there is no name.
+// Returns the name of a signal, such as "SIGKILL" or "SIGRTMIN+2". For a number that has no name, returns a text such as
+// "signal 99".
 std::string signal_name(int signal);
 
-// "a,b": what stands between commas; one empty word if there is nothing.
+// Splits a text at commas. For an empty text, the result is one empty word.
 std::vector<std::string> split_list(std::string_view list);
 
-// The candidate that a typing error most likely meant; empty if none is near (more than a third of the letters differ).
+// Returns the candidate that is most similar to the mistyped word. Returns an empty text if even this candidate differs in more
+// than a third of the letters of the word.
 std::string nearest_name(std::string_view typed, std::span<const std::string> candidates);
 
-// The word such that a POSIX shell reads exactly its bytes.
+// Quotes a word so that a POSIX shell reads exactly its bytes.
 std::string shell_quote(std::string_view word);
-// The words of a command as a POSIX shell would split them: blanks, '…', "…" and \. No variables, no globs.
+// Splits a command into words as a POSIX shell does: at blanks, with '…', "…" and \ for quoting. Variables and globs are not
+// expanded.
 Result<std::vector<std::string>> split_words(std::string_view command);
 
 }  // namespace unisono::cli

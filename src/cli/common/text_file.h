@@ -1,4 +1,4 @@
-// A whole text file, read at once.
+// Reads a whole text file.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace unisono::cli {
 
-// The file's text; "-" reads standard input. unavailable: it cannot be read, and why.
+// Returns the text of the file. The path "-" means standard input. Returns Code::unavailable if the file cannot be read; the
+// message says why.
 Result<std::string> read_text_file(const std::string& path);
 
 }  // namespace unisono::cli

@@ -1,4 +1,5 @@
-// The same work on several threads: each takes from it what no other has taken yet, as --jobs wants it.
+// Runs one function on several threads, for the option --jobs. The function itself fetches the next piece of work, for example
+// from an atomic counter.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@ namespace unisono::cli {
 
 constexpr uint32_t jobs_max = 256;
 
-// Calls work() so many times at once, one of them here, and returns when all have.
+// Calls work() on `count` threads at once; the calling thread is one of them. Returns when all calls have returned.
 template <typename Work>
 void on_threads(uint64_t count, const Work& work) {
   std::vector<std::thread> helpers;

@@ -1,4 +1,4 @@
-// Which build this is.
+// Says from which source this program was built.
 #pragma once
 
 #include "unisono/version.h"
@@ -6,7 +6,8 @@
 namespace unisono::cli {
 
 inline constexpr const char* version_text = UNISONO_VERSION;
-// "1a2b3c4d5e", with "-dirty" behind it where files differ; "unknown" outside a checkout. Written by cmake/commit.cmake.
+// Returns the commit, such as "1a2b3c4d5e". If some files differ from the commit, "-dirty" is appended. If the source is not a
+// git checkout, returns "unknown". cmake/commit.cmake generates this function.
 const char* commit_text();
 
 }  // namespace unisono::cli

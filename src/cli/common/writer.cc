@@ -11,13 +11,13 @@
 namespace unisono::cli {
 namespace {
 
-// Then the loop looks at its other descriptors again.
+// write_some() returns after it has written this many bytes, so that the caller's loop can serve its other descriptors, too.
 constexpr size_t burst_bytes_max = 256u << 10;
 
 }  // namespace
 
-// The descriptor may be shared with other processes, so it is not made non-blocking. Instead, no write is larger than the
-// room that POLLOUT promises: PIPE_BUF for a pipe, little for a terminal; a file always takes everything.
+// The descriptor stays blocking, because other processes may share it. Instead, each write is so small that it cannot block
+// after POLLOUT: PIPE_BUF bytes for a pipe, and only a few bytes for a terminal. A write to a file may have any size.
 OutputWriter::OutputWriter(int fd) : fd_(fd), is_terminal_(::isatty(fd) == 1) {
   struct stat info {};
   const bool is_file = ::fstat(fd, &info) == 0 && (S_ISREG(info.st_mode) || S_ISBLK(info.st_mode));

@@ -1,4 +1,5 @@
-// Writes to standard output or error from a loop that must not block: only what poll(2) says there is room for.
+// Writes to standard output or standard error from a loop that must not block. A call writes only as much as the descriptor
+// takes at once.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,9 @@ class OutputWriter {
   explicit OutputWriter(int fd);
   int fd() const { return fd_; }
   bool is_terminal() const { return is_terminal_; }
-  bool is_broken() const { return is_broken_; }  // the reader is gone; what is written is dropped
-  // Call when poll says POLLOUT, POLLERR or POLLHUP. Takes what it wrote from the front of text.
+  bool is_broken() const { return is_broken_; }  // true if the reader has closed the pipe; all further text is dropped
+  // Writes from the front of `text`, and removes what it has written. Call this when poll(2) reports POLLOUT, POLLERR or
+  // POLLHUP.
   void write_some(std::string& text);
 
  private:

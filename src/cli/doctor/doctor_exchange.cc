@@ -18,9 +18,10 @@ namespace unisono::cli {
 namespace {
 
 constexpr size_t unauthenticated_max = 256;
-constexpr Nanos line_patience = 5 * second;
-constexpr Nanos dial_patience = 2500 * millisecond;
-// Orders and answers go in short segments, so that they arrive even where full ones get lost: that is one of the findings.
+constexpr Nanos line_timeout = 5 * second;
+constexpr Nanos dial_timeout = 2500 * millisecond;
+// The orders of rank 0 and the answers are sent in short segments. So they arrive even if the network loses full segments; the
+// doctor must be able to report this fault.
 constexpr uint32_t segment_bytes_max = 536;
 constexpr Nanos pause_between_rounds = 200 * millisecond;
 
@@ -30,9 +31,10 @@ struct Unauthenticated {
   Nanos until = 0;
 };
 
-// Why this process is no rank of ours; empty if it is.
-std::string objection(const nlohmann::json& hello, const ResolvedOptions& options, const std::map<uint32_t, Inbound>& inbound,
-                      RankFacts& facts) {
+// Returns the reason for which the process that sent `hello` is refused as a rank. The text is empty if the process is
+// accepted.
+std::string refusal_reason(const nlohmann::json& hello, const ResolvedOptions& options,
+                           const std::map<uint32_t, Inbound>& inbound, RankFacts& facts) {
   if (hello.value("doctor", 0) != doctor_protocol) {
     return fmt::format("a process that runs unisono {}, not {}", hello.value("version", "of an unknown version"),
                        UNISONO_VERSION);
@@ -53,7 +55,7 @@ void admit(Unauthenticated& unauthenticated, const std::string& line, const Reso
   RankFacts facts;
   std::string why;
   try {
-    why = objection(parse_line(line), options, inbound, facts);
+    why = refusal_reason(parse_line(line), options, inbound, facts);
   } catch (const nlohmann::json::exception&) {
     why = "another program, at " + unauthenticated.from;
   }
@@ -74,11 +76,11 @@ void accept_all(int listening, std::list<Unauthenticated>& unauthenticated) {
     if (!socket.open()) return;
     auto from = remote_address(socket.get()).to_string();
     if (unauthenticated.size() >= unauthenticated_max) unauthenticated.pop_front();
-    unauthenticated.push_back({ByteStream(std::move(socket)), std::move(from), monotonic_now() + line_patience});
+    unauthenticated.push_back({ByteStream(std::move(socket)), std::move(from), monotonic_now() + line_timeout});
   }
 }
 
-// address: null for a rendezvous that is a file.
+// Dials `address`. If `address` is null, dials the address in the rendezvous file.
 Dialled dial_one(const ResolvedOptions& options, const SocketAddress* address, Nanos deadline) {
   Dialled dialled;
   if (address == nullptr) {
@@ -93,14 +95,15 @@ Dialled dial_one(const ResolvedOptions& options, const SocketAddress* address, N
   request.to.storage = address->storage;
   request.to.bytes = address->size;
   request.segment_bytes_max = segment_bytes_max;
-  auto all = dial_all(std::span(&request, 1), std::min(deadline, monotonic_now() + dial_patience));
+  auto all = dial_all(std::span(&request, 1), std::min(deadline, monotonic_now() + dial_timeout));
   return std::move(all.front());
 }
 
-// False if the process that answers there is clearly not rank 0 of a doctor.
+// Sends `hello`. Returns false if the process that answers is certainly not rank 0 of a doctor.
 bool greet_rank_0(Dialled& dialled, const std::string& hello) {
-  auto status = dialled.stream.send_line(hello, monotonic_now() + line_patience);
-  // Rank 0 answers when it has gathered all. Other servers mostly close the connection at once: a short look.
+  auto status = dialled.stream.send_line(hello, monotonic_now() + line_timeout);
+  // Rank 0 answers only after it has gathered all ranks, but most other servers close the connection at once. So if the
+  // connection is closed after a short wait, the server is not a doctor.
   pollfd ready{dialled.stream.get(), POLLIN, 0};
   if (status.ok() && ::poll(&ready, 1, 300) == 1) {
     char byte = 0;
@@ -115,26 +118,26 @@ bool greet_rank_0(Dialled& dialled, const std::string& hello) {
   return false;
 }
 
-void remember(const AddressTry& attempt, RendezvousTrouble& trouble) {
+void remember(const AddressTry& attempt, RendezvousFailure& failure) {
   const auto same =
-      std::find_if(trouble.tries.begin(), trouble.tries.end(), [&](const auto& t) { return t.address == attempt.address; });
-  if (same == trouble.tries.end()) trouble.tries.push_back(attempt);
+      std::find_if(failure.tries.begin(), failure.tries.end(), [&](const auto& t) { return t.address == attempt.address; });
+  if (same == failure.tries.end()) failure.tries.push_back(attempt);
   else *same = attempt;
 }
 
-std::vector<SocketAddress> resolve(const ResolvedOptions& options, Nanos deadline, RendezvousTrouble& trouble) {
+std::vector<SocketAddress> resolve(const ResolvedOptions& options, Nanos deadline, RendezvousFailure& failure) {
   auto resolver = Resolver::start(options.rendezvous.host, options.rendezvous.port);
   if (!resolver.ok()) {
-    trouble.resolve_error = resolver.status().message();
+    failure.resolve_error = resolver.status().message();
     return {};
   }
   pollfd ready{resolver->ready(), POLLIN, 0};
   if (::poll(&ready, 1, poll_milliseconds(deadline, monotonic_now())) != 1) {
-    trouble.resolve_error = "no answer from the name service";
+    failure.resolve_error = "no answer from the name service";
     return {};
   }
   auto addresses = resolver->take();
-  trouble.resolve_error = addresses.ok() ? "" : addresses.status().message();
+  failure.resolve_error = addresses.ok() ? "" : addresses.status().message();
   return addresses.ok() ? *std::move(addresses) : std::vector<SocketAddress>{};
 }
 
@@ -167,26 +170,26 @@ Result<std::map<uint32_t, Inbound>> gather(const ResolvedOptions& options, const
 }
 
 bool dial_rank_0(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ByteStream& stream,
-                 RendezvousTrouble& trouble) {
+                 RendezvousFailure& failure) {
   const auto began = monotonic_now();
-  trouble.rank = own.rank;
+  failure.rank = own.rank;
   const nlohmann::json hello = {{"doctor", doctor_protocol}, {"version", UNISONO_VERSION}, {"facts", own}};
   const bool file = options.rendezvous.kind == RendezvousAddress::Kind::file;
   for (auto now = began; now < deadline; now = monotonic_now()) {
     std::vector<SocketAddress> addresses;
-    if (!file) addresses = resolve(options, deadline, trouble);
+    if (!file) addresses = resolve(options, deadline, failure);
     for (size_t i = 0; i < (file ? 1 : addresses.size()); ++i) {
       auto dialled = dial_one(options, file ? nullptr : &addresses[i], deadline);
       if (dialled.attempt.outcome == Outcome::reached && greet_rank_0(dialled, hello.dump())) {
         stream = std::move(dialled.stream);
         return true;
       }
-      remember(dialled.attempt, trouble);
+      remember(dialled.attempt, failure);
     }
-    trouble.seconds = static_cast<double>(monotonic_now() - began) / second;
+    failure.seconds = static_cast<double>(monotonic_now() - began) / second;
     (void)::poll(nullptr, 0, poll_milliseconds(std::min(deadline, monotonic_now() + pause_between_rounds), monotonic_now()));
   }
-  trouble.seconds = static_cast<double>(monotonic_now() - began) / second;
+  failure.seconds = static_cast<double>(monotonic_now() - began) / second;
   return false;
 }
 

@@ -1,8 +1,10 @@
-// How the ranks of the doctor meet at the rendezvous address: rank 0 listens, the others dial and say which rank they are.
+// How the ranks of the doctor meet at the rendezvous address: rank 0 listens, and the other ranks dial this address and
+// identify themselves.
 //
-// Not the rendezvous of Group::join, on purpose: that one gives either a whole roster or an error, and the doctor has to go
-// on with the ranks that have come. It is the same address, the same way of listening and the same resolver, so that whatever
-// prevents a group is met here, too. Lines of JSON; `doctor_protocol` in the first one.
+// The doctor does not use the rendezvous of Group::join. That rendezvous gives either a complete roster or an error, but the
+// doctor must continue with the ranks that have come. The doctor uses the same address, the same resolver, and listens in the
+// same way. So it meets every obstacle that would prevent a group. Messages are lines of JSON. The first message contains
+// `doctor_protocol`.
 #pragma once
 
 #include <map>
@@ -23,16 +25,18 @@ struct Inbound {
   RankFacts facts;
 };
 
-// Rank 0: waits until all others have come, or the deadline. A process that does not belong is refused, and counted in
-// cluster.turned_away. Fills in cluster.ranks (`own` first). unavailable: cannot listen; the message says why.
+// For rank 0. Waits until all other ranks have come, or until the deadline. Refuses processes that do not belong to the group,
+// and lists them in cluster.turned_away. Fills in cluster.ranks; `own` comes first. Returns Code::unavailable if this rank
+// cannot listen; the message says why.
 Result<std::map<uint32_t, Inbound>> gather(const ResolvedOptions& options, const RankFacts& own, Nanos deadline,
                                            ClusterFacts& cluster);
 
-// The others: dials again and again until rank 0 answers. False at the deadline; then `trouble` says what was tried.
+// For the other ranks. Dials again and again until rank 0 answers. Returns false if it has not answered by the deadline. Then
+// `failure` says what was tried.
 bool dial_rank_0(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ByteStream& stream,
-                 RendezvousTrouble& trouble);
+                 RendezvousFailure& failure);
 
-// Nothing if the text is not JSON.
+// Returns a discarded value if the text is not JSON.
 nlohmann::json parse_line(const std::string& line);
 
 }  // namespace unisono::cli

@@ -25,7 +25,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MachineFacts, host, version, processor, kerne
                                    interface_error, offers, name_addresses, name_error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AddressTry, address, interface, offered, source, outcome, error, seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Shared, from, to, error)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RendezvousTrouble, rank, resolve_error, tries, taken, said, broken_off, seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RendezvousFailure, rank, resolve_error, tries, taken, said, broken_off, seconds)
 
 #define UNISONO_DOCTOR_JSON(Type, ...)                                           \
   void to_json(nlohmann::json& nlohmann_json_j, const Type& nlohmann_json_t) {   \
@@ -51,7 +51,7 @@ void to_json(nlohmann::json& json, const ClusterFacts& facts) {
           {"measured", facts.measured},
           {"shared", facts.shared},
           {"pairs_skipped", facts.pairs_skipped}};
-  if (facts.trouble) json["rendezvous_trouble"] = *facts.trouble;
+  if (facts.rendezvous_failure) json["rendezvous_trouble"] = *facts.rendezvous_failure;
 }
 
 const RankFacts* ClusterFacts::find(uint32_t rank) const {

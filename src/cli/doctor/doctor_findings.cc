@@ -12,14 +12,14 @@
 namespace unisono::cli {
 namespace {
 
-constexpr uint64_t descriptors_base = 64;     // streams, logs, epoll and the like of any process
-constexpr uint64_t descriptors_per_rank = 4;  // two directions of a link, handles of shared memory
+constexpr uint64_t descriptors_base = 64;  // any process needs this many descriptors for its streams, logs, epoll and the like
+constexpr uint64_t descriptors_per_rank = 4;  // for the two directions of a link, and for shared memory
 
 bool is_loopback_text(const std::string& address) {
   return address.starts_with("127.") || address.starts_with("[::1]") || address == "::1";
 }
 
-// One rank of every host, lowest first.
+// Returns one rank of each host: the one with the lowest number.
 std::vector<const RankFacts*> one_per_host(const ClusterFacts& cluster) {
   std::vector<const RankFacts*> hosts;
   for (const auto& rank : cluster.ranks) {
@@ -116,13 +116,15 @@ void find_names(const RankFacts& rank, std::vector<Finding>& findings) {
   const bool only_loopback = !machine.name_addresses.empty() &&
                              std::all_of(machine.name_addresses.begin(), machine.name_addresses.end(), is_loopback_text);
   if (only_loopback && machine.host != "localhost") {
-    findings.push_back({Severity::hint, "name_is_loopback",
-                        fmt::format("on host {} its own name leads to {}, where other hosts find only themselves", machine.host,
-                                    machine.name_addresses.front()),
-                        fmt::format("as a meeting point of several hosts give a number (MASTER_ADDR=<address>, --rendezvous "
-                                    "tcp://<address>:port), or put the "
-                                    "address that the others use before {} in /etc/hosts in place of {}",
-                                    machine.host, machine.name_addresses.front())});
+    findings.push_back(
+        {Severity::hint, "name_is_loopback",
+         fmt::format(
+             "on host {0} its own name resolves to {1}; a host that resolves the name {0} to {1}, too, finds only itself there",
+             machine.host, machine.name_addresses.front()),
+         fmt::format(
+             "nothing, if the other hosts resolve {0} to an address of this host; otherwise give the address "
+             "(MASTER_ADDR=<address>, --rendezvous tcp://<address>:port), or put it before {0} in /etc/hosts in place of {1}",
+             machine.host, machine.name_addresses.front())});
   }
   if (!machine.name_error.empty()) {
     findings.push_back(
@@ -132,7 +134,7 @@ void find_names(const RankFacts& rank, std::vector<Finding>& findings) {
   }
 }
 
-// Adds the hint for the first two such hosts only: one hint is enough.
+// Adds a hint if two of the hosts are containers on one machine. Only the first such pair of hosts is reported.
 void find_apart(const std::vector<const RankFacts*>& hosts, std::vector<Finding>& findings) {
   for (size_t i = 0; i < hosts.size(); ++i) {
     for (size_t j = i + 1; j < hosts.size(); ++j) {
@@ -161,11 +163,11 @@ void find_between_hosts(const ClusterFacts& cluster, std::vector<Finding>& findi
              "install the same version on all hosts"});
       }
       if (a.machine.host == b.machine.host) {
-        findings.push_back({Severity::warning, "same_name",
-                            fmt::format("rank {} and rank {} are on different hosts or containers that both call themselves {}",
-                                        a.rank, b.rank, a.machine.host),
-                            "give each a name of its own (hostnamectl set-hostname, docker run --hostname): ranks of one host "
-                            "are counted by its name"});
+        findings.push_back(
+            {Severity::hint, "same_name",
+             fmt::format("rank {} and rank {} are on different hosts or containers that both call themselves {}", a.rank,
+                         b.rank, a.machine.host),
+             "give each a name of its own (hostnamectl set-hostname, docker run --hostname): messages name hosts by it"});
       }
     }
   }
@@ -177,28 +179,27 @@ std::string here(const ClusterFacts& cluster) {
   return text;
 }
 
-std::string tried(const RendezvousTrouble& trouble) {
+std::string tried(const RendezvousFailure& failure) {
   std::string text;
-  for (const auto& attempt : trouble.tries)
+  for (const auto& attempt : failure.tries)
     text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", attempt.address, attempt.error);
   return text;
 }
 
-Finding unreachable_rendezvous(const ClusterFacts& cluster, const RendezvousTrouble& trouble, const std::string& who) {
-  const auto& first = trouble.tries.front();
+Finding unreachable_rendezvous(const ClusterFacts& cluster, const RendezvousFailure& failure, const std::string& who) {
+  const auto& first = failure.tries.front();
   const auto any = [&](Outcome outcome) {
-    return std::any_of(trouble.tries.begin(), trouble.tries.end(),
+    return std::any_of(failure.tries.begin(), failure.tries.end(),
                        [&](const AddressTry& attempt) { return attempt.outcome == outcome; });
   };
   const bool loops =
-      std::all_of(trouble.tries.begin(), trouble.tries.end(), [](const AddressTry& a) { return is_loopback_text(a.address); });
-  const auto seen = fmt::format("{} does not get to rank 0 at {} within {:.1f} s: {}", who, cluster.rendezvous, trouble.seconds,
-                                tried(trouble));
+      std::all_of(failure.tries.begin(), failure.tries.end(), [](const AddressTry& a) { return is_loopback_text(a.address); });
+  const auto seen =
+      fmt::format("{} cannot reach rank 0 at {} within {:.1f} s: {}", who, cluster.rendezvous, failure.seconds, tried(failure));
   if (loops) {
-    return {Severity::error, "rendezvous_is_loopback", seen + "; this address is the host itself",
-            "if rank 0 runs on another host, give its number as others see it: MASTER_ADDR=<address> or --rendezvous "
-            "tcp://<address>:port, or mend "
-            "the name's line in /etc/hosts; if it runs here: is it started?"};
+    return {Severity::error, "rendezvous_is_loopback", seen + "; this address is this host itself",
+            "if rank 0 runs on another host, give its address as others see it: MASTER_ADDR=<address> or --rendezvous "
+            "tcp://<address>:port, or fix the name's line in /etc/hosts; if it runs here: is it started?"};
   }
   const auto address = host_part(first.address);
   if (any(Outcome::no_answer)) {
@@ -212,15 +213,13 @@ Finding unreachable_rendezvous(const ClusterFacts& cluster, const RendezvousTrou
   }
   if (any(Outcome::unauthenticated)) {
     return {Severity::error, "rendezvous_unauthenticated", seen,
-            "another program has that port (a store of the launcher, or 'unisono rendezvous', with which the doctor does not "
-            "speak): give the doctor a free "
-            "one, --rendezvous tcp://<address>:port"};
+            "another program has that port (a store of the launcher, or 'unisono rendezvous', which does not speak the "
+            "doctor's protocol): give the doctor a free one, --rendezvous tcp://<address>:port"};
   }
   if (any(Outcome::refused)) {
     return {Severity::error, "rendezvous_refused", seen,
-            "the host is there, but nobody listens: is rank 0 started, on that host, with the same --rendezvous (MASTER_ADDR, "
-            "MASTER_PORT)? A firewall that "
-            "rejects looks the same"};
+            "the host answers, but no process listens there: is rank 0 started, on that host, with the same --rendezvous "
+            "(MASTER_ADDR, MASTER_PORT)? A firewall that rejects looks the same"};
   }
   return {
       Severity::error, "rendezvous_no_route", seen,
@@ -228,30 +227,29 @@ Finding unreachable_rendezvous(const ClusterFacts& cluster, const RendezvousTrou
                   address)};
 }
 
-void find_trouble(const ClusterFacts& cluster, std::vector<Finding>& findings) {
-  const auto& trouble = *cluster.trouble;
-  const auto* rank = cluster.find(trouble.rank);
-  const auto who = rank != nullptr ? name_of(*rank) : fmt::format("rank {}", trouble.rank);
-  if (!trouble.taken.empty()) {
+void find_rendezvous_failure(const ClusterFacts& cluster, std::vector<Finding>& findings) {
+  const auto& failure = *cluster.rendezvous_failure;
+  const auto* rank = cluster.find(failure.rank);
+  const auto who = rank != nullptr ? name_of(*rank) : fmt::format("rank {}", failure.rank);
+  if (!failure.taken.empty()) {
     findings.push_back(
-        {Severity::error, "rendezvous_taken", fmt::format("{} cannot listen at {}: {}", who, cluster.rendezvous, trouble.taken),
+        {Severity::error, "rendezvous_taken", fmt::format("{} cannot listen at {}: {}", who, cluster.rendezvous, failure.taken),
          "end the program that has the port (ss -ltnp shows it), or choose another with --rendezvous (MASTER_PORT)"});
-  } else if (trouble.broken_off) {
+  } else if (failure.broken_off) {
     findings.push_back(
         {Severity::error, "rank_0_lost",
-         fmt::format("{} lost rank 0 at {} after {:.1f} s: {}", who, cluster.rendezvous, trouble.seconds, trouble.said),
-         "see what rank 0 says; if it says nothing, it was ended or its host cannot be reached any more"});
-  } else if (!trouble.said.empty()) {
-    findings.push_back({Severity::error, "turned_away",
-                        fmt::format("{} was turned away by rank 0: this is {}", who, trouble.said),
+         fmt::format("{} lost rank 0 at {} after {:.1f} s: {}", who, cluster.rendezvous, failure.seconds, failure.said),
+         "see rank 0's report; if there is none, it was ended or its host cannot be reached any more"});
+  } else if (!failure.said.empty()) {
+    findings.push_back({Severity::error, "turned_away", fmt::format("rank 0 refused {}: this is {}", who, failure.said),
                         "start every rank once, with one WORLD_SIZE, one UNISONO_JOB and one version of the tool"});
-  } else if (!trouble.resolve_error.empty()) {
+  } else if (!failure.resolve_error.empty()) {
     findings.push_back({Severity::error, "rendezvous_name",
-                        fmt::format("{}: the name in {} does not resolve: {}", who, cluster.rendezvous, trouble.resolve_error),
+                        fmt::format("{}: the name in {} does not resolve: {}", who, cluster.rendezvous, failure.resolve_error),
                         "put the name into /etc/hosts or the name service, or give the address of rank 0's host as a number: "
                         "MASTER_ADDR, --rendezvous"});
-  } else if (!trouble.tries.empty()) {
-    findings.push_back(unreachable_rendezvous(cluster, trouble, who));
+  } else if (!failure.tries.empty()) {
+    findings.push_back(unreachable_rendezvous(cluster, failure, who));
   }
 }
 
@@ -295,37 +293,36 @@ void find_in_machines(const ClusterFacts& cluster, std::vector<Finding>& finding
   find_between_hosts(cluster, findings);
 }
 
-void find_in_meeting(const ClusterFacts& cluster, std::vector<Finding>& findings) {
-  if (cluster.trouble) return find_trouble(cluster, findings);
+void find_in_rendezvous(const ClusterFacts& cluster, std::vector<Finding>& findings) {
+  if (cluster.rendezvous_failure) return find_rendezvous_failure(cluster, findings);
   std::vector<uint32_t> missing;
   for (uint32_t rank = 0; rank < cluster.world_size; ++rank) {
     if (cluster.find(rank) == nullptr) missing.push_back(rank);
   }
   if (!missing.empty()) {
     findings.push_back({Severity::error, "missing",
-                        fmt::format("{} of {} did not come to {} within {:.1f} s; here: {}", format_ranks(missing),
+                        fmt::format("{} of {} did not connect to {} within {:.1f} s; here: {}", format_ranks(missing),
                                     cluster.world_size, cluster.rendezvous, cluster.waited_seconds, here(cluster)),
-                        "see what they say themselves: not started, another meeting point, or a firewall on rank 0's host that "
-                        "does not let them in; "
-                        "--timeout gives them longer"});
+                        "see their own reports: not started, another rendezvous address, or a firewall on rank 0's host that "
+                        "does not let them in; --timeout gives them longer"});
   }
   for (const auto& who : cluster.turned_away) {
-    findings.push_back({Severity::error, "turned_away", fmt::format("rank 0 turned away {}", who),
+    findings.push_back({Severity::error, "turned_away", fmt::format("rank 0 refused {}", who),
                         "start every rank once, with one WORLD_SIZE, one UNISONO_JOB and one version of the tool"});
   }
   for (const auto rank : cluster.silent) {
     const auto* facts = cluster.find(rank);
     findings.push_back({Severity::error, "silent",
-                        fmt::format("{} came and then stopped answering rank 0",
+                        fmt::format("{} connected and then stopped answering rank 0",
                                     facts != nullptr ? name_of(*facts) : fmt::format("rank {}", rank)),
-                        "see what it says itself; if nothing: it was ended or stopped, or long packets between it and rank 0's "
-                        "host get lost (MTU)"});
+                        "see its own report; if there is none, it was ended or stopped, or long packets between it and rank "
+                        "0's host get lost (MTU)"});
   }
 }
 
 std::vector<Finding> findings_of(const ClusterFacts& cluster) {
   std::vector<Finding> findings;
-  find_in_meeting(cluster, findings);
+  find_in_rendezvous(cluster, findings);
   find_in_addresses(cluster, findings);
   find_in_pairs(cluster, findings);
   find_in_machines(cluster, findings);

@@ -1,6 +1,7 @@
-// From what was measured to what is wrong: one sentence of what was seen, with the numbers, one of what mends it.
+// Derives findings from the measurements. A finding has two sentences. The first says what was seen, with the numbers; the
+// second says how to fix it.
 //
-// Pure: the same facts give the same findings. Pairs of the same two hosts that suffer from the same thing are one finding.
+// All functions are pure. If several pairs of ranks on the same two hosts have the same problem, they share one finding.
 #pragma once
 
 #include <string>
@@ -15,28 +16,28 @@ const char* name(Severity severity);
 
 struct Finding {
   Severity severity = Severity::hint;
-  std::string code;  // one word, for programs: "one_direction"
+  std::string code;  // one word that programs can check, such as "one_direction"
   std::string seen;
-  std::string mend;
+  std::string remedy;
 };
 
-// Errors first: a group would not form, or its operations would fail. Warnings: it works, slowly or by luck. Hints: good to
-// know.
+// Returns all findings, the errors first. An error means that a group would not form, or that its operations would fail. A
+// warning means that a group works slowly, or only sometimes. A hint is something good to know.
 std::vector<Finding> findings_of(const ClusterFacts& cluster);
 
-// The parts of it.
+// The parts of findings_of(). Each of them appends its findings.
 void find_in_machines(const ClusterFacts& cluster, std::vector<Finding>& findings);
-void find_in_meeting(const ClusterFacts& cluster, std::vector<Finding>& findings);
+void find_in_rendezvous(const ClusterFacts& cluster, std::vector<Finding>& findings);
 void find_in_addresses(const ClusterFacts& cluster, std::vector<Finding>& findings);
 void find_in_pairs(const ClusterFacts& cluster, std::vector<Finding>& findings);
 
-// "1.25 GB/s", "940 kB/s".
+// Returns text such as "1.25 GB/s", "940 kB/s".
 std::string format_rate(double bytes_per_second);
-// "0.8 ms", "57 µs".
+// Returns text such as "0.8 ms", "57 µs".
 std::string format_us(double us);
-// Without its port: "10.0.0.1", "fe80::1%eth0".
+// Returns the address without its port: "10.0.0.1", "fe80::1%eth0".
 std::string host_part(const std::string& address);
-// The interface of this machine that has the address; empty if none has.
+// Returns the interface of this machine that has the address. The text is empty if there is none.
 std::string interface_of(const MachineFacts& machine, const std::string& address);
 
 }  // namespace unisono::cli

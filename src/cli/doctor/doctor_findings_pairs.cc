@@ -1,4 +1,4 @@
-// The findings about pairs of ranks: which reaches which at which address, and how well.
+// Findings about pairs of ranks: at which addresses one rank reaches the other, and how good the link is.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,19 +7,27 @@
 #include <set>
 
 #include "cli/doctor/doctor_findings.h"
+#include "net/socket_address.h"
 
 namespace unisono::cli {
 namespace {
 
-constexpr double slow_factor = 3;       // noise of short measurements stays below
-constexpr double thin_rate = 3e8;       // bytes per second between hosts, below which encoding surely costs less than it saves
-constexpr double processor_rate = 3e9;  // bytes per second of one connection; beyond, processors differ and not links
+// A pair counts as slow if other pairs are this many times as fast. Noise alone causes only smaller differences.
+constexpr double slow_factor = 3;
+constexpr double thin_rate =
+    3e8;  // Bytes per second. If a link between hosts is slower than this, encoding saves more time than it costs.
+// Bytes per second of a connection. If two connections are faster than this, a difference between them comes from the
+// processors, not from the links.
+constexpr double processor_rate = 3e9;
 constexpr double late_factor = 5;
-constexpr double late_least_us = 500;     // more than the others, in absolute terms
-constexpr double clock_warning_us = 1e6;  // from here on logs of two hosts cannot be read side by side
+// a round trip counts as late only if it takes this much longer than the round trips of other pairs
+constexpr double late_least_us = 500;
+// if the clocks of two hosts differ by this much, entries in their logs cannot be compared by time
+constexpr double clock_warning_us = 1e6;
 constexpr double clock_hint_us = 50e3;
 
-// Findings of many rank pairs of the same two hosts become one, which names the first pair.
+// If several pairs of ranks on the same two hosts have the same finding, merges these findings into one. It describes the first
+// pair.
 class Grouped {
  public:
   void add(const std::string& key, Finding finding) {
@@ -49,7 +57,7 @@ std::string tried(const Reach& reach) {
   return text.empty() ? "it has no address that another host could reach" : text;
 }
 
-// The address by which `from` is known to `to`, for a firewall's rule.
+// Returns the address that `to` sees when `from` connects to it. A firewall rule needs this address.
 std::string source_of(const ClusterFacts& cluster, const Reach& reach, const RankFacts& from) {
   if (const auto* back = cluster.reach(reach.to, reach.from)) {
     if (const auto* works = first_reached(*back)) return host_part(works->address);
@@ -60,7 +68,7 @@ std::string source_of(const ClusterFacts& cluster, const Reach& reach, const Ran
   return "<address>";
 }
 
-std::string mend_reach(const ClusterFacts& cluster, const Reach& reach, const RankFacts& from, const RankFacts& to) {
+std::string remedy_for(const ClusterFacts& cluster, const Reach& reach, const RankFacts& from, const RankFacts& to) {
   const auto any = [&](Outcome outcome) {
     return std::any_of(reach.tries.begin(), reach.tries.end(),
                        [&](const AddressTry& a) { return a.offered && a.outcome == outcome; });
@@ -89,23 +97,33 @@ std::string mend_reach(const ClusterFacts& cluster, const Reach& reach, const Ra
       from.machine.host);
 }
 
-// Whether an address that --interface rules out would have worked; adds the finding and says so.
+// Returns why `machine` does not offer an address that works.
+std::string why_not_offered(const MachineFacts& machine) {
+  if (!machine.interface_asked.empty())
+    return fmt::format("host {} is set to use interface {}", machine.host, machine.interface_asked);
+  const auto offered = std::ranges::count(machine.offers, true, &Offer::offered);
+  return fmt::format("host {} offers {} of its {} addresses, and none of these", machine.host, offered, machine.offers.size());
+}
+
+// If --interface excludes an address, or the host has so many that it does not offer this one, and the address works, adds the
+// finding and returns true.
 bool find_wrong_interface(const Reach& reach, const RankFacts& from, const RankFacts& to, Grouped& grouped) {
   const auto works = std::find_if(reach.tries.begin(), reach.tries.end(),
                                   [](const AddressTry& a) { return !a.offered && a.outcome == Outcome::reached; });
   if (works == reach.tries.end()) return false;
   const auto same = std::find_if(reach.tries.begin(), reach.tries.end(),
                                  [&](const AddressTry& a) { return a.offered && a.address == works->address; });
-  const bool ours = same != reach.tries.end();  // the same address works as soon as the kernel chooses the way to it
+  // True: the address was offered, and it works if the kernel chooses the source address. So --interface on `from` is the
+  // cause.
+  const bool ours = same != reach.tries.end();
   const auto& blamed = ours ? from : to;
   const auto better = ours ? interface_of(from.machine, host_part(works->source)) : works->interface;
   const auto asked = blamed.machine.interface_asked;
-  grouped.add(
-      fmt::format("interface {} {}", blamed.machine.host, asked),
-      {Severity::error, "wrong_interface",
-       fmt::format("{} cannot reach {} because host {} is told to use interface {}: {}; {} on {} answers", name_of(from),
-                   name_of(to), blamed.machine.host, asked, tried(reach), works->address, works->interface),
-       fmt::format("on host {}: --interface {} (UNISONO_INTERFACE={})", blamed.machine.host, better, better)});
+  grouped.add(fmt::format("interface {} {}", blamed.machine.host, asked),
+              {Severity::error, "wrong_interface",
+               fmt::format("{} cannot reach {} because {}: {}; {} on {} answers", name_of(from), name_of(to),
+                           why_not_offered(blamed.machine), tried(reach), works->address, works->interface),
+               fmt::format("on host {}: --interface {} (UNISONO_INTERFACE={})", blamed.machine.host, better, better)});
   return true;
 }
 
@@ -131,19 +149,19 @@ void find_unreached(const ClusterFacts& cluster, std::vector<Finding>& findings)
     grouped.add(fmt::format("{} {} {}", from->machine.host, to->machine.host, back_works),
                 {spared ? Severity::warning : Severity::error, back_works ? "one_direction" : "unreachable",
                  fmt::format("{} cannot connect to {}: {}{}", name_of(*from), name_of(*to), tried(reach), end),
-                 mend_reach(cluster, reach, *from, *to)});
+                 remedy_for(cluster, reach, *from, *to)});
   }
   grouped.move_to(findings);
 }
 
-// Addresses that no other host reaches although it reaches the same rank at another one.
+// Finds addresses that no other host can reach. Ranks that nobody can reach at any address are left out.
 void find_dead_addresses(const ClusterFacts& cluster, std::vector<Finding>& findings) {
   struct Fate {
     bool reached = false;
-    bool first = false;  // stands before the one that works
-    bool link_local = false;
-    std::string seen;  // by the first that failed
-    std::string good;  // interface of the one that works
+    bool first = false;     // true: it is tried before the address that works
+    bool expected = false;  // true: most addresses of this kind cannot be reached from other hosts
+    std::string seen;       // describes the first attempt that failed
+    std::string good;       // the interface that has the address that works
     std::string host;
     std::string interface;
   };
@@ -160,7 +178,8 @@ void find_dead_addresses(const ClusterFacts& cluster, std::vector<Finding>& find
       if (attempt.outcome == Outcome::reached || !fate.seen.empty()) continue;
       fate = {.reached = fate.reached,
               .first = &attempt < good,
-              .link_local = address.starts_with("fe80:") || address.starts_with("169.254."),
+              .expected =
+                  address.starts_with("fe80:") || address.starts_with("169.254.") || is_virtual_interface(attempt.interface),
               .seen = fmt::format("{} ({}) of host {} cannot be reached from host {}: {}", address, attempt.interface,
                                   to->machine.host, from->machine.host, attempt.error),
               .good = good->interface,
@@ -169,8 +188,9 @@ void find_dead_addresses(const ClusterFacts& cluster, std::vector<Finding>& find
     }
   }
   for (const auto& [key, fate] : fates) {
-    // Every interface has a link-local address, and few are routed to: no finding where an earlier address works.
-    if (fate.reached || fate.seen.empty() || (!fate.first && fate.link_local)) continue;
+    // Every interface has a link-local address, and every container adds virtual interfaces, but few of these addresses are
+    // routed. So such an address that does not work is reported only if it is tried before the address that works.
+    if (fate.reached || fate.seen.empty() || (!fate.first && fate.expected)) continue;
     findings.push_back(
         {fate.first ? Severity::warning : Severity::hint, "dead_address",
          fate.seen + (fate.first ? "; it is tried before the one that works, which costs 0.1 s for each link"
@@ -185,8 +205,8 @@ struct Rate {
   double value;
 };
 
-// The value that the best quarter of the others reach. The median would not do: one slow host of three spoils four of six
-// directions.
+// Returns a value that a quarter of the other pairs reach. The median would be misleading: if one of three hosts is slow, four
+// of the six directions are slow.
 double best_of_others(const std::vector<Rate>& rates, const Rate& one, bool more_is_better) {
   std::vector<double> others;
   for (const auto& rate : rates) {
@@ -198,7 +218,7 @@ double best_of_others(const std::vector<Rate>& rates, const Rate& one, bool more
   return others[others.size() / 4];
 }
 
-// The advice of docs/design/methods/flash.md, "Advice that doctor gives".
+// Recommends codecs for slow links; see docs/design/methods/flash.md, "Advice that doctor gives".
 void find_thin(std::vector<Rate> rates, std::vector<Finding>& findings) {
   if (rates.empty()) return;
   std::sort(rates.begin(), rates.end(), [](const Rate& a, const Rate& b) { return a.value > b.value; });
@@ -214,7 +234,8 @@ void find_thin(std::vector<Rate> rates, std::vector<Finding>& findings) {
                       "unisono codec compare FILE, unisono bench all-reduce --codec int8"});
 }
 
-// Between hosts only: on one host the processors' other work is seen, and the ranks share memory anyway.
+// Only links between hosts are compared. Ranks on one host share memory, and the measurement over TCP would show what else the
+// processors do.
 void find_slow(const ClusterFacts& cluster, std::vector<Finding>& findings) {
   std::vector<Rate> rates, trips;
   for (const auto& measured : cluster.measured) {
@@ -257,11 +278,12 @@ void find_stuck(const ClusterFacts& cluster, const Measured& measured, Grouped& 
   if (from == nullptr || to == nullptr) return;
   if (!measured.forth_stuck && !measured.back_stuck) {
     if (measured.error.empty()) return;
-    grouped.add("broken " + from->machine.host + " " + to->machine.host,
-                {Severity::error, "broken_pair",
-                 fmt::format("{} reached {} at {}, but the measurement failed: {}", name_of(*from), name_of(*to),
-                             measured.address, measured.error),
-                 "try again; if it stays, packets of this pair get lost: ip -s link on both hosts, and the switch's counters"});
+    grouped.add(
+        "broken " + from->machine.host + " " + to->machine.host,
+        {Severity::error, "broken_pair",
+         fmt::format("{} reached {} at {}, but the measurement failed: {}", name_of(*from), name_of(*to), measured.address,
+                     measured.error),
+         "try again; if it fails again, packets of this pair get lost: ip -s link on both hosts, and the switch's counters"});
     return;
   }
   const auto& sender = measured.forth_stuck ? *from : *to;

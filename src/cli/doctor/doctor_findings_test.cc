@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/concat.h"
 #include "cli/doctor/doctor_table.h"
 
 namespace unisono::cli {
 namespace {
 
-// Hosts "a", "b", … with one rank each, all well.
+// Returns facts of hosts "a", "b", … with one rank each and no problem.
 ClusterFacts healthy(uint32_t count) {
   ClusterFacts cluster;
   cluster.world_size = count;
@@ -29,20 +30,15 @@ ClusterFacts healthy(uint32_t count) {
     machine.descriptors = 4096;
     machine.clock_source = "tsc";
     machine.interfaces = {{"eth0", true, true, 1500}, {"lo", true, true, 65536}};
-    machine.offers = {{"10.0.0." + std::to_string(i + 1), "eth0", "global", true}, {"127.0.0.1", "lo", "loopback", true}};
-    machine.name_addresses = {"10.0.0." + std::to_string(i + 1)};
+    machine.offers = {{concat("10.0.0.", i + 1), "eth0", "global", true}, {"127.0.0.1", "lo", "loopback", true}};
+    machine.name_addresses = {concat("10.0.0.", i + 1)};
     cluster.ranks.push_back(rank);
   }
   for (uint32_t i = 0; i < count; ++i) {
     for (uint32_t j = 0; j < count; ++j) {
       if (i == j) continue;
-      AddressTry attempt{"10.0.0." + std::to_string(j + 1) + ":4000",
-                         "eth0",
-                         true,
-                         "10.0.0." + std::to_string(i + 1) + ":5",
-                         Outcome::reached,
-                         "",
-                         0.001};
+      AddressTry attempt{
+          concat("10.0.0.", j + 1, ":4000"), "eth0", true, concat("10.0.0.", i + 1, ":5"), Outcome::reached, "", 0.001};
       cluster.reaches.push_back({i, j, {attempt}});
       if (i < j) {
         Measured measured{.from = i, .to = j, .address = attempt.address};
@@ -69,18 +65,18 @@ void fail(Reach& reach, Outcome outcome, const char* error) {
   }
 }
 
-// There is exactly this one finding, and its sentences hold these parts.
+// Expects exactly one finding, whose sentences contain the given parts.
 void expect_only(const ClusterFacts& cluster, Severity severity, const std::string& code, const std::string& seen,
-                 const std::string& mend) {
+                 const std::string& remedy) {
   const auto findings = findings_of(cluster);
   ASSERT_EQ(findings.size(), 1u) << findings_text(findings);
   EXPECT_EQ(findings[0].severity, severity) << findings_text(findings);
   EXPECT_EQ(findings[0].code, code);
   EXPECT_NE(findings[0].seen.find(seen), std::string::npos) << findings[0].seen;
-  EXPECT_NE(findings[0].mend.find(mend), std::string::npos) << findings[0].mend;
+  EXPECT_NE(findings[0].remedy.find(remedy), std::string::npos) << findings[0].remedy;
 }
 
-TEST(DoctorFindings, healthy_facts_give_none) {
+TEST(DoctorFindings, healthy_facts_give_no_findings) {
   for (uint32_t count : {1u, 2u, 3u, 5u})
     EXPECT_EQ(findings_of(healthy(count)).size(), 0u) << findings_text(findings_of(healthy(count)));
 }
@@ -102,13 +98,13 @@ TEST(DoctorFindings, two_dead_directions_are_two_errors) {
   const auto findings = findings_of(cluster);
   ASSERT_EQ(findings.size(), 2u) << findings_text(findings);
   EXPECT_EQ(findings[0].code, "unreachable");
-  EXPECT_NE(findings[0].mend.find("has no route"), std::string::npos);
-  EXPECT_NE(findings[1].mend.find("rejects"), std::string::npos);
+  EXPECT_NE(findings[0].remedy.find("has no route"), std::string::npos);
+  EXPECT_NE(findings[1].remedy.find("rejects"), std::string::npos);
 }
 
 TEST(DoctorFindings, many_pairs_of_the_same_hosts_are_one_finding) {
   auto cluster = healthy(3);
-  cluster.ranks[2].machine = cluster.ranks[1].machine;  // rank 2 is on host b, too
+  cluster.ranks[2].machine = cluster.ranks[1].machine;  // now rank 2 is on host b, too
   fail(reach_of(cluster, 0, 1), Outcome::no_answer, "no answer");
   fail(reach_of(cluster, 0, 2), Outcome::no_answer, "no answer");
   expect_only(cluster, Severity::error, "one_direction", "(and 1 more pair of these hosts)", "host b");
@@ -130,7 +126,7 @@ TEST(DoctorFindings, an_interface_of_the_target_that_does_not_work_is_named_besi
   good.offered = false;
   reach.tries = {{"10.9.0.2:4000", "ib0", true, "", Outcome::no_answer, "no answer", 2.5}, good};
   expect_only(cluster, Severity::error, "wrong_interface",
-              "host b is told to use interface ib0: 10.9.0.2:4000 (ib0): no answer after 2.5 s; 10.0.0.2:4000 on eth0 answers",
+              "host b is set to use interface ib0: 10.9.0.2:4000 (ib0): no answer after 2.5 s; 10.0.0.2:4000 on eth0 answers",
               "on host b: --interface eth0");
 }
 
@@ -142,8 +138,26 @@ TEST(DoctorFindings, an_interface_of_the_dialling_host_that_does_not_work_is_its
   good.offered = false;
   fail(reach, Outcome::no_answer, "no answer");
   reach.tries.push_back(good);
-  expect_only(cluster, Severity::error, "wrong_interface", "because host a is told to use interface ib0",
+  expect_only(cluster, Severity::error, "wrong_interface", "because host a is set to use interface ib0",
               "on host a: --interface eth0");
+}
+
+TEST(DoctorFindings, a_host_with_more_addresses_than_it_offers_is_named_only_if_one_of_the_others_would_work) {
+  auto cluster = healthy(2);
+  auto& offers = cluster.ranks[1].machine.offers;
+  for (int i = 0; i < 40; ++i) offers.push_back({concat("10.9.0.", i), concat("net", i), "global", i < 13});
+  auto& reach = reach_of(cluster, 0, 1);
+  auto spare = reach.tries[0];
+  spare.address = "10.9.0.39:4000", spare.interface = "net39", spare.offered = false;
+  reach.tries.push_back(spare);
+  EXPECT_EQ(findings_of(cluster).size(), 0u) << findings_text(findings_of(cluster));
+  reach.tries[0].outcome = Outcome::no_answer;
+  reach.tries[0].error = "no answer";
+  reach.tries[0].seconds = 2.5;
+  expect_only(cluster, Severity::error, "wrong_interface",
+              "rank 0 (host a) cannot reach rank 1 (host b) because host b offers 15 of its 42 addresses, and none of these: "
+              "10.0.0.2:4000 (eth0): no answer after 2.5 s; 10.9.0.39:4000 on net39 answers",
+              "on host b: --interface net39 (UNISONO_INTERFACE=net39)");
 }
 
 TEST(DoctorFindings, a_dead_address_before_the_good_one_is_a_warning_and_behind_it_a_hint) {
@@ -154,6 +168,8 @@ TEST(DoctorFindings, a_dead_address_before_the_good_one_is_a_warning_and_behind_
               "172.17.0.1 (docker0) of host b cannot be reached from host a: connection refused",
               "on host b: --interface eth0");
   std::swap(tries[0], tries[1]);
+  EXPECT_EQ(findings_of(cluster).size(), 0u) << "every container host has addresses like this";
+  tries[1].interface = "eth7";
   expect_only(cluster, Severity::hint, "dead_address", "it costs nothing", "--interface eth0");
 }
 
@@ -188,7 +204,7 @@ TEST(DoctorFindings, a_measurement_that_broke_is_an_error) {
 
 TEST(DoctorFindings, a_slow_pair_is_named_with_both_numbers_and_the_factor) {
   auto cluster = healthy(3);
-  cluster.measured[1].forth_rate = 1e8;  // 0 -> 2
+  cluster.measured[1].forth_rate = 1e8;  // the pair of ranks 0 and 2
   expect_only(cluster, Severity::warning, "slow_pair",
               "rank 0 (host a) sends to rank 2 (host c) at 100.0 MB/s; the best quarter of the other pairs reaches 1.00 GB/s, "
               "10.0 times as much",
@@ -211,14 +227,14 @@ TEST(DoctorFindings, thin_links_are_a_case_for_fewer_bits) {
   expect_only(cluster, Severity::hint, "thin_links", "117.0 MB/s from rank", "UNISONO_CODEC=int8");
 }
 
-TEST(DoctorFindings, less_than_three_times_slower_is_not_worth_a_word) {
+TEST(DoctorFindings, a_pair_less_than_three_times_slower_gives_no_finding) {
   auto cluster = healthy(3);
   cluster.measured[1].forth_rate = 4e8;
   cluster.measured[1].round_trip_us = 400;
   EXPECT_EQ(findings_of(cluster).size(), 0u);
 }
 
-TEST(DoctorFindings, what_processors_limit_is_not_a_slow_pair) {
+TEST(DoctorFindings, a_rate_limited_by_processors_is_not_a_slow_pair) {
   auto cluster = healthy(2);
   cluster.measured[0].forth_rate = 6.5e9;
   cluster.measured[0].back_rate = 1.1e9;
@@ -247,22 +263,22 @@ TEST(DoctorFindings, clocks_that_differ_are_a_hint_and_from_a_second_on_a_warnin
   expect_only(cluster, Severity::warning, "clock", "2.00 s ahead of", "chrony");
 }
 
-TEST(DoctorFindings, ranks_that_never_came_are_named_with_those_who_did) {
+TEST(DoctorFindings, missing_ranks_are_named_with_those_that_came) {
   auto cluster = healthy(2);
   cluster.world_size = 4;
   cluster.waited_seconds = 15;
   expect_only(cluster, Severity::error, "missing",
-              "ranks 2, 3 of 4 did not come to tcp://10.0.0.1:29500 within 15.0 s; here: rank 0 (host a), rank 1 (host b)",
+              "ranks 2, 3 of 4 did not connect to tcp://10.0.0.1:29500 within 15.0 s; here: rank 0 (host a), rank 1 (host b)",
               "--timeout");
 }
 
 TEST(DoctorFindings, a_rank_that_stops_answering_is_named) {
   auto cluster = healthy(2);
   cluster.silent = {1};
-  expect_only(cluster, Severity::error, "silent", "rank 1 (host b) came and then stopped answering", "MTU");
+  expect_only(cluster, Severity::error, "silent", "rank 1 (host b) connected and then stopped answering", "MTU");
 }
 
-TEST(DoctorFindings, who_was_turned_away_is_named) {
+TEST(DoctorFindings, refused_processes_are_named) {
   auto cluster = healthy(2);
   cluster.turned_away = {"a second rank 1 (host c), pid 7"};
   expect_only(cluster, Severity::error, "turned_away", "a second rank 1 (host c), pid 7", "WORLD_SIZE");
@@ -278,7 +294,7 @@ TEST(DoctorFindings, versions_that_differ_are_an_error) {
 TEST(DoctorFindings, two_hosts_of_one_name_are_a_warning) {
   auto cluster = healthy(2);
   cluster.ranks[1].machine.host = "a";
-  expect_only(cluster, Severity::warning, "same_name", "both call themselves a", "hostnamectl");
+  expect_only(cluster, Severity::hint, "same_name", "both call themselves a", "hostnamectl");
 }
 
 TEST(DoctorFindings, one_machine_with_two_network_name_spaces_is_a_hint) {
@@ -339,10 +355,10 @@ TEST(DoctorFindings, interfaces_that_cannot_serve_are_named) {
               "network interface");
 }
 
-TEST(DoctorFindings, a_name_that_leads_to_loopback_or_nowhere_is_a_hint) {
+TEST(DoctorFindings, a_host_name_that_resolves_to_loopback_or_not_at_all_is_a_hint) {
   auto cluster = healthy(1);
   cluster.ranks[0].machine.name_addresses = {"127.0.1.1"};
-  expect_only(cluster, Severity::hint, "name_is_loopback", "on host a its own name leads to 127.0.1.1", "/etc/hosts");
+  expect_only(cluster, Severity::hint, "name_is_loopback", "on host a its own name resolves to 127.0.1.1", "/etc/hosts");
   cluster.ranks[0].machine.name_addresses = {"127.0.1.1", "10.0.0.1"};
   EXPECT_EQ(findings_of(cluster).size(), 0u);
   cluster.ranks[0].machine.name_addresses.clear();
@@ -350,53 +366,53 @@ TEST(DoctorFindings, a_name_that_leads_to_loopback_or_nowhere_is_a_hint) {
   expect_only(cluster, Severity::hint, "name_unknown", "does not know its own name", "/etc/hosts");
 }
 
-// A rank that does not get to rank 0 speaks for itself.
-ClusterFacts alone_with(const RendezvousTrouble& trouble) {
+// Returns the facts of rank 1 in a group of two. It cannot reach rank 0, so it reports alone.
+ClusterFacts alone_with(const RendezvousFailure& failure) {
   auto cluster = healthy(2);
   cluster.ranks.erase(cluster.ranks.begin());
   cluster.reaches.clear();
   cluster.measured.clear();
-  cluster.trouble = trouble;
+  cluster.rendezvous_failure = failure;
   return cluster;
 }
 
 TEST(DoctorFindings, a_rendezvous_that_cannot_be_reached_is_explained_by_what_the_kernel_said) {
-  RendezvousTrouble trouble{
+  RendezvousFailure failure{
       .rank = 1, .resolve_error = {}, .tries = {{}}, .taken = {}, .said = {}, .broken_off = false, .seconds = 3};
-  auto& attempt = trouble.tries[0];
+  auto& attempt = failure.tries[0];
   attempt = {"10.0.0.1:29500", "", true, "", Outcome::no_answer, "no answer", 2.5};
-  expect_only(alone_with(trouble), Severity::error, "rendezvous_no_answer",
-              "rank 1 (host b) does not get to rank 0 at tcp://10.0.0.1:29500 within 3.0 s: 10.0.0.1:29500: no answer",
+  expect_only(alone_with(failure), Severity::error, "rendezvous_no_answer",
+              "rank 1 (host b) cannot reach rank 0 at tcp://10.0.0.1:29500 within 3.0 s: 10.0.0.1:29500: no answer",
               "--dport 29500");
   attempt.outcome = Outcome::refused;
-  expect_only(alone_with(trouble), Severity::error, "rendezvous_refused", "10.0.0.1:29500", "nobody listens");
+  expect_only(alone_with(failure), Severity::error, "rendezvous_refused", "10.0.0.1:29500", "no process listens");
   attempt.outcome = Outcome::no_route;
-  expect_only(alone_with(trouble), Severity::error, "rendezvous_no_route", "10.0.0.1:29500", "ip route get 10.0.0.1");
+  expect_only(alone_with(failure), Severity::error, "rendezvous_no_route", "10.0.0.1:29500", "ip route get 10.0.0.1");
   attempt.outcome = Outcome::unauthenticated;
-  expect_only(alone_with(trouble), Severity::error, "rendezvous_unauthenticated", "10.0.0.1:29500",
+  expect_only(alone_with(failure), Severity::error, "rendezvous_unauthenticated", "10.0.0.1:29500",
               "another program has that port");
   attempt = {"127.0.1.1:29500", "", true, "", Outcome::refused, "connection refused", 0};
-  expect_only(alone_with(trouble), Severity::error, "rendezvous_is_loopback",
-              "127.0.1.1:29500: connection refused; this address is the host itself", "MASTER_ADDR=<address>");
+  expect_only(alone_with(failure), Severity::error, "rendezvous_is_loopback",
+              "127.0.1.1:29500: connection refused; this address is this host itself", "MASTER_ADDR=<address>");
 }
 
-TEST(DoctorFindings, other_troubles_of_the_meeting_are_named) {
-  RendezvousTrouble trouble{.rank = 1,
+TEST(DoctorFindings, other_rendezvous_failures_are_named) {
+  RendezvousFailure failure{.rank = 1,
                             .resolve_error = "Name or service not known",
                             .tries = {},
                             .taken = {},
                             .said = {},
                             .broken_off = false,
                             .seconds = 3};
-  expect_only(alone_with(trouble), Severity::error, "rendezvous_name", "does not resolve: Name or service not known",
+  expect_only(alone_with(failure), Severity::error, "rendezvous_name", "does not resolve: Name or service not known",
               "as a number");
-  trouble.said = "a second rank 1 (host c), pid 7";
-  expect_only(alone_with(trouble), Severity::error, "turned_away", "was turned away by rank 0: this is a second rank 1",
+  failure.said = "a second rank 1 (host c), pid 7";
+  expect_only(alone_with(failure), Severity::error, "turned_away", "rank 0 refused rank 1 (host b): this is a second rank 1",
               "once");
-  trouble.broken_off = true;
-  expect_only(alone_with(trouble), Severity::error, "rank_0_lost", "lost rank 0", "see what rank 0 says");
-  trouble.taken = "cannot listen at [::]:29500: address already in use";
-  expect_only(alone_with(trouble), Severity::error, "rendezvous_taken", "address already in use", "--rendezvous");
+  failure.broken_off = true;
+  expect_only(alone_with(failure), Severity::error, "rank_0_lost", "lost rank 0", "see rank 0's report");
+  failure.taken = "cannot listen at [::]:29500: address already in use";
+  expect_only(alone_with(failure), Severity::error, "rendezvous_taken", "address already in use", "--rendezvous");
 }
 
 TEST(DoctorFindings, errors_come_before_warnings_and_hints) {
@@ -425,7 +441,7 @@ TEST(DoctorFacts, travel_as_json_without_loss) {
   EXPECT_EQ(nlohmann::json(nlohmann::json(cluster.measured[0]).get<Measured>()), nlohmann::json(cluster.measured[0]));
 }
 
-TEST(DoctorTable, shows_who_does_not_reach_whom) {
+TEST(DoctorTable, the_table_shows_which_ranks_cannot_connect) {
   auto cluster = healthy(2);
   fail(reach_of(cluster, 0, 1), Outcome::no_answer, "no answer");
   const auto text = pair_text(cluster, true);

@@ -41,7 +41,8 @@ uint64_t limit_of(__rlimit_resource resource) {
   return limit.rlim_cur;
 }
 
-// "max 100000" or "150000 100000": the share of cores that the control group grants; 0 = no limit is set.
+// Returns how many cores the control group grants, or 0 if there is no limit. The file cpu.max contains a quota and a period in
+// µs, such as "150000 100000". If the quota is "max", there is no limit.
 double quota_of_control_group() {
   std::ifstream membership("/proc/self/cgroup");
   for (std::string line; std::getline(membership, line);) {
@@ -76,7 +77,7 @@ void read_limits(MachineFacts& facts) {
   facts.shm_free_bytes = uint64_t{shm.f_bavail} * shm.f_frsize;
 }
 
-// Reads the interfaces of this network name space; /sys may still show those of another one.
+// Reads the interfaces of this network name space. This asks the kernel, because /sys may show another name space.
 void read_interfaces(MachineFacts& facts) {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return;
@@ -89,11 +90,11 @@ void read_interfaces(MachineFacts& facts) {
       continue;
     ifreq request{};
     name.copy(request.ifr_name, IFNAMSIZ - 1);
-    const bool told = ::ioctl(any.get(), SIOCGIFMTU, &request) == 0;
+    const bool has_mtu = ::ioctl(any.get(), SIOCGIFMTU, &request) == 0;
     facts.interfaces.push_back({.name = name,
                                 .up = (entry->ifa_flags & IFF_UP) != 0,
                                 .carrier = (entry->ifa_flags & IFF_RUNNING) != 0,
-                                .mtu = told ? static_cast<uint32_t>(request.ifr_mtu) : 0});
+                                .mtu = has_mtu ? static_cast<uint32_t>(request.ifr_mtu) : 0});
   }
   std::sort(facts.interfaces.begin(), facts.interfaces.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
 }
@@ -125,7 +126,7 @@ void read_offers(const std::string& interface, MachineFacts& facts) {
         {.address = without_port(entry.address), .interface = entry.interface, .kind = kind_of(entry), .offered = offered});
   };
   if (chosen.ok()) {
-    for (const auto& entry : *chosen) add(entry, true);
+    for (const auto& entry : best_addresses(std::move(*chosen), offered_addresses_max)) add(entry, true);
   }
   for (const auto& entry : *all) {
     const auto text = without_port(entry.address);

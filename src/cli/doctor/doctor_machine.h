@@ -1,4 +1,4 @@
-// The facts about one machine, for `unisono doctor`. They are read from /proc, /sys and system calls; nothing is changed.
+// Reads the facts about one machine for `unisono doctor`. They come from /proc, /sys and system calls. Nothing is changed.
 #pragma once
 
 #include <string>
@@ -7,8 +7,9 @@
 
 namespace unisono::cli {
 
-// interface: as --interface gives it; empty = all. Takes up to two seconds where the host's own name does not resolve.
-// Shared memory (arena_error, memory_place) is not filled in: whoever makes the transport knows.
+// `interface` is the value of --interface; an empty text means all interfaces. The call takes up to two seconds if the name of
+// this host does not resolve. It leaves arena_error and memory_place empty: the caller learns these values when it creates the
+// transport.
 MachineFacts read_machine(const std::string& interface);
 
 }  // namespace unisono::cli

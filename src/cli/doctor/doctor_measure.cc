@@ -15,19 +15,23 @@
 namespace unisono::cli {
 namespace {
 
-constexpr Nanos connect_patience = 2500 * millisecond;
-constexpr Nanos short_patience = 3 * second;
-// A lost segment is repeated after 0.2 s, then 0.4 s: where full frames pass at all, one has passed by then.
+constexpr Nanos connect_timeout = 2500 * millisecond;
+constexpr Nanos short_timeout = 3 * second;
+// TCP sends a lost segment again after 0.2 s, and once more after another 0.4 s. If full frames can pass at all, one of them
+// has passed by this time.
 constexpr Nanos stuck_after = 1500 * millisecond;
-constexpr Nanos slow_patience = 5 * second;
+constexpr Nanos slow_timeout = 5 * second;
 constexpr uint32_t echo_bytes = 64;
 constexpr uint32_t long_bytes = 64 << 10;
-constexpr uint32_t moved_bytes = 4096;  // so many acknowledged are more than short frames can be
+// Short frames have fewer bytes than this. So if this many bytes are acknowledged, long frames pass.
+constexpr uint32_t moved_bytes = 4096;
 constexpr int echoes = 40, echoes_unmeasured = 4;
 constexpr uint32_t span_ms = 240;
-constexpr int looks_max = 3;
-constexpr double lopsided = 2.5;  // one direction so many times as fast as the other: below what counts as a slow pair
-// The segment sizes of frames of 1440, 1400, 1300, 1200, 1000, 800 and 576 bytes.
+constexpr int attempts_max = 3;
+// If the rates of the two directions differ by more than this factor, both are measured again. The factor is smaller than
+// slow_factor in doctor_findings_pairs.cc, so a single disturbed measurement does not make a link look slow.
+constexpr double asymmetry_max = 2.5;
+// The TCP segment sizes that fit into IP packets of 1440, 1400, 1300, 1200, 1000, 800 and 576 bytes.
 constexpr uint32_t smaller_segments[] = {1400, 1360, 1260, 1160, 960, 760, 536};
 
 uint64_t acknowledged(const ByteStream& stream, uint32_t* segment = nullptr) {
@@ -39,9 +43,9 @@ uint64_t acknowledged(const ByteStream& stream, uint32_t* segment = nullptr) {
 }
 
 Result<ByteStream> open_stream(const RankFacts& other, const DialRequest& dial) {
-  auto dialled = dial_all(std::span(&dial, 1), monotonic_now() + connect_patience);
+  auto dialled = dial_all(std::span(&dial, 1), monotonic_now() + connect_timeout);
   auto& one = dialled.front();
-  if (one.attempt.outcome == Outcome::reached) greet(one, other, monotonic_now() + short_patience);
+  if (one.attempt.outcome == Outcome::reached) greet(one, other, monotonic_now() + short_timeout);
   if (one.attempt.outcome != Outcome::reached) return Status(Code::unavailable, one.attempt.address + ": " + one.attempt.error);
   return std::move(one.stream);
 }
@@ -49,7 +53,7 @@ Result<ByteStream> open_stream(const RankFacts& other, const DialRequest& dial) 
 Status ask(ByteStream& stream, ProbeRequest request, Nanos deadline) { return stream.send(object_bytes(request), deadline); }
 
 struct Echo {
-  int64_t sent_ns = 0, received_ns = 0;  // CLOCK_REALTIME
+  int64_t sent_ns = 0, received_ns = 0;  // CLOCK_REALTIME of this process
   Nanos took = 0;
   Stamp stamp;
 };
@@ -71,7 +75,7 @@ Result<Echo> echo(ByteStream& stream, uint32_t bytes, Nanos deadline) {
 Status measure_round_trip(ByteStream& stream, Measured& measured) {
   std::vector<Nanos> times;
   Nanos best = never;
-  const auto deadline = monotonic_now() + short_patience;
+  const auto deadline = monotonic_now() + short_timeout;
   for (int i = 0; i < echoes; ++i) {
     auto one = echo(stream, echo_bytes, deadline);
     if (!one.ok()) return {one.status().code(), "short frames: " + one.status().message()};
@@ -79,7 +83,8 @@ Status measure_round_trip(ByteStream& stream, Measured& measured) {
     times.push_back(one->took);
     if (one->took >= best) continue;
     best = one->took;
-    // NTP's estimate (RFC 5905, section 8), from the exchange that had the least to wait for.
+    // The difference of the clocks, estimated as NTP does (RFC 5905, section 8). The exchange with the shortest round trip is
+    // used.
     measured.clock_ahead_us =
         static_cast<double>((one->stamp.received_ns - one->sent_ns) + (one->stamp.answered_ns - one->received_ns)) / 2000.0;
   }
@@ -88,17 +93,18 @@ Status measure_round_trip(ByteStream& stream, Measured& measured) {
   return {};
 }
 
-// Whether long frames pass from here to there; a slow link is given more time than one on which nothing moves.
+// Sends long frames to the other side. Sets `stuck` if none of them arrives. If some bytes are acknowledged, the link is slow
+// but not stuck, so it gets more time.
 Status long_frames_forth(ByteStream& stream, uint32_t bytes, bool& stuck) {
   const auto before = acknowledged(stream);
   const auto began = monotonic_now();
   std::vector<std::byte> payload(bytes);
   Stamp stamp;
   auto status = ask(stream, {.kind = ProbeRequest::Kind::echo, .bytes = bytes}, began + stuck_after);
-  if (status.ok()) status = stream.send(payload, began + slow_patience);
+  if (status.ok()) status = stream.send(payload, began + slow_timeout);
   if (status.ok()) status = stream.receive(object_bytes(stamp), began + stuck_after);
   if (status.code() == Code::late && acknowledged(stream) - before >= moved_bytes) {
-    status = stream.receive(object_bytes(stamp), began + slow_patience);
+    status = stream.receive(object_bytes(stamp), began + slow_timeout);
   }
   stuck = status.code() == Code::late && acknowledged(stream) - before < moved_bytes;
   return status;
@@ -111,7 +117,7 @@ Status long_frames_back(ByteStream& stream, uint32_t bytes, bool& stuck) {
   if (status.ok()) status = stream.receive(payload, began + stuck_after);
   const auto come = stream.received();
   if (status.code() == Code::late && come > 0) {
-    status = stream.receive(std::span(payload).subspan(come), began + slow_patience);
+    status = stream.receive(std::span(payload).subspan(come), began + slow_timeout);
   }
   stuck = status.code() == Code::late && come == 0;
   return status;
@@ -128,9 +134,9 @@ bool passes(const RankFacts& other, DialRequest dial, uint32_t segment) {
   return both;
 }
 
-// Sends until the other side says how much came.
+// Sends bytes until the other side reports how many of them have arrived.
 Result<Count> push(ByteStream& stream) {
-  const auto deadline = monotonic_now() + short_patience;
+  const auto deadline = monotonic_now() + short_timeout;
   if (auto status = ask(stream, {.kind = ProbeRequest::Kind::sink, .ms = span_ms}, deadline); !status.ok()) return status;
   const std::vector<std::byte> piece(256 << 10);
   Count count;
@@ -161,16 +167,16 @@ Status measure_rate_forth(ByteStream& stream, Measured& measured) {
 }
 
 Status measure_rate_back(ByteStream& stream, Measured& measured) {
-  auto status = ask(stream, {.kind = ProbeRequest::Kind::source, .ms = 2 * span_ms}, monotonic_now() + short_patience);
+  auto status = ask(stream, {.kind = ProbeRequest::Kind::source, .ms = 2 * span_ms}, monotonic_now() + short_timeout);
   if (!status.ok()) return status;
-  auto back = count_incoming(stream, span_ms, short_patience);
+  auto back = count_incoming(stream, span_ms, short_timeout);
   stream.abort();
   if (!back.ok()) return {back.status().code(), "bandwidth back: " + back.status().message()};
   measured.back_rate = rate_of(*back);
   return {};
 }
 
-// One stage on a connection of its own, so that what is stuck in one does not spoil the next.
+// Runs one stage of the measurement on a new connection. So data that is stuck in one stage does not disturb the next stage.
 template <typename Stage>
 bool run_stage(const RankFacts& other, const DialRequest& dial, Measured& measured, Stage stage) {
   auto stream = open_stream(other, dial);
@@ -214,14 +220,16 @@ Measured measure_pair(uint32_t from, const RankFacts& other, const DialRequest& 
     }
     return measured;
   }
-  // A processor that was busy for a moment looks like a slow direction: what stays so after three looks is one.
-  for (int look = 0; look < looks_max && measured.error.empty(); ++look) {
+  // A processor that is busy for a moment makes one direction look slow. So if the two rates differ much, both are measured
+  // again, up to three times in all. The best rate of each direction is kept.
+  for (int attempt = 0; attempt < attempts_max && measured.error.empty(); ++attempt) {
     const auto before = measured;
     if (!run([&](ByteStream& stream) { return measure_rate_forth(stream, measured); })) break;
     if (!run([&](ByteStream& stream) { return measure_rate_back(stream, measured); })) break;
     measured.forth_rate = std::max(measured.forth_rate, before.forth_rate);
     measured.back_rate = std::max(measured.back_rate, before.back_rate);
-    if (std::max(measured.forth_rate, measured.back_rate) < lopsided * std::min(measured.forth_rate, measured.back_rate)) break;
+    if (std::max(measured.forth_rate, measured.back_rate) < asymmetry_max * std::min(measured.forth_rate, measured.back_rate))
+      break;
   }
   return measured;
 }

@@ -1,6 +1,7 @@
-// Measures one pair of ranks over TCP: round trip and clock, whether long frames pass, bandwidth both ways.
+// Measures one pair of ranks over TCP: the round trip, the difference of the clocks, the bandwidth in both directions, and
+// whether long frames pass.
 //
-// Short and bounded: about half a second where all is well, Prober::measure_patience at the worst.
+// This takes about half a second on a good link, and at most Prober::measure_timeout.
 #pragma once
 
 #include "cli/doctor/doctor_facts.h"
@@ -8,8 +9,8 @@
 
 namespace unisono::cli {
 
-// Shows the key of the rank that is meant. If another process answers, that makes the outcome `unauthenticated peer`, and the
-// stream is closed.
+// Sends the key of the rank `other` over the new connection. If another process answers, the outcome becomes `unauthenticated`,
+// and the stream is closed.
 void greet(Dialled& dialled, const RankFacts& other, Nanos deadline);
 
 Measured measure_pair(uint32_t from, const RankFacts& other, const DialRequest& dial);

@@ -16,14 +16,14 @@
 namespace unisono::cli {
 namespace {
 
-constexpr size_t dialled_at_once = 256;  // descriptors
-constexpr Nanos greeting_patience = second;
+constexpr size_t dialled_at_once = 256;  // this limits how many descriptors are in use
+constexpr Nanos greeting_timeout = second;
 
-// Frames are not sent here; only the end of a link matters.
+// Receives the events of the shared-memory transport. No frames are sent, so the only event that matters is the loss of a link.
 class LinkWatch final : public unisono::Sink {
  public:
   explicit LinkWatch(ShmTransport& transport) : transport_(transport) {}
-  std::byte* place(PeerIndex, const FrameHeader&) override { return nullptr; }
+  std::byte* receive_buffer(PeerIndex, const FrameHeader&) override { return nullptr; }
   void received(PeerIndex, const FrameHeader&, const View& view) override {
     if (view.handle != 0) transport_.release(view);
   }
@@ -41,7 +41,7 @@ std::string endpoint_of(const std::string& address, uint16_t port) {
   return fmt::format("tcp://{}:{}", v6 ? "[" + address + "]" : address, port);
 }
 
-// As the transport binds its dialled sockets when an interface was asked for.
+// Returns the source address that the transport would use because of --interface. Returns nullopt if there is none.
 std::optional<TcpAddress> source_for(const TcpAddress& target, const MachineFacts& own) {
   for (const auto& offer : own.offers) {
     const auto address = parse_tcp_address(offer.address);
@@ -102,7 +102,7 @@ std::vector<Prober::Target> Prober::targets_of(const RankFacts& other) const {
   for (const auto& offer : other.machine.offers) {
     const auto endpoint = parse_tcp_endpoint(endpoint_of(offer.address, other.port));
     if (!endpoint.ok() || !own.ok()) continue;
-    // On another host it means that host itself.
+    // A loopback address leads back to this host. So it cannot be used to reach a rank on another host.
     if (endpoint->is_loopback() && !same_host(facts_, other)) continue;
     for (const auto& address : dial_addresses(*endpoint, *own)) {
       Target target{.rank = other.rank, .known = {}, .dial = {.to = address, .source = {}, .segment_bytes_max = 0}};
@@ -111,7 +111,8 @@ std::vector<Prober::Target> Prober::targets_of(const RankFacts& other) const {
       if (!facts_.machine.interface_asked.empty()) {
         target.dial.source = source_for(address, facts_.machine);
         if (offer.offered) targets.push_back(target);
-        // And once more from whatever address the kernel chooses, to know whether --interface is what is in the way.
+        // Dials the address once more, and lets the kernel choose the source address. This shows whether --interface prevents
+        // the connection.
         target.dial.source.reset();
         target.known.offered = false;
       }
@@ -121,10 +122,10 @@ std::vector<Prober::Target> Prober::targets_of(const RankFacts& other) const {
   return targets;
 }
 
-Nanos Prober::reach_patience() const {
+Nanos Prober::reach_timeout() const {
   size_t offers = 0;
   for (const auto& rank : ranks_) offers += 2 * rank.machine.offers.size();
-  return static_cast<Nanos>(offers / dialled_at_once + 1) * (dial_patience + greeting_patience) + 2 * second;
+  return static_cast<Nanos>(offers / dialled_at_once + 1) * (dial_timeout + greeting_timeout) + 2 * second;
 }
 
 std::vector<Reach> Prober::reach_others() const {
@@ -139,8 +140,8 @@ std::vector<Reach> Prober::reach_others() const {
     const auto end = std::min(targets.size(), begin + dialled_at_once);
     std::vector<DialRequest> requests;
     for (size_t i = begin; i < end; ++i) requests.push_back(targets[i].dial);
-    auto dialled = dial_all(requests, monotonic_now() + dial_patience);
-    const auto greeted_by = monotonic_now() + greeting_patience;
+    auto dialled = dial_all(requests, monotonic_now() + dial_timeout);
+    const auto greeted_by = monotonic_now() + greeting_timeout;
     for (size_t i = 0; i < dialled.size(); ++i) {
       const auto& target = targets[begin + i];
       auto& attempt = dialled[i].attempt;
@@ -181,13 +182,13 @@ Shared Prober::share(uint32_t with) {
                                    .label = name_of(*other),
                                    .endpoints = {other->memory},
                                    .dial = facts_.id > other->id,
-                                   .deadline = began + share_patience});
+                                   .deadline = began + share_timeout});
   if (!status.ok()) {
     shared.error = status.message();
     return shared;
   }
-  // One millisecond at most between two looks: the transport has work that no descriptor signals.
-  for (auto now = began; now < began + share_patience + second / 10; now = monotonic_now()) {
+  // Polls at least once every millisecond, because no descriptor becomes ready for some of the transport's work.
+  for (auto now = began; now < began + share_timeout + second / 10; now = monotonic_now()) {
     (void)memory_->poll(now, watch);
     if (memory_->state(with) == LinkState::up) return shared;
     if (const auto lost = watch.errors.find(with); lost != watch.errors.end()) {

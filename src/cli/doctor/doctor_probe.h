@@ -1,7 +1,7 @@
-// One rank's part of the doctor: its facts, and the probes of other ranks that rank 0 orders.
+// The work of one rank for the doctor. It gathers its own facts, and probes other ranks when rank 0 orders it to.
 //
-// Every probe has a deadline of its own and ends with a value, whatever the network does. One probe runs at a time; the
-// answers to other ranks' probes are given meanwhile by the Responder's threads.
+// Every probe has a deadline and returns a value, whatever happens in the network. Only one probe runs at a time. Meanwhile,
+// the threads of the Responder answer probes from other ranks.
 #pragma once
 
 #include <memory>
@@ -17,31 +17,33 @@ namespace unisono::cli {
 
 class Prober {
  public:
-  // Longer than the kernel takes to repeat a lost first packet (1 s).
-  static constexpr Nanos dial_patience = 2500 * millisecond;
-  static constexpr Nanos measure_patience = 25 * second;  // the longest that measure() takes
-  static constexpr Nanos share_patience = 3 * second;
+  // If the first packet of a connection is lost, the kernel sends it again after 1 s. The timeout must be longer than this.
+  static constexpr Nanos dial_timeout = 2500 * millisecond;
+  static constexpr Nanos measure_timeout = 25 * second;  // measure() takes at most this long
+  static constexpr Nanos share_timeout = 3 * second;
 
-  // unavailable: no socket for the probes. Shared memory that cannot be made is a fact, not an error.
+  // Returns Code::unavailable if there is no socket for the probes. It is no error if shared memory cannot be created; then
+  // facts() says why.
   static Result<std::unique_ptr<Prober>> make(const ResolvedOptions& options);
 
   const RankFacts& facts() const { return facts_; }
-  // The ranks that take part, and the key under which they share memory.
+  // Sets which ranks take part, and the key that they use to share memory.
   void set_ranks(std::vector<RankFacts> ranks, const JobKey& key);
 
   // Dials every address of every other rank.
   std::vector<Reach> reach_others() const;
-  // How long that can take.
-  Nanos reach_patience() const;
-  // Round trip, long frames, bandwidth and clock, through the first address that answered. Call after reach_others found one.
+  // Returns how long reach_others() may take at most.
+  Nanos reach_timeout() const;
+  // Measures round trip, long frames, bandwidth and clock. Uses the first address in `reach` that has answered. At least one
+  // address must have answered.
   Measured measure(const Reach& reach) const;
-  // Both ranks at the same time.
+  // Tries to share memory with another rank. Both ranks must call this at the same time.
   Shared share(uint32_t with);
 
  private:
   struct Target {
     uint32_t rank = 0;
-    AddressTry known;  // what is known of the address before it is tried
+    AddressTry known;  // what is known about the address before it is dialled
     DialRequest dial;
   };
   Prober() = default;

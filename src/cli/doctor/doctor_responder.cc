@@ -14,11 +14,12 @@
 namespace unisono::cli {
 namespace {
 
-constexpr Nanos hello_patience = 3 * second;
-constexpr Nanos request_patience = 15 * second;  // between two requests: the prober may be busy with another address
-constexpr Nanos bytes_patience = 6 * second;     // for what one request announces
+constexpr Nanos hello_timeout = 3 * second;
+// The prober may pause this long between two requests, because it may be busy with another address.
+constexpr Nanos request_timeout = 15 * second;
+constexpr Nanos bytes_timeout = 6 * second;  // the bytes that a request announces must arrive within this time
 
-// Both families at one port; IPv4 alone where the kernel has no IPv6.
+// Listens for IPv6 and IPv4 connections at one port. If the kernel has no IPv6, listens for IPv4 connections only.
 unisono::Descriptor listen_everywhere(int& error) {
   sockaddr_in6 v6{};
   v6.sin6_family = AF_INET6;
@@ -44,9 +45,9 @@ int64_t realtime_ns() {
   return time.tv_sec * second + time.tv_nsec;
 }
 
-Result<Count> count_incoming(ByteStream& stream, uint32_t span_ms, Nanos patience) {
+Result<Count> count_incoming(ByteStream& stream, uint32_t span_ms, Nanos timeout) {
   std::vector<std::byte> piece(256 << 10);
-  if (auto status = stream.receive(std::span(piece).first(1), monotonic_now() + patience); !status.ok()) return status;
+  if (auto status = stream.receive(std::span(piece).first(1), monotonic_now() + timeout); !status.ok()) return status;
   const auto begin = monotonic_now();
   const auto counted_from = begin + span_ms * millisecond / 2;
   const auto end = begin + span_ms * millisecond;
@@ -113,26 +114,26 @@ void Responder::reap(bool all) {
 
 void Responder::serve(ByteStream stream) const {
   ProbeHello hello;
-  if (!stream.receive(object_bytes(hello), monotonic_now() + hello_patience).ok()) return;
+  if (!stream.receive(object_bytes(hello), monotonic_now() + hello_timeout).ok()) return;
   const bool meant = hello.greeting == probe_greeting && std::memcmp(hello.key.data(), key_.data(), probe_key_bytes) == 0;
   if (!meant) return;
   auto greeting = probe_greeting;
-  if (!stream.send(object_bytes(greeting), monotonic_now() + hello_patience).ok()) return;
-  // In short waits, so that the end of the program need not wait for probers that are gone without a word.
-  for (auto until = monotonic_now() + request_patience; monotonic_now() < until && !stopping_;) {
+  if (!stream.send(object_bytes(greeting), monotonic_now() + hello_timeout).ok()) return;
+  // poll() also watches stop_. So the program can end at once, even if some probers have disappeared.
+  for (auto until = monotonic_now() + request_timeout; monotonic_now() < until && !stopping_;) {
     pollfd ready[2] = {{stream.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
     if (::poll(ready, 2, poll_milliseconds(until, monotonic_now())) <= 0 || ready[1].revents != 0) continue;
     ProbeRequest request;
-    if (!stream.receive(object_bytes(request), monotonic_now() + hello_patience).ok()) return;
+    if (!stream.receive(object_bytes(request), monotonic_now() + hello_timeout).ok()) return;
     if (!answer(stream, request)) break;
-    until = monotonic_now() + request_patience;
+    until = monotonic_now() + request_timeout;
   }
   stream.abort();
 }
 
 bool Responder::answer(ByteStream& stream, const ProbeRequest& request) const {
   if (request.bytes > probe_bytes_max || request.ms > probe_ms_max) return false;
-  const auto deadline = monotonic_now() + bytes_patience;
+  const auto deadline = monotonic_now() + bytes_timeout;
   std::vector<std::byte> payload(request.bytes);
   switch (request.kind) {
     case ProbeRequest::Kind::echo: {
@@ -150,9 +151,9 @@ bool Responder::answer(ByteStream& stream, const ProbeRequest& request) const {
       return false;
     }
     case ProbeRequest::Kind::sink: {
-      auto count = count_incoming(stream, request.ms, bytes_patience);
+      auto count = count_incoming(stream, request.ms, bytes_timeout);
       if (!count.ok() || !stream.send(object_bytes(*count), deadline).ok()) return false;
-      payload.resize(256 << 10);  // until the prober has the number and goes
+      payload.resize(256 << 10);  // reads and drops bytes until the prober has received the count and closes the connection
       while (monotonic_now() < deadline && !stopping_ && stream.receive(payload, monotonic_now() + second / 2).ok()) {}
       return false;
     }

@@ -1,7 +1,8 @@
-// The probe port of one rank: answers the probes of the others on threads of its own while the rank does something else.
+// The probe port of one rank. It answers the probes of other ranks on its own threads, while the rank does something else.
 //
-// A prober shows the key of the rank that it means (so an address that leads to another process is noticed), then sends
-// requests. The cost of unauthenticated peers is bounded: a few seconds for the key, connections_max connections at a time.
+// A prober first sends the key of the rank that it wants to reach. So the doctor notices if an address leads to another
+// process. Then the prober sends requests. Peers that have not sent a key cost little: the responder waits only a few seconds
+// for the key, and keeps at most connections_max connections.
 #pragma once
 
 #include <array>
@@ -19,22 +20,22 @@
 
 namespace unisono::cli {
 
-inline constexpr size_t probe_key_bytes = 32;  // hexadecimal digits
+inline constexpr size_t probe_key_bytes = 32;  // a probe key has this many hexadecimal digits
 inline constexpr std::array<char, 8> probe_greeting = {'U', 'N', 'I', 'D', 'O', 'C', '0', '1'};
 
-// The prober's first bytes; the answer is the greeting alone.
+// The first bytes that the prober sends. The responder answers with only the greeting.
 struct ProbeHello {
   std::array<char, 8> greeting = probe_greeting;
   std::array<char, probe_key_bytes> key{};
 };
 
-// Little-endian, as the frames of the wire are; the struct is the layout.
+// A request of the prober. The struct is the layout; it is little-endian.
 struct ProbeRequest {
   enum class Kind : uint32_t {
-    echo = 1,    // `bytes` follow; answered by a Stamp when all are there
-    burst = 2,   // answered by `bytes` bytes
-    source = 3,  // answered by bytes without end for `ms`, then the connection ends
-    sink = 4,    // bytes without end follow; after `ms` answered by a Count, the rest is thrown away
+    echo = 1,    // the prober sends `bytes` bytes; when all have arrived, the responder sends a Stamp
+    burst = 2,   // the responder sends `bytes` bytes
+    source = 3,  // the responder sends bytes for `ms` milliseconds and closes the connection
+    sink = 4,    // the prober sends bytes; after `ms` milliseconds, the responder sends a Count, and ignores all further bytes
   };
   Kind kind = Kind::echo;
   uint32_t bytes = 0;
@@ -58,14 +59,15 @@ inline constexpr uint32_t probe_bytes_max = 1 << 20;
 inline constexpr uint32_t probe_ms_max = 2000;
 
 int64_t realtime_ns();
-// Bytes that came during `span_ms`, without the first half of that time (slow start, full buffers on the way).
-Result<Count> count_incoming(ByteStream& stream, uint32_t span_ms, Nanos patience);
+// Counts the bytes that arrive during the second half of `span_ms`. In the first half, TCP's slow start and the filling of
+// buffers would distort the count.
+Result<Count> count_incoming(ByteStream& stream, uint32_t span_ms, Nanos timeout);
 
 class Responder {
  public:
   static constexpr size_t connections_max = 256;
 
-  // Listens at every address of the host, at a port that the kernel chooses.
+  // Listens on every address of the host, at a port that the kernel chooses.
   static Result<std::unique_ptr<Responder>> make(std::string key);
   ~Responder();
   Responder(const Responder&) = delete;
@@ -87,10 +89,10 @@ class Responder {
 
   const std::string key_;
   const unisono::Descriptor socket_;
-  const unisono::Descriptor stop_;  // readable when all is to end
+  const unisono::Descriptor stop_;  // becomes readable when the threads must end
   uint16_t port_ = 0;
   std::atomic<bool> stopping_{false};
-  std::vector<Visit> visits_;  // of the accepting thread
+  std::vector<Visit> visits_;  // only the accepting thread uses this
   std::thread acceptor_;
 };
 

@@ -13,9 +13,9 @@
 namespace unisono::cli {
 namespace {
 
-constexpr Nanos send_patience = 3 * second;
-constexpr Nanos measuring_max = 60 * second;  // of all pairs together
-constexpr Nanos goodbye_patience = 500 * millisecond;
+constexpr Nanos send_timeout = 3 * second;
+constexpr Nanos measuring_max = 60 * second;  // measuring all pairs takes at most this long
+constexpr Nanos goodbye_timeout = 500 * millisecond;
 
 JobKey key_from(const std::string& text) {
   JobKey key{};
@@ -34,7 +34,7 @@ class Leader {
     measure();
     share();
     const nlohmann::json end = {{"kind", "end"}};
-    for (auto& [rank, inbound] : inbound_) (void)inbound.stream.send_line(end.dump(), monotonic_now() + goodbye_patience);
+    for (auto& [rank, inbound] : inbound_) (void)inbound.stream.send_line(end.dump(), monotonic_now() + goodbye_timeout);
   }
 
  private:
@@ -42,19 +42,19 @@ class Leader {
     const auto text = prober_.facts().key.substr(0, sizeof(JobKey));
     const auto pairs = cluster_.ranks.size() * cluster_.ranks.size();
     prober_.set_ranks(cluster_.ranks, key_from(text));
-    // Longer than all that can come before the next word to a rank.
-    const auto patience = prober_.reach_patience() + measuring_max + Prober::measure_patience +
-                          static_cast<Nanos>(pairs) * (Prober::share_patience + second);
+    // A rank may have to wait this long for its next order.
+    const auto timeout = prober_.reach_timeout() + measuring_max + Prober::measure_timeout +
+                         static_cast<Nanos>(pairs) * (Prober::share_timeout + second);
     const nlohmann::json roster = {
-        {"kind", "ranks"}, {"ranks", cluster_.ranks}, {"key", text}, {"patience_ms", patience / millisecond}};
+        {"kind", "ranks"}, {"ranks", cluster_.ranks}, {"key", text}, {"patience_ms", timeout / millisecond}};
     for (auto& [rank, inbound] : inbound_) {
-      if (!inbound.stream.send_line(roster.dump(), monotonic_now() + send_patience).ok()) silence(rank);
+      if (!inbound.stream.send_line(roster.dump(), monotonic_now() + send_timeout).ok()) mark_silent(rank);
     }
     drop_silent();
     return !inbound_.empty();
   }
 
-  void silence(uint32_t rank) {
+  void mark_silent(uint32_t rank) {
     if (std::find(cluster_.silent.begin(), cluster_.silent.end(), rank) == cluster_.silent.end())
       cluster_.silent.push_back(rank);
   }
@@ -64,13 +64,13 @@ class Leader {
   bool is_there(uint32_t rank) const { return rank == 0 || inbound_.contains(rank); }
 
   bool send(uint32_t rank, const nlohmann::json& order) {
-    if (inbound_.at(rank).stream.send_line(order.dump(), monotonic_now() + send_patience).ok()) return true;
-    silence(rank);
+    if (inbound_.at(rank).stream.send_line(order.dump(), monotonic_now() + send_timeout).ok()) return true;
+    mark_silent(rank);
     drop_silent();
     return false;
   }
 
-  // Reads the rank's answer under this name. A rank that answers nothing, or something else, is not asked again.
+  // Reads the field `name` of the rank's answer. A rank whose answer is missing or wrong is not asked again.
   template <typename T>
   bool receive(uint32_t rank, const char* name, Nanos deadline, T& value) {
     auto line = inbound_.at(rank).stream.receive_line(deadline);
@@ -82,14 +82,14 @@ class Leader {
     } catch (const nlohmann::json::exception&) {
       line = Status(Code::corrupt, "not an answer");
     }
-    silence(rank);
+    mark_silent(rank);
     drop_silent();
     return false;
   }
 
   void reach() {
     cluster_.reaches = prober_.reach_others();
-    const auto deadline = monotonic_now() + prober_.reach_patience();
+    const auto deadline = monotonic_now() + prober_.reach_timeout();
     for (const auto& rank : cluster_.ranks) {
       std::vector<Reach> reaches;
       if (rank.rank == 0 || !is_there(rank.rank) || !receive(rank.rank, "reaches", deadline, reaches)) continue;
@@ -102,7 +102,7 @@ class Leader {
     if (reach == nullptr || first_reached(*reach) == nullptr || !is_there(from)) return std::nullopt;
     if (from == 0) return prober_.measure(*reach);
     Measured measured;
-    const auto deadline = monotonic_now() + Prober::measure_patience;
+    const auto deadline = monotonic_now() + Prober::measure_timeout;
     if (!send(from, {{"kind", "measure"}, {"reach", *reach}}) || !receive(from, "measured", deadline, measured))
       return std::nullopt;
     measured.from = from;
@@ -113,7 +113,8 @@ class Leader {
   void measure() {
     const auto end = monotonic_now() + measuring_max;
     const auto& ranks = cluster_.ranks;
-    // By distance, so that where time is short every rank has been measured with some other one.
+    // Measures neighbouring ranks first, and then pairs of ranks that are further and further apart. So even if time is short,
+    // every rank is measured with some other rank.
     for (size_t distance = 1; distance < ranks.size(); ++distance) {
       for (size_t i = 0; i + distance < ranks.size(); ++i) {
         const auto a = ranks[i].rank, b = ranks[i + distance].rank;
@@ -138,7 +139,7 @@ class Leader {
   }
 
   void share_pair(uint32_t a, uint32_t b) {
-    const auto deadline = monotonic_now() + Prober::share_patience + 2 * second;
+    const auto deadline = monotonic_now() + Prober::share_timeout + 2 * second;
     if (!send(b, {{"kind", "share"}, {"with", a}})) return;
     if (a != 0 && !send(a, {{"kind", "share"}, {"with", b}})) return;
     Shared shared{.from = a, .to = b, .error = {}};
@@ -155,8 +156,8 @@ class Leader {
   std::map<uint32_t, Inbound> inbound_;
 };
 
-// One order of rank 0; the answer to it, null if there is none to give.
-nlohmann::json obey(const nlohmann::json& order, Prober& prober) {
+// Carries out one order of rank 0. Returns the answer, or null if the order needs no answer.
+nlohmann::json execute_order(const nlohmann::json& order, Prober& prober) {
   const auto kind = order.at("kind").get<std::string>();
   if (kind == "ranks") {
     prober.set_ranks(order.at("ranks").get<std::vector<RankFacts>>(), key_from(order.at("key").get<std::string>()));
@@ -177,52 +178,52 @@ ClusterFacts lead(const Examination& examination, Prober& prober) {
   cluster.ranks = {prober.facts()};
   if (options.world_size == 1) return cluster;
   const auto began = monotonic_now();
-  auto inbound = gather(options, prober.facts(), began + examination.patience, cluster);
+  auto inbound = gather(options, prober.facts(), began + examination.timeout, cluster);
   cluster.waited_seconds = static_cast<double>(monotonic_now() - began) / second;
   if (!inbound.ok()) {
-    cluster.trouble = RendezvousTrouble{};
-    cluster.trouble->taken = inbound.status().message();
+    cluster.rendezvous_failure = RendezvousFailure{};
+    cluster.rendezvous_failure->taken = inbound.status().message();
     return cluster;
   }
   Leader(prober, cluster, *std::move(inbound)).run();
   return cluster;
 }
 
-std::optional<RendezvousTrouble> follow(const Examination& examination, Prober& prober) {
-  RendezvousTrouble trouble;
+std::optional<RendezvousFailure> follow(const Examination& examination, Prober& prober) {
+  RendezvousFailure failure;
   ByteStream stream;
   const auto began = monotonic_now();
-  if (!dial_rank_0(examination.options, prober.facts(), began + examination.patience, stream, trouble)) return trouble;
-  trouble.tries.clear();
-  // Rank 0 may have begun to wait later, and waits as long.
-  auto patience = 2 * examination.patience + send_patience;
+  if (!dial_rank_0(examination.options, prober.facts(), began + examination.timeout, stream, failure)) return failure;
+  failure.tries.clear();
+  // Rank 0 may have started later than this rank, and then it waits just as long for the other ranks.
+  auto timeout = 2 * examination.timeout + send_timeout;
   for (bool received = false;; received = true) {
-    auto line = stream.receive_line(monotonic_now() + patience);
-    trouble.seconds = static_cast<double>(monotonic_now() - began) / second;
-    trouble.broken_off = true;
+    auto line = stream.receive_line(monotonic_now() + timeout);
+    failure.seconds = static_cast<double>(monotonic_now() - began) / second;
+    failure.broken_off = true;
     if (!line.ok()) {
-      trouble.said = line.status().message();
-      if (!received) trouble.said += "; it never said a word, so another program may have that port";
-      return trouble;
+      failure.said = line.status().message();
+      if (!received) failure.said += "; it sent nothing, so another program may have that port";
+      return failure;
     }
     try {
       const auto order = parse_line(*line);
       const auto kind = order.at("kind").get<std::string>();
       if (kind == "end") return std::nullopt;
       if (kind == "refused") {
-        trouble.broken_off = false;
-        trouble.said = order.at("why").get<std::string>();
-        return trouble;
+        failure.broken_off = false;
+        failure.said = order.at("why").get<std::string>();
+        return failure;
       }
-      if (kind == "ranks") patience = order.at("patience_ms").get<int64_t>() * millisecond;
-      const auto answer = obey(order, prober);
-      if (!answer.is_null() && !stream.send_line(answer.dump(), monotonic_now() + send_patience).ok()) {
-        trouble.said = "the answer could not be sent";
-        return trouble;
+      if (kind == "ranks") timeout = order.at("patience_ms").get<int64_t>() * millisecond;
+      const auto answer = execute_order(order, prober);
+      if (!answer.is_null() && !stream.send_line(answer.dump(), monotonic_now() + send_timeout).ok()) {
+        failure.said = "the answer could not be sent";
+        return failure;
       }
     } catch (const nlohmann::json::exception& problem) {
-      trouble.said = fmt::format("what it said is not understood: {}", problem.what());
-      return trouble;
+      failure.said = fmt::format("its message is not understood: {}", problem.what());
+      return failure;
     }
   }
 }

@@ -1,4 +1,4 @@
-// The course of an examination: rank 0 tells the others what to probe, one thing after the other, and gathers what they find.
+// How an examination proceeds: rank 0 orders one rank after another to probe, and collects the results.
 #pragma once
 
 #include "base/clock.h"
@@ -10,14 +10,14 @@ namespace unisono::cli {
 
 struct Examination {
   const ResolvedOptions& options;
-  Nanos patience = 0;  // for all ranks to come
+  Nanos timeout = 0;  // how long to wait for all ranks to come
 };
 
-// Rank 0. Always comes to an end, with what is known by then.
+// For rank 0. Examines the cluster. This always returns, with whatever facts are known by then.
 ClusterFacts lead(const Examination& examination, Prober& prober);
 
-// The others: does as rank 0 says until it says that all is done. Nothing if all went well; else why this rank could not
-// take part; then perhaps only this rank knows.
-std::optional<RendezvousTrouble> follow(const Examination& examination, Prober& prober);
+// For the other ranks. Follows the orders of rank 0. Returns nullopt when rank 0 has ended the examination. Otherwise returns
+// why this rank could not take part; the caller must report this, because rank 0 may not know it.
+std::optional<RendezvousFailure> follow(const Examination& examination, Prober& prober);
 
 }  // namespace unisono::cli

@@ -15,7 +15,7 @@
 namespace unisono::cli {
 namespace {
 
-// False when the deadline has passed.
+// Waits until the socket is ready. Returns false at the deadline.
 bool wait_for(int socket, short events, Nanos deadline) {
   for (;;) {
     pollfd ready{socket, events, 0};

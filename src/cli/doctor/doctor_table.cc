@@ -11,7 +11,7 @@
 namespace unisono::cli {
 namespace {
 
-constexpr size_t matrix_ranks_max = 16;  // more do not fit on a screen
+constexpr size_t matrix_ranks_max = 16;  // a larger matrix does not fit on a screen
 
 std::string limit_text(uint64_t limit, bool bytes) {
   if (limit == unlimited) return "unlimited";
@@ -77,13 +77,13 @@ std::string one_machine(const ClusterFacts& cluster, const RankFacts& rank, bool
                            machine.shm_bytes == 0 ? "is not there (not needed)"
                                                   : fmt::format("{}, {} free (not needed)", format_bytes(machine.shm_bytes),
                                                                 format_bytes(machine.shm_free_bytes))));
-  text +=
-      line("own name", machine.name_error.empty() ? fmt::format("{} leads to {}", machine.host, joined(machine.name_addresses))
-                                                  : machine.name_error);
+  text += line("own name", machine.name_error.empty()
+                               ? fmt::format("{} resolves to {}", machine.host, joined(machine.name_addresses))
+                               : machine.name_error);
   return text + interfaces_text(machine, verbose);
 }
 
-// A value for each ordered pair of ranks; empty: a dash.
+// Formats a matrix. For each ordered pair of ranks, cell(from, to) gives the text. An empty text is shown as a dash.
 std::string matrix(const ClusterFacts& cluster, const std::string& title,
                    const std::function<std::string(uint32_t, uint32_t)>& cell) {
   const auto count = std::min(cluster.ranks.size(), matrix_ranks_max);
@@ -145,7 +145,7 @@ std::string machine_text(const ClusterFacts& cluster, bool verbose) {
 
 std::string pair_text(const ClusterFacts& cluster, bool verbose) {
   if (cluster.ranks.size() < 2) return {};
-  auto text = matrix(cluster, "who reaches whom over TCP: the row dials", [&](uint32_t a, uint32_t b) -> std::string {
+  auto text = matrix(cluster, "which ranks reach which over TCP: the row dials", [&](uint32_t a, uint32_t b) -> std::string {
     const auto* reach = cluster.reach(a, b);
     if (reach == nullptr) return "";
     return first_reached(*reach) != nullptr ? "yes" : "NO";
@@ -169,7 +169,7 @@ std::string findings_text(const std::vector<Finding>& findings) {
   std::string text = "\nfindings\n";
   size_t counts[3] = {};
   for (const auto& finding : findings) {
-    text += fmt::format("  {:<8} {}\n           mend: {}\n", name(finding.severity), finding.seen, finding.mend);
+    text += fmt::format("  {:<8} {}\n           fix: {}\n", name(finding.severity), finding.seen, finding.remedy);
     ++counts[static_cast<size_t>(finding.severity)];
   }
   return text +
@@ -180,7 +180,7 @@ std::string report_json(const ClusterFacts& cluster, const std::vector<Finding>&
   nlohmann::json list = nlohmann::json::array();
   for (const auto& finding : findings) {
     list.push_back(
-        {{"severity", name(finding.severity)}, {"code", finding.code}, {"seen", finding.seen}, {"mend", finding.mend}});
+        {{"severity", name(finding.severity)}, {"code", finding.code}, {"seen", finding.seen}, {"mend", finding.remedy}});
   }
   const nlohmann::json report = {{"kind", "doctor"}, {"facts", cluster}, {"findings", std::move(list)}};
   return report.dump() + "\n";

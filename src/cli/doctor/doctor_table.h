@@ -1,4 +1,4 @@
-// The output of `unisono doctor`: the machines, the pairs, the findings. Pure.
+// Formats the output of `unisono doctor`: tables of machines and pairs, and the findings. All functions are pure.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace unisono::cli {
 
-// verbose: every address of every host, and what came of dialling each.
+// If `verbose` is true, the texts list every address of every host, and what happened when it was dialled.
 std::string machine_text(const ClusterFacts& cluster, bool verbose);
 std::string pair_text(const ClusterFacts& cluster, bool verbose);
 std::string findings_text(const std::vector<Finding>& findings);
-// Facts and findings: one JSON object and a line's end.
+// Returns the facts and the findings as one JSON object, in a single line.
 std::string report_json(const ClusterFacts& cluster, const std::vector<Finding>& findings);
 
 }  // namespace unisono::cli

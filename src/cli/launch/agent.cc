@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "base/error_text.h"
 #include "cli/common/child_processes.h"
 #include "cli/common/descriptor.h"
 #include "cli/common/held_port.h"
@@ -27,14 +28,16 @@ namespace {
 constexpr int launcher_input = 0;
 constexpr int launcher_output = 1;
 constexpr size_t pipe_read_bytes = 64u << 10;
-// Ranks are not read from while this much waits for the launcher: their pipes fill up and they wait in write(2).
+// While this many bytes wait to be sent to the launcher, the agent does not read from the ranks. Then the pipes of the ranks
+// fill up, and the ranks block in write(2).
 constexpr size_t backlog_bytes_max = 1u << 20;
-// The most that is read from a pipe after its rank has died. More would come from a process that keeps the pipe open.
+// After a rank has died, the agent reads at most this many bytes from each of the rank's pipes, because another process may
+// keep the pipe open and write to it for ever.
 constexpr size_t drain_bytes_max = 1u << 20;
 constexpr Nanos descendants_time = 2 * second;
 
 struct LocalRank {
-  pid_t pid = -1;  // -1 when it has ended
+  pid_t pid = -1;  // -1: the rank has ended
   Nanos started = 0;
   Descriptor streams[2];
 };
@@ -52,7 +55,7 @@ class Agent {
   void greet();
   bool step();
   bool read_orders();
-  void obey(const Record& record);
+  void handle_record(const Record& record);
   void start(const StartOrder& order);
   bool start_rank(uint32_t local_rank);
   std::vector<int> cores_of(uint32_t local_rank) const;
@@ -68,7 +71,7 @@ class Agent {
   std::string out_;
   StartOrder order_;
   bool started_ = false;
-  bool abandoned_ = false;  // the launcher is gone
+  bool abandoned_ = false;  // the launcher has died
   std::vector<LocalRank> ranks_;
   HeldPort port_;
   Descriptor signals_;
@@ -108,7 +111,7 @@ void Agent::greet() {
                 encode(Hello{version_text, host, static_cast<uint32_t>(::getpid()), port_.number()}));
 }
 
-// One wait and what it brought. False when there is nothing left to do.
+// Waits once, and handles all events that have occurred. Returns false when there is nothing left to do.
 bool Agent::step() {
   std::vector<pollfd> waits{{launcher_input, POLLIN, 0}, {signals_.get(), POLLIN, 0}, {launcher_output, 0, 0}};
   if (!out_.empty()) waits[2].events = POLLOUT;
@@ -144,11 +147,11 @@ bool Agent::read_orders() {
     const auto next = reader_.next();
     if (!next.ok()) return false;
     if (!next->has_value()) return true;
-    obey(**next);
+    handle_record(**next);
   }
 }
 
-void Agent::obey(const Record& record) {
+void Agent::handle_record(const Record& record) {
   if (record.kind == RecordKind::start && !started_) {
     StartOrder order;
     if (decode(record.payload, order)) start(order);
@@ -170,7 +173,7 @@ void Agent::start(const StartOrder& order) {
     append_record(out_, RecordKind::refused, order.first_rank, encode(refused));
     return;
   }
-  // Three descriptors per rank; the ranks themselves get the limit that the agent came with.
+  // The agent needs three descriptors for each rank, so it raises its own limit. The ranks get the original limit, open_files_.
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
     open_files_ = limit.rlim_cur;
@@ -185,11 +188,14 @@ void Agent::start(const StartOrder& order) {
   }
   ranks_.resize(order.rank_count);
   for (uint32_t local_rank = 0; local_rank < order.rank_count; ++local_rank) {
-    if (!start_rank(local_rank)) return;  // the others would fail alike; the launcher decides about those that run
+    // If one rank cannot be started, the remaining ranks would fail, too. The launcher decides what happens to the ranks that
+    // are already running.
+    if (!start_rank(local_rank)) return;
   }
 }
 
-// A contiguous share of the cores; with more ranks than cores, one core in turn.
+// Returns the cores for a rank, which are adjacent. If there are fewer cores than ranks, returns one core, which several ranks
+// may share.
 std::vector<int> Agent::cores_of(uint32_t local_rank) const {
   if (!order_.pin || cores_.empty()) return {};
   const size_t count = cores_.size();
@@ -204,7 +210,7 @@ bool Agent::start_rank(uint32_t local_rank) {
   Pipe output;
   Pipe error;
   if (!make_pipe(output) || !make_pipe(error)) {
-    append_record(out_, RecordKind::refused, rank, encode(Refused{errno, fmt::format("no pipes: {}", std::strerror(errno))}));
+    append_record(out_, RecordKind::refused, rank, encode(Refused{errno, "no pipes for its output: " + error_text(errno)}));
     return false;
   }
   auto changes = order_.environment;
@@ -240,13 +246,13 @@ void Agent::signal_ranks(int signal) {
   for (const auto& rank : ranks_) {
     if (rank.pid < 0) continue;
     ::kill(-rank.pid, signal);
-    // A stopped process does not see a request to end.
+    // A stopped process does not receive SIGTERM until it is continued.
     if (signal == SIGTERM || signal == SIGHUP) ::kill(-rank.pid, SIGCONT);
   }
 }
 
-// Everything that has ended since the last call. Ranks that a signal killed are reported before those that exited: of a
-// batch found together, they are the cause.
+// Reaps and reports all processes that have ended since the last call. The ranks that a signal killed are reported first,
+// because their deaths have probably caused the other ranks to end.
 void Agent::reap() {
   signalfd_siginfo seen;
   while (::read(signals_.get(), &seen, sizeof(seen)) == sizeof(seen)) {}
@@ -254,7 +260,8 @@ void Agent::reap() {
   while (true) {
     siginfo_t info{};
     if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) break;
-    // While the leader is not reaped, its number cannot name another group: its left-over children end here, safely.
+    // The rank has not been reaped yet, so no other process group can have its pid. This is why it is safe to kill what remains
+    // of its group.
     if (note_death(info, deaths)) ::kill(-info.si_pid, SIGKILL);
     ::waitpid(info.si_pid, nullptr, 0);
   }
@@ -266,7 +273,7 @@ void Agent::reap() {
   }
 }
 
-// True if it was a rank; else it was an orphan that came to this process.
+// Returns true if the process was a rank. Any other process is an orphan, whose parent this agent has become.
 bool Agent::note_death(const siginfo_t& info, std::vector<Death>& deaths) {
   const auto rank =
       std::find_if(ranks_.begin(), ranks_.end(), [&](const LocalRank& local) { return local.pid == info.si_pid; });

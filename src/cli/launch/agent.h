@@ -1,9 +1,12 @@
-// The supervisor of one host's ranks: `unisono agent`, started by the launcher, directly or through ssh.
+// `unisono agent` supervises the ranks of one host. The launcher starts it, either directly or through ssh.
 //
-// It speaks records (cli/common/records.h) on its standard input and output. It starts the ranks, each in a process group of
-// its own, passes their output on, passes the launcher's signals to them, and says how each one ended. No process of the job
-// stays behind if the launcher dies (its end of the stream closes) or the agent dies (the kernel sends the ranks SIGKILL). A
-// process that leaves its rank's process group comes back to the agent, which is the subreaper of its descendants.
+// The agent and the launcher exchange records (cli/common/records.h) over the agent's standard input and output. The agent
+// starts each rank in its own process group, forwards the output of the ranks and the signals of the launcher, and reports how
+// each rank ended.
+//
+// No process of the job remains when the job is over. If the launcher dies, the stream of records is closed, and the agent
+// kills the ranks. If the agent dies, the kernel sends SIGKILL to the ranks. A process may have left the process group of its
+// rank. When the parent of this process ends, the agent becomes its parent, and kills it.
 #pragma once
 
 namespace unisono::cli {

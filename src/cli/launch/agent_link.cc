@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <csignal>
 
+#include "base/error_text.h"
 #include "cli/common/spawn.h"
 #include "cli/common/text.h"
 
@@ -16,7 +17,7 @@ namespace {
 constexpr size_t link_read_bytes = 128u << 10;
 constexpr size_t error_line_bytes_max = 4096;
 
-Status no_descriptors() { return Status(Code::unavailable, fmt::format("no descriptors left ({})", strerrorname_np(errno))); }
+Status no_descriptors() { return Status(Code::unavailable, "no pipes to its agent: " + error_text(errno)); }
 
 }  // namespace
 
@@ -31,19 +32,19 @@ Status AgentLink::start(const AgentCommand& command) {
   if (remote) {
     options.arguments = command.ssh;
     options.arguments.push_back(placement_.host);
-    // ssh hands the rest to the login shell of the other side as one text.
+    // ssh passes its remaining arguments to the remote login shell as a single text, so the path is quoted.
     options.arguments.push_back("exec " + shell_quote(command.program) + " agent");
     ssh_name_ = command.ssh.at(0);
     options.error = errors.write.get();
     options.death_signal = SIGKILL;
   } else {
-    // The agent must outlive the launcher for as long as it takes to end the ranks: no death signal.
+    // A local agent gets no death signal, because it must end its ranks after the launcher has died.
     options.arguments = {command.program, "agent"};
   }
   options.environment = environment_with({});
   options.input = orders.read.get();
   options.output = reports.write.get();
-  options.new_session = true;  // Ctrl-C at the terminal is the launcher's to pass on
+  options.new_session = true;  // a Ctrl-C then reaches only the launcher, which forwards it
   const auto spawned = spawn(options);
   if (spawned.pid < 0) return Status(Code::unavailable, spawned.message);
   pid_ = spawned.pid;
@@ -77,7 +78,7 @@ void AgentLink::flush() {
   while (to_agent_ && !pending_.empty()) {
     const auto put = ::write(to_agent_.get(), pending_.data(), pending_.size());
     if (put < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (put < 0) return to_agent_.reset();  // the agent is gone; its stream's end says so too
+    if (put < 0) return to_agent_.reset();  // the agent is gone; read() will see that its stream has ended, too
     pending_.erase(0, static_cast<size_t>(put));
   }
 }

@@ -13,7 +13,7 @@ namespace unisono::cli {
 namespace {
 
 constexpr const char* options[] = {"--kill-rank", "--stop-rank", "--resume-rank"};
-constexpr const char* deeds[] = {"killed", "stopped", "resumed"};
+constexpr const char* fault_verbs[] = {"killed", "stopped", "resumed"};
 
 const char* option_of(FaultKind kind) { return options[static_cast<size_t>(kind)]; }
 
@@ -48,7 +48,7 @@ Result<std::vector<Fault>> arrange_faults(std::vector<Fault> faults, uint32_t wo
     state = fault.kind == FaultKind::kill ? State::dead : fault.kind == FaultKind::stop ? State::stopped : State::running;
   }
   if (victims_of(faults).size() == world_size)
-    return Status(Code::invalid, fmt::format("all {} ranks are killed or stopped: nobody would be left to go on", world_size));
+    return Status(Code::invalid, fmt::format("all {} ranks are killed or stopped: no rank would be left", world_size));
   return faults;
 }
 
@@ -61,7 +61,7 @@ std::vector<uint32_t> victims_of(std::span<const Fault> faults) {
 }
 
 std::string describe(const Fault& fault) {
-  return fmt::format("rank {} was {}", fault.rank, deeds[static_cast<size_t>(fault.kind)]);
+  return fmt::format("rank {} was {}", fault.rank, fault_verbs[static_cast<size_t>(fault.kind)]);
 }
 
 int signal_of(FaultKind kind) { return kind == FaultKind::kill ? SIGKILL : kind == FaultKind::stop ? SIGSTOP : SIGCONT; }

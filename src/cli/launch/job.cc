@@ -13,12 +13,13 @@
 #include <cstdlib>
 #include <memory>
 
+#include "base/error_text.h"
 #include "cli/common/child_processes.h"
+#include "cli/common/job_outcome.h"
 #include "cli/common/mixer.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/spawn.h"
 #include "cli/common/text.h"
-#include "cli/common/verdict.h"
 #include "cli/common/version.h"
 #include "cli/common/writer.h"
 #include "cli/launch/agent_link.h"
@@ -26,17 +27,18 @@
 namespace unisono::cli {
 namespace {
 
-// While this much waits for a slow reader of our output, the agents are not read: the ranks' writes wait in the end.
+// While this many bytes wait for a slow reader of the launcher's output, the launcher does not read from the agents. In the
+// end, this makes the ranks block in write(2).
 constexpr size_t backlog_bytes_max = 4u << 20;
 constexpr Nanos notice_time = 300 * millisecond;
-constexpr Nanos linger_time = 2 * second;   // between the end of an agent's stream and the end of its process
-constexpr Nanos give_up_time = 5 * second;  // after SIGKILL: then a silent host is abandoned
+constexpr Nanos linger_time = 2 * second;   // an agent's process must end within this time after its stream has ended
+constexpr Nanos abandon_time = 5 * second;  // a host that does not answer for this long after SIGKILL is given up
 
 constexpr std::array ending_signals{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 constexpr std::array passed_signals{SIGUSR1, SIGUSR2, SIGCONT};
 
-// How far the job's end has come; each phase has its deadline.
-enum class Phase : uint8_t { connecting, running, grace, terminated, killed, given_up };
+// The phases of a job, in their order. The phases `running` and `abandoned` have no deadline.
+enum class Phase : uint8_t { connecting, running, grace, terminated, killed, abandoned };
 
 class Job {
  public:
@@ -62,7 +64,7 @@ class Job {
   void suspend();
   void fail_link(AgentLink& link, const std::string& why);
   void end_lingering(Nanos now);
-  bool all_over() const;
+  bool all_links_over() const;
   void flush_output();
   int report();
   void say(const std::string& line) { mixer_.notice("unisono: " + line); }
@@ -73,15 +75,15 @@ class Job {
   OutputWriter out_{STDOUT_FILENO};
   OutputWriter error_{STDERR_FILENO};
   Mixer mixer_;
-  Verdict verdict_;
+  JobOutcome outcome_;
   Descriptor signals_;
   Phase phase_ = Phase::connecting;
   Nanos deadline_ = never;
-  Nanos notice_at_ = never;  // then a failure is reported that still keeps other ranks waiting
-  int interrupted_by_ = 0;   // the signal that asked the launcher to end
+  Nanos notice_at_ = never;  // if other ranks still run at this time, the failure of a rank is reported
+  int interrupted_by_ = 0;   // the first signal that asked for the end of the job; 0: none
   bool sent_start_ = false;
   bool lost_agent_ = false;
-  bool hurried_ = false;  // asked twice
+  bool interrupted_twice_ = false;  // true: a second signal has asked for the end of the job
 };
 
 uint32_t world_size(const JobOptions& options) {
@@ -102,8 +104,8 @@ Job::Job(const JobOptions& options)
               .colour = std::getenv("NO_COLOR") == nullptr,
               .out_is_terminal = out_.is_terminal(),
               .error_is_terminal = error_.is_terminal()}),
-      verdict_(host_names(options)) {
-  for (const auto rank : options.forgiven) verdict_.forgive(rank);
+      outcome_(host_names(options)) {
+  for (const auto rank : options.may_fail) outcome_.allow_failure(rank);
 }
 
 int Job::run() {
@@ -119,8 +121,9 @@ int Job::run() {
   adopt_orphans();
   deadline_ = monotonic_now() + options_.start_timeout;
   start_links();
-  while (!all_over()) step();
-  // Only if an agent was killed is anything left here: its ranks' descendants came to this process.
+  while (!all_links_over()) step();
+  // If an agent was killed, this process has become the parent of the descendants that its ranks left, and kills them here.
+  // Otherwise there are none.
   if (lost_agent_) kill_child_processes(second);
   const int code = report();
   flush_output();
@@ -129,17 +132,18 @@ int Job::run() {
 
 void Job::start_links() {
   for (size_t i = 0; i < options_.placements.size(); ++i) links_.emplace_back(options_.placements[i], i == 0);
+  if (!signals_) return fail_link(links_.front(), "no descriptor for signals: " + error_text(errno));
   for (auto& link : links_) {
     const auto started = link.start(command_);
     if (!started.ok()) return fail_link(link, started.message());
   }
 }
 
-bool Job::all_over() const {
+bool Job::all_links_over() const {
   return std::all_of(links_.begin(), links_.end(), [](const AgentLink& link) { return link.is_over(); });
 }
 
-// One wait and what it brought.
+// Waits once, and handles all events that have occurred.
 void Job::step() {
   const bool accepts =
       phase_ >= Phase::killed || mixer_.pending(Stream::out).size() + mixer_.pending(Stream::error).size() < backlog_bytes_max;
@@ -189,10 +193,10 @@ void Job::handle_signals() {
     } else if (std::find(passed_signals.begin(), passed_signals.end(), signal) != passed_signals.end()) {
       signal_all(signal);
     } else if (interrupted_by_ != 0) {
-      hurried_ = true;
+      interrupted_twice_ = true;
       begin_ending(Phase::killed);
     } else if (phase_ > Phase::running) {
-      // The end has begun for another reason: this only hurries it.
+      // The job is already ending for another reason. The signal only makes it end sooner.
       begin_ending(phase_ == Phase::grace ? Phase::terminated : Phase::killed);
     } else {
       interrupted_by_ = signal;
@@ -202,7 +206,7 @@ void Job::handle_signals() {
   }
 }
 
-// Ctrl-Z: the ranks are stopped as the terminal would have stopped them, then the launcher itself. SIGCONT is passed on.
+// Handles Ctrl-Z. Stops the ranks, as a terminal would, and then the launcher itself. Later, SIGCONT is forwarded to the ranks.
 void Job::suspend() {
   signal_all(SIGTSTP);
   if (out_.is_terminal() || error_.is_terminal()) flush_output();
@@ -222,7 +226,8 @@ void Job::handle_records(AgentLink& link, std::vector<Record>& records) {
       if (!decode(record.payload, link.hello)) {
         fail_link(link, link.name() + ": its agent's greeting is malformed");
       } else if (link.hello.version != version_text) {
-        fail_link(link, fmt::format("{} has unisono {}, this is {}", link.name(), link.hello.version, version_text));
+        fail_link(link, fmt::format("{} runs unisono {}, this host {}: install one version on all hosts", link.name(),
+                                    link.hello.version, version_text));
       } else {
         link.greeted = true;
       }
@@ -243,56 +248,57 @@ void Job::handle_rank_record(const AgentLink& link, const Record& record) {
     const auto* bytes = reinterpret_cast<const char*>(record.payload.data());
     mixer_.push(record.rank, stream, {bytes + 1, record.payload.size() - 1});
   } else if (record.kind == RecordKind::started) {
-    verdict_.started(record.rank, reader.read<uint32_t>());
+    outcome_.started(record.rank, reader.read<uint32_t>());
   } else if (record.kind == RecordKind::refused) {
     Refused refused;
     if (!decode(record.payload, refused)) refused = {EPROTO, "malformed record from " + link.name()};
-    verdict_.refused(record.rank, refused);
+    outcome_.refused(record.rank, refused);
     note_failure(record.rank, true);
   } else if (record.kind == RecordKind::ended) {
     Ended ended;
     if (!decode(record.payload, ended)) ended = {.code = exit_code_launcher};
     mixer_.finish(record.rank);
     const bool asked = phase_ >= Phase::terminated || interrupted_by_ != 0;
-    verdict_.ended(record.rank, ended, asked);
+    outcome_.ended(record.rank, ended, asked);
     if (ended.by_signal || ended.code != 0) note_failure(record.rank, false);
   }
 }
 
-// The first failure starts the end of the others; later ones only count.
+// After the first failure, all other ranks are made to end. Later failures are only counted.
 void Job::note_failure(uint32_t rank, bool at_once) {
   if (phase_ > Phase::running) return;
   if (options_.keep_going && !at_once) {
-    if (verdict_.running_count() > 0) say(verdict_.describe(rank) + "; the others go on");
+    if (outcome_.running_count() > 0) say(outcome_.describe(rank) + "; the other ranks continue");
     return;
   }
   begin_ending(at_once ? Phase::terminated : Phase::grace);
-  // Where one rank fails, the others mostly follow at once: then the final report is enough.
+  // When one rank has failed, most other ranks usually fail soon. So the notice is delayed a little. If all ranks end in that
+  // time, the final report is enough.
   notice_at_ = monotonic_now() + notice_time;
 }
 
 void Job::report_waiting_ranks(Nanos now) {
   if (notice_at_ > now) return;
   notice_at_ = never;
-  const auto others = verdict_.running_count();
+  const auto others = outcome_.running_count();
   if (others == 0 || phase_ != Phase::grace) return;
-  say(fmt::format("{}; the other {} {} to end", verdict_.first_failure(),
+  say(fmt::format("{}; the other {} {} to end", outcome_.first_failure(),
                   others == 1 ? "rank has" : fmt::format("{} ranks have", others), format_duration(options_.grace)));
 }
 
 void Job::begin_ending(Phase phase) {
   phase_ = phase;
-  deadline_ = monotonic_now() + (phase == Phase::killed ? give_up_time : options_.grace);
+  deadline_ = monotonic_now() + (phase == Phase::killed ? abandon_time : options_.grace);
   if (phase == Phase::terminated) signal_all(SIGTERM);
   if (phase == Phase::killed) signal_all(SIGKILL);
   if (sent_start_) return;
-  for (auto& link : links_) link.close_stream();  // an agent ends when its stream does
+  for (auto& link : links_) link.close_stream();  // when its stream is closed, an agent ends
 }
 
 void Job::advance(Nanos now) {
   end_lingering(now);
   report_waiting_ranks(now);
-  while (deadline_ <= now && phase_ != Phase::given_up) {
+  while (deadline_ <= now && phase_ != Phase::abandoned) {
     if (phase_ == Phase::connecting) {
       const auto time = format_duration(options_.start_timeout);
       for (auto& link : links_) {
@@ -303,11 +309,11 @@ void Job::advance(Nanos now) {
     } else if (phase_ == Phase::terminated) {
       begin_ending(Phase::killed);
     } else {
-      phase_ = Phase::given_up;
+      phase_ = Phase::abandoned;
       deadline_ = never;
       for (auto& link : links_) {
         if (!link.done)
-          fail_link(link, fmt::format("{} did not answer within {} of SIGKILL", link.name(), format_duration(give_up_time)));
+          fail_link(link, fmt::format("{} did not answer within {} of SIGKILL", link.name(), format_duration(abandon_time)));
       }
     }
   }
@@ -321,14 +327,14 @@ void Job::end_lingering(Nanos now) {
   }
 }
 
-// The host is out of the job. Before the start that ends the launch; afterwards it is a failure of that host's ranks.
+// Gives up a host. If the ranks have not been started yet, the launch ends. Otherwise, all ranks on this host count as failed.
 void Job::fail_link(AgentLink& link, const std::string& why) {
   if (link.failed) return;
   link.failed = true;
   link.close_stream();
   link.kill_process();
   lost_agent_ = true;
-  for (uint32_t i = 0; i < link.placement().rank_count; ++i) verdict_.lost(link.placement().first_rank + i, why);
+  for (uint32_t i = 0; i < link.placement().rank_count; ++i) outcome_.lost(link.placement().first_rank + i, why);
   if (sent_start_) return note_failure(link.placement().first_rank, false);
   say(why);
   begin_ending(Phase::killed);
@@ -341,13 +347,13 @@ void Job::reap_links() {
     if (pid <= 0) return;
     const auto link =
         std::find_if(links_.begin(), links_.end(), [&](const AgentLink& candidate) { return candidate.pid() == pid; });
-    if (link == links_.end()) continue;  // an orphan that came here
+    if (link == links_.end()) continue;  // it was an orphan, whose parent this process had become
     link->reaped(wait_status);
     conclude(*link);
   }
 }
 
-// The process has ended: what it left in its pipes is read, then the link is over.
+// Reads what is left in the pipes of the link's process, and closes them. Call this when the process has ended.
 void Job::conclude(AgentLink& link) {
   std::vector<std::string> lines;
   if (link.errors() >= 0) link.read_errors(lines);
@@ -399,7 +405,7 @@ void Job::start_ranks() {
   }
 }
 
-// Waits for slow readers of our output, but not for ever: a request to end still ends.
+// Waits until slow readers have taken all of our output. A signal that asks for the end of the job stops the wait.
 void Job::flush_output() {
   while (!mixer_.pending(Stream::out).empty() || !mixer_.pending(Stream::error).empty()) {
     pollfd waits[] = {{mixer_.pending(Stream::out).empty() ? -1 : out_.fd(), POLLOUT, 0},
@@ -418,15 +424,16 @@ void Job::flush_output() {
 
 int Job::report() {
   for (uint32_t rank = 0; rank < world_size(options_); ++rank) mixer_.finish(rank);
-  if (interrupted_by_ == SIGPIPE) return 128 + SIGPIPE;  // without a message, as programs end whose reader has gone
+  // If the reader of our output has gone, no message is printed; other programs do the same.
+  if (interrupted_by_ == SIGPIPE) return 128 + SIGPIPE;
   if (!sent_start_) return interrupted_by_ != 0 ? 128 + interrupted_by_ : exit_code_launcher;
-  if (!verdict_.has_failure()) return 0;
-  const auto others = world_size(options_) > 1 ? "; " + verdict_.others() : std::string{};
+  if (!outcome_.has_failure()) return 0;
+  const auto others = world_size(options_) > 1 ? "; " + outcome_.others() : std::string{};
   const auto cause = interrupted_by_ == 0
                          ? std::string{}
-                         : fmt::format("ended by {}{}: ", signal_name(interrupted_by_), hurried_ ? ", twice" : "");
-  say(cause + verdict_.first_failure() + others);
-  return verdict_.exit_code();
+                         : fmt::format("ended by {}{}: ", signal_name(interrupted_by_), interrupted_twice_ ? ", twice" : "");
+  say(cause + outcome_.first_failure() + others);
+  return outcome_.exit_code();
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Runs one program as many ranks, here and on other hosts, until all have ended; what `unisono launch` does.
+// Does the work of `unisono launch`: runs one program as many ranks, on this host and on other hosts, until all ranks have
+// ended.
 #pragma once
 
 #include <string>
@@ -10,22 +11,26 @@
 namespace unisono::cli {
 
 struct JobOptions {
-  std::vector<Placement> placements;     // from place()
+  std::vector<Placement> placements;     // the hosts and their ranks, from place_ranks()
   std::vector<std::string> program;      // argv
-  std::vector<std::string> environment;  // NAME=value, for all ranks; wins over what the launcher sets
-  std::vector<std::string> ssh;          // words of the ssh command
-  std::string job;                       // UNISONO_JOB
-  std::string master_address;            // empty: chosen (127.0.0.1, or the name of rank 0's host)
-  uint32_t master_port = 0;              // 0: a free port of rank 0's host, held for the job (cli/common/held_port.h)
-  Nanos grace = 5 * second;              // after a failure: to end by themselves, and again between SIGTERM and SIGKILL
-  Nanos start_timeout = 30 * second;     // for all hosts to answer
+  std::vector<std::string> environment;  // NAME=value for all ranks; these replace what the launcher itself sets
+  std::vector<std::string> ssh;          // the words of the ssh command
+  std::string job;                       // the name of the job; the ranks get it as UNISONO_JOB
+  // If this is empty, the address is 127.0.0.1, or the name of rank 0's host if there are several hosts.
+  std::string master_address;
+  // If this is 0, the port is a free one on rank 0's host, which is reserved for the job (cli/common/held_port.h).
+  uint32_t master_port = 0;
+  // After a failure, ranks get this much time to end by themselves, and again this much between SIGTERM and SIGKILL.
+  Nanos grace = 5 * second;
+  Nanos start_timeout = 30 * second;  // all hosts must answer within this time
   bool prefix = true;
-  bool keep_going = false;  // a failure does not end the others
+  bool keep_going = false;  // true: if a rank fails, the others continue
   bool pin = false;
-  std::vector<uint32_t> forgiven = {};  // ranks that may end in any way: their failures are reported, and do not count
+  std::vector<uint32_t> may_fail = {};  // if one of these ranks fails, this is reported, but the job does not count as failed
 };
 
-// Blocks; takes over the process's signals meanwhile. The exit code for the process: see Verdict::exit_code.
+// Runs the job, and blocks until it has ended. Meanwhile, it handles the signals that this process gets. Returns the exit code
+// that JobOutcome::exit_code describes.
 int run_job(const JobOptions& options);
 
 }  // namespace unisono::cli

@@ -21,37 +21,38 @@ namespace {
 const CommandLineText launch_text{
     .name = "unisono launch",
     .usage = "unisono launch -n COUNT [OPTIONS] [--] PROGRAM [ARGUMENTS]",
-    .description = "Runs PROGRAM as COUNT ranks and shows what they print, each line behind the number of its rank.",
+    .description = "Runs PROGRAM as COUNT ranks and shows what they print, each line after the number of its rank.",
     .footer = R"(Examples:
   unisono launch -n 4 -- ./train --epochs 3
   unisono launch -n 8 --pin --env OMP_NUM_THREADS=1 -- python3 train.py
   unisono launch --hosts a:2,b:2 --interface eth1 -- ./train
   unisono launch -n 2 --hosts a,b --ssh 'ssh -p 2222 -i key' -- ./train
-  unisono launch -n 4 --keep-going -- ./elastic         survivors regroup and go on
+  unisono launch -n 4 --keep-going -- ./elastic         the survivors re-form the group
   unisono launch -n 4 --rate 100M --delay 1ms -- ./train   as if each rank were a host with such a link
 
 Each rank finds in its environment:
   RANK, WORLD_SIZE              its rank and the number of ranks
   LOCAL_RANK, LOCAL_WORLD_SIZE  the same among the ranks of its host; GROUP_RANK: the number of its host
-  MASTER_ADDR, MASTER_PORT      where rank 0 gathers the others: a port that is free, and held for this job
+  MASTER_ADDR, MASTER_PORT      where rank 0 listens for the other ranks: a free port, reserved for this job
   UNISONO_JOB                   the job's name, random unless --job gives it
   UNISONO_RENDEZVOUS, UNISONO_INTERFACE, UNISONO_TRANSPORT   if the options ask for them
 and its standard input is empty. Programs that see no terminal may hold their output back: python3 -u or 'stdbuf -oL'
 shows it line by line.
 
-Several hosts: the launcher starts 'unisono agent' on each through --ssh, and this tool, PROGRAM and the working directory
-must be at the same path everywhere. UNISONO_* variables and --env travel along; other variables do not.
+Several hosts: the launcher starts 'unisono agent' on each through --ssh, and this tool, PROGRAM and the working
+directory must be at the same path everywhere. UNISONO_* variables and --env travel along; other variables do not.
 
---rate, --loss and --delay give each rank a network and a host name of its own, with a cable to a switch that this command emulates, as
-'unisono bench' does. This needs /dev/net/tun, and root or user name spaces. Emulation takes time of the same cores: if packets come late,
-the command says so at the end.
+--rate, --loss and --delay give each rank a network and a host name of its own, with a cable to a switch that this
+command emulates, as 'unisono bench' does. This needs /dev/net/tun, and root or user name spaces. Emulation takes time
+of the same cores: if packets come late, the command says so at the end.
 
 When a rank fails, the others have --grace to end by themselves, then get SIGTERM, and after --grace again SIGKILL.
-SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks and start the same sequence; a second one ends the job at once. SIGUSR1,
-SIGUSR2, SIGTSTP (Ctrl-Z) and SIGCONT are passed on. No process of the job survives the launcher, not even its death by SIGKILL.
+SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks and start the same sequence; a second one ends the job at once.
+SIGUSR1, SIGUSR2, SIGTSTP (Ctrl-Z) and SIGCONT are passed on. No process of the job survives the launcher, not even
+its death by SIGKILL.
 
-Exit code: that of the first rank that failed; 128 + the signal that killed it; 127 if PROGRAM was not found; 126 if it
-cannot be executed; 125 if a host cannot be reached or was lost; 2 for a wrong command line; 0 if no rank failed.)",
+Exit code: that of the first rank that failed; 128 + the signal that killed it; 127 if PROGRAM was not found; 126 if
+it cannot be executed; 125 if a host cannot be reached or was lost; 2 for a wrong command line; 0 if no rank failed.)",
     .runs_program = true};
 
 std::vector<std::string> transport_words() { return {transport_names.begin(), transport_names.end()}; }
@@ -79,7 +80,8 @@ Status set_rendezvous(const std::string& text, JobOptions& job) {
 }
 
 Status add_environment(const std::vector<std::string>& settings, bool remote, JobOptions& job) {
-  // ssh does not carry the environment over; the tool's own variables are meant for the ranks.
+  // ssh does not pass on the environment. So the launcher passes all variables whose names begin with UNISONO_ to the remote
+  // ranks.
   for (char** entry = environ; remote && *entry != nullptr; ++entry) {
     if (std::string_view(*entry).starts_with("UNISONO_")) job.environment.insert(job.environment.begin(), *entry);
   }
@@ -92,7 +94,7 @@ Status add_environment(const std::vector<std::string>& settings, bool remote, Jo
       continue;
     }
     const char* value = std::getenv(setting.c_str());
-    if (value == nullptr) return Status(Code::invalid, fmt::format("--env {}: there is no such variable here", setting));
+    if (value == nullptr) return Status(Code::invalid, fmt::format("--env {}: this variable is not set here", setting));
     job.environment.push_back(setting + "=" + value);
   }
   return {};
@@ -107,7 +109,7 @@ std::string this_host() {
 Result<std::string> random_job_name() {
   uint64_t bits[2];
   if (::getrandom(bits, sizeof(bits), 0) != sizeof(bits))
-    return Status(Code::unavailable, "the system gives no random numbers");
+    return Status(Code::unavailable, "cannot read random numbers from the system");
   return fmt::format("{:016x}{:016x}", bits[0], bits[1]);
 }
 
@@ -127,7 +129,7 @@ Status set_placements(const LaunchOptions& options, JobOptions& job) {
     if (!parsed.ok()) return Status(Code::invalid, "--hosts: " + parsed.status().message());
     hosts = *std::move(parsed);
   }
-  auto placed = place(count, hosts, this_host());
+  auto placed = place_ranks(count, hosts, this_host());
   if (!placed.ok()) return placed.status();
   job.placements = *std::move(placed);
   return {};
@@ -143,7 +145,7 @@ Status set_times(const LaunchOptions& options, JobOptions& job) {
   return {};
 }
 
-// The words before "--" and those behind it; without "--" all are the first.
+// Splits the words at the first "--". Without "--", all words go to `before`.
 void split_at_dashes(const Arguments& arguments, Arguments& before, Arguments& behind) {
   const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
   before.assign(arguments.begin(), dashes);
@@ -164,7 +166,7 @@ void add_launch_options(CLI::App& app, LaunchOptions& options) {
   app.add_option("--env", options.environment, "variable for the ranks: NAME=value, or NAME to pass on")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
-  app.add_option("--grace", options.grace, "time to end: first by itself, then after SIGTERM [5s]")->type_name("TIME");
+  app.add_option("--grace", options.grace, "time to end by itself, and again after SIGTERM [5s]")->type_name("TIME");
   app.add_option("--ssh", options.ssh, "command that reaches other hosts")->type_name("COMMAND");
   app.add_option("--start-timeout", options.start_timeout, "time for all hosts to answer [30s]")->type_name("TIME");
   app.add_flag("--pin", options.pin, "give each rank its own share of the cores");
@@ -211,7 +213,7 @@ void add_all_launch_options(CLI::App& app, LaunchOptions& options) {
   add_launch_options(app, options);
   app.add_flag("--keep-going", options.keep_going, "a failed rank does not end the others");
   add_link_options(app, options.links);
-  app.add_flag("--no-prefix", options.no_prefix, "show lines as they are, without their rank");
+  app.add_flag("--no-prefix", options.no_prefix, "show lines without the number of their rank");
 }
 
 }  // namespace
@@ -226,14 +228,15 @@ int run_launch(const Arguments& arguments) {
   LaunchOptions options;
   const auto app = make_app(launch_text);
   add_all_launch_options(*app, options);
-  app->prefix_command(!has_dashes);  // without --, the first word that is no option begins the program
+  app->prefix_command(!has_dashes);  // If there is no "--", the program begins at the first word that is not an option.
   if (const auto code = parse_arguments(*app, own)) return *code;
   if (!has_dashes) {
     program = app->remaining();
     if (!program.empty() && program[0].starts_with('-')) {
-      // Our own options are known, so this is a typing error, not a program.
+      // All options of `launch` have been parsed. So this word is a mistyped option, and not a program.
       app->prefix_command(false);
-      return parse_arguments(*app, own).value_or(usage_error(launch_text.name, "unknown option " + program[0]));
+      const auto code = parse_arguments(*app, own);
+      return code ? *code : usage_error(launch_text.name, fmt::format("there is no option '{}'.", program[0]));
     }
   }
   const auto limits = make_limits(options);

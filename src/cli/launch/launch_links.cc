@@ -19,7 +19,7 @@
 namespace unisono::cli {
 namespace {
 
-constexpr uint32_t private_port = 29500;  // in a network of its own, every port is free
+constexpr uint32_t private_port = 29500;  // every port is free in a private network
 
 int failed(const std::string& why) {
   fmt::print(stderr, "unisono launch: {}\n", why);
@@ -30,8 +30,8 @@ int failed(const std::string& why) {
 
 void add_link_options(CLI::App& app, LinkWords& links) {
   app.add_option("--rate", links.rate, "bits per second of each rank's cable, in each direction: 100M, 1G")->type_name("RATE");
-  app.add_option("--loss", links.loss, "packets that get lost: 1%")->type_name("SHARE");
-  app.add_option("--delay", links.delay, "from rank to rank, one way: 20ms")->type_name("TIME");
+  app.add_option("--loss", links.loss, "share of the packets that are lost: 1%")->type_name("SHARE");
+  app.add_option("--delay", links.delay, "one-way delay between ranks: 20ms")->type_name("TIME");
 }
 
 Result<LinkLimits> make_limits(const LaunchOptions& options) {
@@ -51,7 +51,7 @@ Result<LinkLimits> make_limits(const LaunchOptions& options) {
     return Status(Code::invalid, "--transport shm has no packets that --rate, --loss and --delay could hold up");
   if (!options.rendezvous.empty() || !options.interface.empty()) {
     return Status(Code::invalid,
-                  "--rate, --loss and --delay bring networks of their own: no --rendezvous and no --interface beside them");
+                  "--rate, --loss and --delay give each rank a network of its own: omit --rendezvous and --interface");
   }
   return limits;
 }
@@ -85,8 +85,8 @@ int run_emulated_rank(const Arguments& arguments) {
     return usage_error(fmt::format("unisono {}", emulated_rank_command), "unisono launch starts this, with --rate");
   auto emulated_rank = EmulatedRank::connect(job, static_cast<uint32_t>(*number), true);
   if (!emulated_rank.ok()) return failed(emulated_rank.status().to_string());
-  // From here on a rank that ends does not end the emulator. The program inherits neither the socket nor the packets: both
-  // close on exec.
+  // From now on, if a rank ends, the emulator continues. The program does not inherit the socket and the packet descriptor,
+  // because both are closed by exec.
   if (auto begun = emulated_rank->announce_formed(); !begun.ok()) return failed(begun.status().to_string());
   std::vector<char*> words;
   for (size_t i = 1; i < arguments.size(); ++i) words.push_back(const_cast<char*>(arguments[i].c_str()));

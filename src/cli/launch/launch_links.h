@@ -1,8 +1,8 @@
-// --rate, --loss and --delay of `unisono launch` and `unisono bench`: each rank runs on this host in a network of its own, and
-// the link emulator (cli/launch/link_emulator.h) carries the packets.
+// The options --rate, --loss and --delay of `unisono launch` and `unisono bench`. With these options, each rank runs on this
+// host in a private network. The link emulator (cli/launch/link_emulator.h) carries the packets between these networks.
 //
-// The ranks of bench move there themselves. For any other program, the launcher starts `unisono emulated-rank -- PROGRAM` as
-// each rank, which moves into its network and becomes PROGRAM.
+// The ranks of `unisono bench` move into their networks themselves. Other programs are started as `unisono emulated-rank --
+// PROGRAM`. This command moves into the network, and then executes PROGRAM.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -18,16 +18,17 @@ namespace unisono::cli {
 
 void add_link_options(CLI::App& app, LinkWords& links);
 
-// invalid: which option is wrong, or contradicts another one.
+// If the result is Code::invalid, the message names the option that is wrong or that contradicts another option.
 Result<LinkLimits> make_limits(const LaunchOptions& options);
 
-// The ranks' meeting point and transport there. unsupported: networks of their own are not possible here, and why.
+// Sets the rendezvous address and the transport for ranks in private networks. Returns Code::unsupported if this system does
+// not allow private networks; the message says why.
 Status choose_private_network(LaunchOptions& options);
 
-// `unisono launch` with limits. The exit code.
+// Runs `unisono launch` with emulated links. Returns the exit code.
 int run_over_links(LaunchOptions options, const LinkLimits& limits, Arguments program);
 
-// `unisono emulated-rank -- PROGRAM [ARGUMENTS]`: returns only if it fails.
+// The command `unisono emulated-rank -- PROGRAM [ARGUMENTS]`. It returns only if PROGRAM cannot be executed.
 inline constexpr const char* emulated_rank_command = "emulated-rank";
 int run_emulated_rank(const Arguments& arguments);
 

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "base/error_text.h"
 #include "cli/common/monotonic.h"
 #include "cli/launch/link_emulator_message.h"
 #include "cli/launch/private_network.h"
@@ -21,19 +22,20 @@
 namespace unisono::cli {
 namespace {
 
-constexpr int reads_per_turn = 64;  // of one interface, before other interfaces and packets that are due get a turn
+// After this many packets from one interface, the other interfaces and the packets that are due get a turn.
+constexpr int reads_per_turn = 64;
 constexpr Nanos late_from = millisecond;
 
 struct RankConnection {
   Descriptor socket;
-  Descriptor process;  // a pidfd: it never means another process
+  Descriptor process;  // this is a pidfd, because a pid could be reused
   Descriptor packets;
   bool connected = false;
   bool formed = false;
   bool stopped = false;
 };
 
-// The process itself: one thread, one loop.
+// The main loop of the emulator process. The process has only one thread.
 class EmulatorLoop {
  public:
   EmulatorLoop(const LinkEmulatorOptions& options, Descriptor listener, Descriptor lifeline)
@@ -64,8 +66,8 @@ class EmulatorLoop {
   Descriptor lifeline_;
   ThinLinks links_;
   std::vector<RankConnection> connections_;
-  std::vector<Descriptor> unidentified_;  // sockets whose rank is not known yet
-  Nanos zero_ = never;                    // when the group had formed
+  std::vector<Descriptor> unidentified_;  // sockets that are connected, but whose ranks are not known yet
+  Nanos zero_ = never;                    // when all ranks had formed their groups
   size_t faults_injected_ = 0;
   bool broken_ = false;
   LinkTally tally_;
@@ -77,7 +79,7 @@ timespec time_until(Nanos at, Nanos now) {
   return {static_cast<time_t>(left / second), static_cast<long>(left % second)};
 }
 
-// Waits once and handles every event. False when the launcher is gone.
+// Waits once, and handles all events that have occurred. Returns false when the emulator must end.
 bool EmulatorLoop::turn() {
   deliver();
   inject_faults();
@@ -97,7 +99,7 @@ bool EmulatorLoop::turn() {
     if (waits[3 + 2 * rank].revents != 0) carry(rank);
     if (waits[2 + 2 * rank].revents != 0 && !on_message(connections_[rank])) {
       connections_[rank].socket.reset();
-      // Before all groups have formed, no rank can go on without this one.
+      // A rank has ended before all groups were formed. So the other ranks cannot continue.
       if (std::any_of(connections_.begin(), connections_.end(),
                       [](const RankConnection& connection) { return !connection.formed; }))
         return false;
@@ -122,7 +124,8 @@ void EmulatorLoop::accept_one() {
   if (ours && unidentified_.size() < options_.ranks) unidentified_.push_back(std::move(socket));
 }
 
-// True if the rank behind the socket is connected now, or is of no use.
+// Reads the first message that a socket has received. Returns false if no message has arrived yet. Otherwise returns true, and
+// the socket is no longer unidentified.
 bool EmulatorLoop::on_first_message(Descriptor& socket) {
   EmulatorMessage message;
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -147,7 +150,7 @@ bool EmulatorLoop::on_first_message(Descriptor& socket) {
                     !connections_[message.rank].connected && static_cast<bool>(packets) == options_.limits.any() &&
                     ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
   if (!good) {
-    broken_ = true;  // a rank could not connect: the others need not wait for it
+    broken_ = true;  // this ends the emulator, so that the other ranks do not wait for this rank
     return true;
   }
   auto& connection = connections_[message.rank];
@@ -160,7 +163,7 @@ bool EmulatorLoop::on_first_message(Descriptor& socket) {
   return true;
 }
 
-// False if the rank has ended.
+// Handles one message from a rank. Returns false if the rank has ended.
 bool EmulatorLoop::on_message(RankConnection& connection) {
   EmulatorMessage message;
   const auto got = ::recv(connection.socket.get(), &message, sizeof(message), MSG_DONTWAIT);
@@ -180,7 +183,7 @@ bool EmulatorLoop::on_message(RankConnection& connection) {
   return true;
 }
 
-// The socket of a rank that does not read fills up; the emulator then drops messages to it instead of waiting.
+// Sends a message without waiting. If the rank does not read, its socket becomes full, and the message is dropped.
 void EmulatorLoop::send(RankConnection& connection, const EmulatorMessage& message) {
   if (connection.socket) (void)::send(connection.socket.get(), &message, sizeof(message), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
@@ -205,13 +208,14 @@ void EmulatorLoop::deliver() {
     const auto late = now - arrival->due;
     tally_.latest = std::max(tally_.latest, late);
     tally_.late_packets += late > late_from;
-    // The receiver's kernel takes it or, if it has no memory, drops it as a real one would.
+    // If the receiver's kernel has no memory, it drops the packet, as it would drop one from a network card.
     if (const int packets = connections_[arrival->to].packets.get(); packets >= 0)
       (void)!::write(packets, arrival->packet.data(), arrival->packet.size());
   }
 }
 
-// Ranks are notified before the fault: a time that is measured from the notification is never too short.
+// Injects the faults that are due. The ranks are notified before the fault is injected. So a time that is measured from the
+// notification to a later event is never too short.
 void EmulatorLoop::inject_faults() {
   for (; zero_ != never && faults_injected_ < options_.faults.size(); ++faults_injected_) {
     const auto& fault = options_.faults[faults_injected_];
@@ -247,10 +251,12 @@ void EmulatorLoop::resume_stopped_ranks() {
 [[noreturn]] void run_emulator(const LinkEmulatorOptions& options, Descriptor listener, Descriptor lifeline, pid_t launcher) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launcher) ::_exit(0);
-  // A terminal sends these to all its processes; this process ends with the launcher.
+  // A terminal sends these signals to all processes of the job. The emulator ignores them, because it ends when the launcher
+  // ends.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGPIPE}) ::signal(signal, SIG_IGN);
   ::prctl(PR_SET_TIMERSLACK, 1);
-  (void)::setpriority(PRIO_PROCESS, 0, -10);  // packets should not wait for ranks that compute; fails without the privilege
+  // The emulator then gets a core before busy ranks do. The call fails if this process lacks the privilege.
+  (void)::setpriority(PRIO_PROCESS, 0, -10);
   const int nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   ::dup2(nowhere, STDIN_FILENO);
   ::dup2(nowhere, STDOUT_FILENO);
@@ -264,7 +270,7 @@ void EmulatorLoop::resume_stopped_ranks() {
 
 Result<LinkEmulator> LinkEmulator::start(const LinkEmulatorOptions& options) {
   const auto failed = [](const char* what) {
-    return Status(Code::unavailable, fmt::format("{}: {}", what, strerrordesc_np(errno)));
+    return Status(Code::unavailable, fmt::format("{}: {}{}", what, strerrordesc_np(errno), descriptor_limit_text(errno)));
   };
   Descriptor listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   const EmulatorAddress address(options.job);
@@ -290,7 +296,7 @@ LinkEmulator::LinkEmulator(LinkEmulator&& other) noexcept
 LinkEmulator::~LinkEmulator() {
   if (pid_ < 0) return;
   lifeline_.reset();
-  ::waitpid(pid_, nullptr, 0);  // or the launcher has done so already
+  ::waitpid(pid_, nullptr, 0);  // this fails if the launcher has already reaped the process
 }
 
 }  // namespace unisono::cli

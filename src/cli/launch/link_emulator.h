@@ -1,10 +1,10 @@
-// A process beside the launcher that emulates links between ranks of one host, and injects faults: it carries the packets
-// between the ranks' private networks, and kills, stops and resumes ranks at their times. For `unisono bench` and `unisono
-// launch --rate`.
+// A process beside the launcher that emulates links between ranks on one host. It carries the packets between the private
+// networks of the ranks. It also injects faults: it kills, stops and resumes ranks at given times. `unisono bench` and `unisono
+// launch --rate` use it.
 //
-// The launcher starts the emulator before the ranks; each rank connects to it. They find each other by the job's name: a socket
-// in Linux's abstract name space, which only processes of the same user may use. The emulator ends with the launcher. When only
-// ranks that it has stopped are left, it resumes them, so that they can end.
+// The launcher starts the emulator before the ranks, and then each rank connects to it. The address of its socket is made from
+// the name of the job, and lies in Linux's abstract name space. Only processes of the same user may connect. The emulator ends
+// when the launcher ends. If the emulator has stopped all ranks that are left, it resumes them, so that they can end.
 #pragma once
 
 #include <sys/types.h>
@@ -23,15 +23,17 @@ namespace unisono::cli {
 struct LinkEmulatorOptions {
   std::string job;
   uint32_t ranks = 0;
-  LinkLimits limits;              // none: the ranks keep the host's network
-  std::vector<Fault> faults;      // in the order of their times
-  bool reports_lateness = false;  // on standard error at its end, if packets came late; for ranks that do not ask for the tally
+  LinkLimits limits;          // if there are no limits, the ranks stay in the host's network
+  std::vector<Fault> faults;  // sorted by time
+  // Whether the emulator, when it ends, reports late packets on standard error. This is for ranks that do not call tally().
+  bool reports_lateness = false;
 };
 
-// The launcher's end. Its destructor ends the process.
+// Stands for the emulator process in the launcher. The destructor ends the process.
 class LinkEmulator {
  public:
-  // The calling process must have one thread. unavailable: why the emulator could not be started.
+  // The calling process must have only one thread. Returns Code::unavailable if the emulator could not be started; the message
+  // says why.
   static Result<LinkEmulator> start(const LinkEmulatorOptions& options);
   LinkEmulator(LinkEmulator&& other) noexcept;
   ~LinkEmulator();
@@ -42,39 +44,39 @@ class LinkEmulator {
   Descriptor lifeline_;
 };
 
-// A fault and when it was injected: a time of the monotonic clock, just before it.
+// A fault that was injected. `at` is the monotonic time just before this.
 struct InjectedFault {
   Fault fault;
   Nanos at = 0;
 };
 
-// The counts of all links together, up to now.
+// The counts of all links together since the start.
 struct LinkTally {
   LinkCounts counts;
-  Nanos latest = 0;           // most that a packet came after its time, because the emulator waited for a core
-  uint64_t late_packets = 0;  // by more than a millisecond
+  Nanos latest = 0;           // how late the latest packet was, because the emulator had to wait for a core
+  uint64_t late_packets = 0;  // number of packets that were more than a millisecond late
 };
 
 struct EmulatorMessage;
 enum class EmulatorMessageType : uint32_t;
 
-// A rank's end.
+// The connection of a rank to the emulator.
 class EmulatedRank {
  public:
-  // Returns when all ranks are connected. With private_network it moves this process, which must have one thread, into a
-  // network of its own. unavailable: there is no emulator, or another rank did not connect. unsupported: see
-  // enter_private_network.
+  // Connects to the emulator, and returns when all ranks have connected. If private_network is true, moves this process into a
+  // private network; the process must then have only one thread. Returns Code::unavailable if there is no emulator, or if
+  // another rank did not connect. For Code::unsupported, see enter_private_network().
   static Result<EmulatedRank> connect(const std::string& job, uint32_t rank, bool private_network);
-  // Tells the emulator that this rank's group has formed. Returns the time, on the monotonic clock, at which the last rank did
-  // so.
+  // Tells the emulator that this rank's group has been formed. Waits until all ranks have announced this. Returns the monotonic
+  // time of the last announcement.
   Result<Nanos> announce_formed();
-  // Faults injected since the last call. Does not wait.
+  // Returns the faults that have been injected since the last call. Does not wait.
   std::vector<InjectedFault> injected_faults();
   Result<LinkTally> tally();
 
  private:
   explicit EmulatedRank(Descriptor socket) : socket_(std::move(socket)) {}
-  // The next message of this type; faults that come before it are kept for injected_faults().
+  // Returns the next message of this type. Faults that arrive before this message are kept for injected_faults().
   Result<EmulatorMessage> wait_for(EmulatorMessageType type);
   Descriptor socket_;
   std::vector<InjectedFault> injected_;

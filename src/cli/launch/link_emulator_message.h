@@ -1,5 +1,5 @@
-// The messages between the emulator and its ranks: one struct each, over a SOCK_SEQPACKET socket. Both ends are the same
-// program.
+// The messages between the emulator and the ranks. Each message is one struct, which is sent over a SOCK_SEQPACKET socket. Both
+// ends are the same program, so the layout of the struct is the layout of the message.
 #pragma once
 
 #include <sys/socket.h>
@@ -16,12 +16,13 @@
 namespace unisono::cli {
 
 enum class EmulatorMessageType : uint32_t {
-  connected = 1,  // from a rank: with its packets' descriptor, if it has a network of its own
-  begin = 2,      // from the emulator: all ranks are connected
-  formed = 3,     // from a rank: its group has formed
-  clock = 4,      // from the emulator: the groups of all ranks have formed, at `at`
-  fault = 5,      // from the emulator: `fault` is injected now, at `at`
-  tally = 6,      // from a rank: a question; from the emulator: the answer
+  // From a rank: it has connected. If it is in a private network, the message carries the descriptor of its packets.
+  connected = 1,
+  begin = 2,   // from the emulator: all ranks have connected
+  formed = 3,  // from a rank: its group has formed
+  clock = 4,   // from the emulator: at the time `at`, all ranks had formed their groups
+  fault = 5,   // from the emulator: `fault` is injected now, at the time `at`
+  tally = 6,   // from a rank: it asks for the counts; from the emulator: the counts
 };
 
 struct EmulatorMessage {
@@ -32,7 +33,8 @@ struct EmulatorMessage {
   LinkTally tally = {};
 };
 
-// In the abstract name space of sockets: a name that begins with a zero byte and goes with its last descriptor.
+// An address in the abstract name space of sockets. The name begins with a zero byte. It disappears when its last descriptor is
+// closed.
 struct EmulatorAddress {
   sockaddr_un address{};
   socklen_t bytes = 0;

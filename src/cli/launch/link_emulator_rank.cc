@@ -1,4 +1,4 @@
-// A rank's end of the link emulator.
+// How a rank uses its connection to the link emulator.
 #include <fmt/format.h>
 #include <poll.h>
 
@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/error_text.h"
 #include "cli/common/monotonic.h"
 #include "cli/launch/link_emulator_message.h"
 #include "cli/launch/private_network.h"
@@ -13,13 +14,13 @@
 namespace unisono::cli {
 namespace {
 
-constexpr Nanos patience = 60 * second;  // with the slowest rank, until it has started or joined
+constexpr Nanos emulator_timeout = 60 * second;  // the slowest rank must start or join within this time
 
 Status failed(const std::string& what, int error) {
-  return Status(Code::unavailable, fmt::format("{}: {}", what, strerrordesc_np(error)));
+  return Status(Code::unavailable, fmt::format("{}: {}{}", what, strerrordesc_np(error), descriptor_limit_text(error)));
 }
 
-// A descriptor of -1 is none.
+// Sends the message. If `descriptor` is not -1, sends this descriptor with it.
 Status send(int socket, const EmulatorMessage& message, int descriptor) {
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   iovec bytes{const_cast<EmulatorMessage*>(&message), sizeof(message)};
@@ -35,9 +36,7 @@ Status send(int socket, const EmulatorMessage& message, int descriptor) {
     part->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(part), &descriptor, sizeof(int));
   }
-  return ::sendmsg(socket, &header, MSG_NOSIGNAL) == sizeof(message)
-             ? Status()
-             : failed("the process that emulates the links is gone", errno);
+  return ::sendmsg(socket, &header, MSG_NOSIGNAL) == sizeof(message) ? Status() : failed("the link emulator has ended", errno);
 }
 
 }  // namespace
@@ -48,7 +47,7 @@ Result<EmulatedRank> EmulatedRank::connect(const std::string& job, uint32_t rank
   const EmulatorAddress emulator(job);
   if (::connect(socket.get(), emulator.get(), emulator.bytes) != 0) {
     return Status(Code::invalid,
-                  "links and faults on request need ranks that this command starts itself, on this host: give -n COUNT, "
+                  "emulated links and injected faults need ranks that this command starts itself, on this host: give -n COUNT, "
                   "without another launcher");
   }
   EmulatedRank emulated_rank(std::move(socket));
@@ -66,18 +65,19 @@ Result<EmulatedRank> EmulatedRank::connect(const std::string& job, uint32_t rank
 }
 
 Result<EmulatorMessage> EmulatedRank::wait_for(EmulatorMessageType type) {
-  const auto deadline = monotonic_now() + patience;
+  const auto deadline = monotonic_now() + emulator_timeout;
   while (monotonic_now() < deadline) {
     pollfd wait{socket_.get(), POLLIN, 0};
     if (::poll(&wait, 1, poll_milliseconds(deadline, monotonic_now())) <= 0) continue;
     EmulatorMessage message;
     const auto got = ::recv(socket_.get(), &message, sizeof(message), MSG_DONTWAIT);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (got != sizeof(message)) return Status(Code::unavailable, "another rank ended before all had come together");
+    if (got != sizeof(message))
+      return Status(Code::unavailable, "another rank ended before all ranks had connected to the link emulator");
     if (message.type == type) return message;
     if (message.type == EmulatorMessageType::fault) injected_.push_back({message.fault, message.at});
   }
-  return Status(Code::late, "not all ranks came together within 60 s");
+  return Status(Code::late, "not all ranks connected to the link emulator within 60 s");
 }
 
 Result<Nanos> EmulatedRank::announce_formed() {

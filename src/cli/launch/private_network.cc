@@ -13,16 +13,19 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/error_text.h"
+
 namespace unisono::cli {
 namespace {
 
-constexpr uint32_t network = 10u << 24 | 77u << 16;  // 10.77.0.0/16; nothing else is in the name space
+constexpr uint32_t network = 10u << 24 | 77u << 16;  // 10.77.0.0/16; the private name space contains no other addresses
 constexpr const char* interface_name = "link0";
-// The kernel's queue towards the reader: it must hold what arrives while the reader waits for a core.
+// Size of the queue in which the kernel keeps packets for the reader. It must hold all packets that arrive while the reader
+// waits for a core.
 constexpr int queue_packets = 5000;
 
 Status failed(const std::string& what, int error) {
-  return Status(Code::unsupported, fmt::format("{}: {}", what, strerrordesc_np(error)));
+  return Status(Code::unsupported, fmt::format("{}: {}{}", what, strerrordesc_np(error), descriptor_limit_text(error)));
 }
 
 bool write_file(const char* path, std::string_view text) {
@@ -30,7 +33,8 @@ bool write_file(const char* path, std::string_view text) {
   return file && ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
-// Root may; others may inside a user name space of their own, where the system lets them make one.
+// Leaves the network of the host. Root may do this directly. Other users need a new user name space, if the system allows them
+// to create one.
 Status leave_network() {
   constexpr int spaces = CLONE_NEWNET | CLONE_NEWUTS;
   if (::unshare(spaces) == 0) return {};
@@ -68,7 +72,9 @@ Status configure(int socket, const char* name, uint32_t address) {
     request.ifr_mtu = private_mtu;
     bool good = set(SIOCSIFMTU);
     request.ifr_qlen = queue_packets;
-    (void)set(SIOCSIFTXQLEN);  // takes rights outside the user name space; without them the kernel's 500 packets stay
+    // This needs privileges outside the user name space. Without them, it fails, and the queue keeps the kernel's default of
+    // 500 packets.
+    (void)set(SIOCSIFTXQLEN);
     good = good && set_address(SIOCSIFADDR, address) && set_address(SIOCSIFNETMASK, 0xffff0000u);
     if (!good) return failed(fmt::format("cannot give interface {} its address", name), errno);
   }
@@ -106,7 +112,7 @@ std::optional<uint32_t> receiver_of(std::string_view packet) {
 
 Result<Descriptor> enter_private_network(uint32_t rank) {
   if (auto left = leave_network(); !left.ok()) return left;
-  // One address per rank is enough; the file is not there where the kernel has no IPv6.
+  // Turns IPv6 off, because each rank needs only one address. If the kernel has no IPv6, this file does not exist.
   (void)write_file("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
   const auto host = fmt::format("rank-{}", rank);
   if (::sethostname(host.data(), host.size()) != 0) return failed("cannot set the host name", errno);

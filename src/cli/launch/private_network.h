@@ -1,10 +1,12 @@
-// A network of a rank's own, so that links between ranks of one host can be as slow and lossy as requested.
+// A private network for a rank. With it, links between ranks on one host can be as slow and as lossy as requested.
 //
-// The process gets name spaces for its network and its host name ("rank-2"), and in them one interface whose packets a program
-// reads and writes (a TUN device, kernel Documentation/networking/tuntap.rst). Nothing of it has a name outside, and the kernel
-// takes all of it away when the last process and descriptor are gone, however they went. Rejected: tc and netem on virtual
-// cables, because many kernels come without netem, and because cables that were made for a run outlive a launcher that is
-// killed.
+// The process gets a name space for its network, and another one for its host name ("rank-2"). Its only network interface is a
+// TUN device (kernel Documentation/networking/tuntap.rst): a program reads and writes the packets. No name in the host's
+// network refers to the private network. The kernel removes it when the last process and the last descriptor that use it are
+// gone, even if they were killed.
+//
+// Another way was rejected: the kernel's own emulation (tc with netem) on pairs of virtual network interfaces. Many kernels
+// lack netem, and the interfaces would remain if the launcher were killed.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +22,16 @@ namespace unisono::cli {
 inline constexpr uint32_t private_mtu = 1500;
 inline constexpr uint32_t private_ranks_max = 4096;
 
-// "10.77.0.1" of rank 0.
+// Returns the address of a rank: "10.77.0.1" for rank 0.
 std::string private_address(uint32_t rank);
-// The rank that an IPv4 packet is for; nothing if it is no such packet.
+// Returns the rank to which an IPv4 packet is addressed. Returns nullopt for all other packets.
 std::optional<uint32_t> receiver_of(std::string_view packet);
 
-// Moves this process, which must have one thread. The descriptor reads and writes whole packets, and does not block.
-// unsupported: what this system does not allow, and what would.
+// Moves this process into a private network. The process must have only one thread. The returned descriptor reads and writes
+// whole packets, and does not block. Returns Code::unsupported if the system forbids this; the message says what it forbids,
+// and how to allow it.
 Result<Descriptor> enter_private_network(uint32_t rank);
-// Whether that would work: tried in a process of its own.
+// Finds out whether enter_private_network() would succeed, by trying it in a child process.
 Status try_private_network();
 
 }  // namespace unisono::cli

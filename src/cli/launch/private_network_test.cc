@@ -26,7 +26,7 @@ TEST(PrivateNetwork, a_packet_says_which_rank_it_is_for) {
   EXPECT_EQ(receiver_of(packet_to(1, 0)), 255u);
 }
 
-TEST(PrivateNetwork, what_is_for_no_rank_has_no_receiver) {
+TEST(PrivateNetwork, a_packet_for_no_rank_has_no_receiver) {
   EXPECT_FALSE(receiver_of(""));
   EXPECT_FALSE(receiver_of(packet_to(0, 1).substr(0, 19)));
   EXPECT_FALSE(receiver_of(packet_to(0, 0)));

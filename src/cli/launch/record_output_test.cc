@@ -1,4 +1,4 @@
-// Tests the output of top, trace and metrics: other programs can read it, and it agrees with the records.
+// Tests that other programs can read the output of top, trace and metrics, and that it agrees with the records.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -41,7 +41,7 @@ ScanEntry rank_of_two(uint32_t rank) {
                                  .last_receive = at + 300,
                                  .ended = at + 500});
   }
-  // Two at once, one inside the other, and one that has not ended.
+  // Two operations that overlap, and one that has not ended.
   record.operations.push_back(
       {.name = {.number = 4, .kind = {}, .bytes = 4000}, .started = start + second, .ended = start + 2 * second});
   record.operations.push_back({.name = {.number = 5, .kind = {}, .bytes = 4000},
@@ -66,7 +66,7 @@ ScanEntry rank_of_two(uint32_t rank) {
 
 std::vector<ScanEntry> two() { return {rank_of_two(0), rank_of_two(1)}; }
 
-TEST(TraceEvents, load_and_nest_and_stand_at_their_time) {
+TEST(TraceEvents, events_load_and_nest_and_have_their_times) {
   const auto json = nlohmann::json::parse(trace_json(two()));
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> tracks;
   size_t operations = 0, phases = 0;
@@ -84,7 +84,7 @@ TEST(TraceEvents, load_and_nest_and_stand_at_their_time) {
   for (const auto& [track, slices] : tracks) {
     for (const auto& a : slices) {
       for (const auto& b : slices) {
-        const double slack = 1e-5;  // microseconds: of a sum of two doubles
+        const double slack = 1e-5;  // microseconds: rounding error of the sum of two doubles
         const bool apart = a.second <= b.first + slack || b.second <= a.first + slack;
         const bool inside =
             (a.first <= b.first && b.second <= a.second + slack) || (b.first <= a.first && a.second <= b.second + slack);
@@ -95,15 +95,15 @@ TEST(TraceEvents, load_and_nest_and_stand_at_their_time) {
   EXPECT_EQ(tracks.begin()->second.front().first, 0.0) << "the first thing that happened";
 }
 
-TEST(TraceEvents, of_no_operations_are_a_document_too) {
+TEST(TraceEvents, a_trace_without_operations_is_a_document) {
   auto scan_entry = rank_of_two(0);
   scan_entry.record.operations.clear();
   scan_entry.record.running.clear();
   EXPECT_TRUE(nlohmann::json::parse(trace_json({scan_entry})).contains("traceEvents"));
 }
 
-// The format's own rules: https://github.com/prometheus/OpenMetrics.
-TEST(MetricsText, keeps_the_rules_of_the_format) {
+// The rules are those of https://github.com/prometheus/OpenMetrics.
+TEST(MetricsText, metrics_follow_the_rules_of_the_format) {
   const auto text = metrics_text(two());
   ASSERT_TRUE(text.ends_with("\n# EOF\n"));
   std::istringstream lines(text);
@@ -132,7 +132,7 @@ TEST(MetricsText, keeps_the_rules_of_the_format) {
   }
 }
 
-TEST(MetricsText, says_what_the_records_say) {
+TEST(MetricsText, metrics_match_the_records) {
   const auto text = metrics_text({rank_of_two(0)});
   const std::string labels = R"(run="0000000000000007",group="1",epoch="1",rank="0",host="h\"\\",pid="10")";
   for (const auto& line :
@@ -147,9 +147,9 @@ TEST(MetricsText, says_what_the_records_say) {
   }
 }
 
-TEST(MetricsText, of_nothing_is_complete) { EXPECT_TRUE(metrics_text({}).ends_with("# EOF\n")); }
+TEST(MetricsText, metrics_without_groups_are_a_complete_document) { EXPECT_TRUE(metrics_text({}).ends_with("# EOF\n")); }
 
-TEST(TopFrame, tells_rates_from_the_second_frame_on) {
+TEST(TopFrame, rates_are_shown_from_the_second_frame_on) {
   Readings readings;
   auto scan_entries = ProcessScan{two(), {}};
   EXPECT_FALSE(frame_of(scan_entries, readings).groups.at(0).rows.at(0).has_rates);
@@ -169,7 +169,7 @@ TEST(TopFrame, tells_rates_from_the_second_frame_on) {
   EXPECT_GE(row.p99, second);
 }
 
-TEST(TopFrame, marks_a_late_rank_and_names_who_waits_for_it) {
+TEST(TopFrame, a_frame_marks_a_late_rank_and_names_the_ranks_that_wait_for_it) {
   auto scan_entries = ProcessScan{two(), {}};
   scan_entries.all[1].record.running.clear();
   scan_entries.all[1].record.begun = 6;
@@ -196,7 +196,7 @@ TEST(TopFrame, is_one_line_of_json) {
   EXPECT_EQ(json.at("notes").at(0), "x: unreadable");
 }
 
-TEST(TopFrame, of_nothing_says_so) {
+TEST(TopFrame, a_frame_without_groups_says_so) {
   Readings readings;
   EXPECT_EQ(text_of(frame_of({}, readings), false, 0), "No group runs here.\n");
 }

@@ -15,7 +15,7 @@ namespace {
 const CommandLineText rendezvous_text{
     .name = "unisono rendezvous",
     .usage = "unisono rendezvous --listen HOST:PORT [OPTIONS]",
-    .description = "Serves the meeting point of any number of jobs, told apart by their names, until it is stopped.",
+    .description = "Serves the rendezvous of any number of jobs, distinguished by their names, until it is stopped.",
     .footer = R"(Examples:
   unisono rendezvous --listen :29500                every interface
   unisono rendezvous --listen 10.0.0.1:29500        one address
@@ -24,8 +24,9 @@ const CommandLineText rendezvous_text{
   UNISONO_RENDEZVOUS=tcp://10.0.0.1:29500 UNISONO_JOB=a RANK=0 WORLD_SIZE=2 ./train       on each host
   unisono launch -n 4 --rendezvous tcp://10.0.0.1:29500 -- ./train
 
-Standard output: one line with the address, once it is served. Standard error: who came and what became of the jobs.
-SIGINT and SIGTERM end it. Exit code: 0 after such an end, 1 if the address cannot be served, 2 for a wrong command line.)"};
+Standard output: one line with the address, once it is served. Standard error: the processes that connected, and the
+outcome of each job. SIGINT and SIGTERM end it. Exit code: 0 after such an end, 1 if the address cannot be served, 2
+for a wrong command line.)"};
 
 struct RendezvousOptions {
   std::string listen;
@@ -39,7 +40,7 @@ void add_rendezvous_options(CLI::App& app, RendezvousOptions& options) {
   app.add_flag("--quiet", options.quiet, "report failures only");
 }
 
-// The only way from a signal handler to the loop; there is one server per process.
+// A global variable, because a signal handler has no other way to reach the loop. There is only one server in each process.
 std::atomic<bool> stop_requested{false};
 
 void request_stop(int) { stop_requested = true; }

@@ -86,7 +86,7 @@ void ThinLinks::send(uint32_t from, uint32_t to, std::string packet, Nanos now) 
   ++counts_.packets;
   if (const auto at = cross(up_[from], now, packet.size()))
     add({.at = *at, .at_switch = true, .to = to, .packet = std::move(packet)});
-  else ++counts_.overflown;
+  else ++counts_.overflowed;
 }
 
 std::optional<Arrival> ThinLinks::take(Nanos now) {
@@ -97,9 +97,9 @@ std::optional<Arrival> ThinLinks::take(Nanos now) {
     bytes_ -= event.packet.size();
     if (!event.at_switch) return Arrival{event.at, event.to, std::move(event.packet)};
     const auto arrived = cross(down_[event.to], event.at, event.packet.size());
-    // A lost packet has taken its time on the cables: it is lost on the way, not before it.
+    // A packet can be lost only after it has crossed both cables. So lost packets use up bandwidth, too.
     const bool lost = arrived && limits_.loss > 0 && random_.chance(limits_.loss);
-    if (!arrived) ++counts_.overflown;
+    if (!arrived) ++counts_.overflowed;
     else if (lost) ++counts_.lost;
     else add({.at = *arrived + limits_.delay, .at_switch = false, .to = event.to, .packet = std::move(event.packet)});
   }

@@ -40,7 +40,7 @@ TEST(ThinLinks, a_delay_is_one_way_and_keeps_the_order) {
   EXPECT_EQ(arrivals[1].due, 20 * millisecond);
 }
 
-// 1462 + 38 bytes are 12,000 bits: 120 us at 100 Mbit/s on each of the two cables.
+// Each packet has 1462 + 38 bytes = 12,000 bits. At 100 Mbit/s it takes 120 us on each of the two cables.
 TEST(ThinLinks, a_stream_gets_the_rate_of_its_cables) {
   ThinLinks links({.bits_per_second = 100 * mbit}, 2, 1);
   for (int i = 0; i < 100; ++i) links.send(0, 1, packet(1462), 0);
@@ -74,9 +74,10 @@ TEST(ThinLinks, a_sender_with_a_long_queue_does_not_hold_up_another) {
 TEST(ThinLinks, a_full_queue_drops_what_comes_last) {
   ThinLinks links({.bits_per_second = 100 * mbit}, 2, 1);
   for (int i = 0; i < 1000; ++i) links.send(0, 1, packet(1462), 0);
-  // 50 ms hold 416 whole packets of 120 us; the one that begins within them goes, too.
+  // A packet takes 120 us, so the 50 ms of a queue hold 416 whole packets. Packet 417 begins within the 50 ms, so it is sent,
+  // too.
   EXPECT_EQ(all_of(links).size(), 417u);
-  EXPECT_EQ(links.counts().overflown, 583u);
+  EXPECT_EQ(links.counts().overflowed, 583u);
   EXPECT_EQ(links.counts().packets, 1000u);
 }
 
@@ -91,7 +92,7 @@ TEST(ThinLinks, packets_get_lost_at_the_share_asked_for) {
   for (int i = 0; i < 100'000; ++i) links.send(0, 1, packet(1), i);
   const auto arrived = all_of(links).size();
   EXPECT_EQ(arrived + links.counts().lost, 100'000u);
-  EXPECT_GT(links.counts().lost, 850u);  // 1000 with a deviation of 31
+  EXPECT_GT(links.counts().lost, 850u);  // mean 1000, standard deviation 31
   EXPECT_LT(links.counts().lost, 1150u);
 }
 
@@ -99,10 +100,10 @@ TEST(ThinLinks, memory_has_a_bound_without_a_rate) {
   ThinLinks links({.delay = second}, 2, 1);
   const size_t fit = under_way_bytes_max / 65'000;
   for (size_t i = 0; i < fit + 5; ++i) links.send(0, 1, packet(65'000), 0);
-  EXPECT_EQ(links.counts().overflown, 5u);
+  EXPECT_EQ(links.counts().overflowed, 5u);
 }
 
-TEST(ThinLinks, words_are_read_and_said) {
+TEST(ThinLinks, limits_are_parsed_and_formatted) {
   EXPECT_EQ(parse_rate("100M").value(), 100 * mbit);
   EXPECT_EQ(parse_rate("1.5G").value(), 1500 * mbit);
   EXPECT_EQ(parse_rate("64000").value(), 64'000u);

@@ -33,11 +33,14 @@ std::string sentence(const RunningOperation& running) {
                      has_round ? fmt::format(", round {}", running.round) : "");
 }
 
-bool is_here(const Account& account, uint32_t rank) { return rank < account.ranks.size() && account.ranks[rank] != nullptr; }
+bool is_here(const GroupDiagnosis& diagnosis, uint32_t rank) {
+  return rank < diagnosis.ranks.size() && diagnosis.ranks[rank] != nullptr;
+}
 
 Nanos start_of(const ScanEntry& scan_entry, const RunningOperation& running) { return scan_entry.record.wall(running.started); }
 
-// The number of the last operation, numbered by order, that the rank has begun; -1: none.
+// Returns the highest number of any operation that the rank has begun, or -1 if there is none. Only operations that are
+// numbered by the order of calls (by_order) count.
 int64_t reached(const ScanEntry& scan_entry) {
   int64_t number = -1;
   const auto look = [&](const CallName& name) {
@@ -49,11 +52,11 @@ int64_t reached(const ScanEntry& scan_entry) {
   return number;
 }
 
-class Detective {
+class Diagnoser {
  public:
-  explicit Detective(Account& account) : account_(account) {}
+  explicit Diagnoser(GroupDiagnosis& diagnosis) : diagnosis_(diagnosis) {}
 
-  void investigate() {
+  void run() {
     find_gone_and_stopped();
     find_differing_calls();
     find_waiting();
@@ -67,23 +70,24 @@ class Detective {
  private:
   void add(Cause cause, std::vector<uint32_t> ranks, std::string text) {
     for (const auto rank : ranks) blamed_.insert(rank);
-    account_.findings.push_back({cause, std::move(ranks), std::move(text)});
+    diagnosis_.findings.push_back({cause, std::move(ranks), std::move(text)});
   }
-  std::string ago(Nanos then) const { return format_duration(std::max<Nanos>(0, account_.now - then)); }
+  std::string ago(Nanos then) const { return format_duration(std::max<Nanos>(0, diagnosis_.now - then)); }
 
   std::string waiters_text(uint32_t rank) const {
-    const auto at = account_.waiters.find(rank);
-    if (at == account_.waiters.end()) return "";
-    Nanos first = account_.now;
+    const auto at = diagnosis_.waiters.find(rank);
+    if (at == diagnosis_.waiters.end()) return "";
+    Nanos first = diagnosis_.now;
     for (const auto waiter : at->second) {
-      if (const auto* running = current(*account_.ranks[waiter]))
-        first = std::min(first, start_of(*account_.ranks[waiter], *running));
+      if (const auto* running = current(*diagnosis_.ranks[waiter]))
+        first = std::min(first, start_of(*diagnosis_.ranks[waiter], *running));
     }
-    return fmt::format("; {} {} for it since {}", format_ranks(at->second), at->second.size() == 1 ? "waits" : "wait",
+    return fmt::format("; {} {} waited for it for {}", format_ranks(at->second), at->second.size() == 1 ? "has" : "have",
                        ago(first));
   }
 
-  // The rank's last operation: "in all_reduce 17: waits for results, round 1" or "after all_reduce 16, which ended 1.2 s ago".
+  // Describes the last operation of the rank: "in all_reduce 17: waits for results, round 1", or "after all_reduce 16, which
+  // ended 1.2 s ago".
   std::string last_words(const ScanEntry& scan_entry) const {
     if (const auto* running = current(scan_entry)) {
       const auto what = running->phase == Phase::begun ? running->name.to_string() : sentence(*running);
@@ -98,10 +102,10 @@ class Detective {
   void find_gone_and_stopped() {
     std::vector<uint32_t> gone;
     size_t seen = 0;
-    for (uint32_t rank = 0; rank < account_.world; ++rank) {
-      if (!is_here(account_, rank)) continue;
+    for (uint32_t rank = 0; rank < diagnosis_.world; ++rank) {
+      if (!is_here(diagnosis_, rank)) continue;
       ++seen;
-      if (account_.ranks[rank]->life == Life::gone) gone.push_back(rank);
+      if (diagnosis_.ranks[rank]->life == Life::gone) gone.push_back(rank);
     }
     find_waiting();
     const bool all = gone.size() == seen && seen > 1;
@@ -112,32 +116,32 @@ class Detective {
                       "crashed, or ended without closing its group.",
                       format_ranks(gone)));
     }
-    for (uint32_t rank = 0; rank < account_.world; ++rank) {
-      if (!is_here(account_, rank)) continue;
-      const auto& scan_entry = *account_.ranks[rank];
+    for (uint32_t rank = 0; rank < diagnosis_.world; ++rank) {
+      if (!is_here(diagnosis_, rank)) continue;
+      const auto& scan_entry = *diagnosis_.ranks[rank];
       if (scan_entry.life == Life::gone && !all) {
         add(Cause::gone, {rank},
             fmt::format("{} is gone without having left the group (killed, crashed, or ended without closing it), {}{}.",
-                        who(account_, rank), last_words(scan_entry), waiters_text(rank)));
+                        rank_name(diagnosis_, rank), last_words(scan_entry), waiters_text(rank)));
       }
       if (scan_entry.life == Life::stopped) {
         add(Cause::stopped, {rank},
-            fmt::format("{} is stopped (by SIGSTOP or a debugger), {}{}.", who(account_, rank), last_words(scan_entry),
+            fmt::format("{} is stopped (by SIGSTOP or a debugger), {}{}.", rank_name(diagnosis_, rank), last_words(scan_entry),
                         waiters_text(rank)));
       }
     }
   }
 
-  // Under one number, ranks must have called the same.
+  // Finds operations that have the same number on several ranks although the calls are different.
   void find_differing_calls() {
     std::map<uint64_t, std::map<std::string, std::vector<uint32_t>>> calls;
-    for (uint32_t rank = 0; rank < account_.world; ++rank) {
-      if (!is_here(account_, rank)) continue;
+    for (uint32_t rank = 0; rank < diagnosis_.world; ++rank) {
+      if (!is_here(diagnosis_, rank)) continue;
       const auto look = [&](const CallName& name) {
         if (name.numbering == Numbering::by_order) calls[name.number][name.call()].push_back(rank);
       };
-      for (const auto& operation : account_.ranks[rank]->record.operations) look(operation.name);
-      for (const auto& running : account_.ranks[rank]->record.running) look(running.name);
+      for (const auto& operation : diagnosis_.ranks[rank]->record.operations) look(operation.name);
+      for (const auto& running : diagnosis_.ranks[rank]->record.running) look(running.name);
     }
     for (const auto& [number, by_call] : calls) {
       if (by_call.size() < 2) continue;
@@ -152,91 +156,94 @@ class Detective {
   }
 
   void find_waiting() {
-    account_.waiters.clear();
-    for (uint32_t rank = 0; rank < account_.world; ++rank) {
-      if (!is_here(account_, rank) || account_.ranks[rank]->life == Life::left) continue;
-      const auto* running = current(*account_.ranks[rank]);
-      if (running == nullptr || account_.now - start_of(*account_.ranks[rank], *running) < patience) continue;
-      for (const auto pending : running->pending) account_.waiters[pending].push_back(rank);
+    diagnosis_.waiters.clear();
+    for (uint32_t rank = 0; rank < diagnosis_.world; ++rank) {
+      if (!is_here(diagnosis_, rank) || diagnosis_.ranks[rank]->life == Life::left) continue;
+      const auto* running = current(*diagnosis_.ranks[rank]);
+      if (running == nullptr || diagnosis_.now - start_of(*diagnosis_.ranks[rank], *running) < waiting_threshold) continue;
+      for (const auto pending : running->pending) diagnosis_.waiters[pending].push_back(rank);
     }
   }
 
   void find_missing_calls() {
     int64_t furthest = -1;
-    for (const auto* scan_entry : account_.ranks) {
+    for (const auto* scan_entry : diagnosis_.ranks) {
       if (scan_entry != nullptr && scan_entry->life != Life::left && current(*scan_entry) != nullptr)
         furthest = std::max(furthest, reached(*scan_entry));
     }
-    for (const auto& [rank, waiters] : account_.waiters) {
-      if (!is_here(account_, rank) || blamed_.contains(rank)) continue;
-      const auto& scan_entry = *account_.ranks[rank];
+    for (const auto& [rank, waiters] : diagnosis_.waiters) {
+      if (!is_here(diagnosis_, rank) || blamed_.contains(rank)) continue;
+      const auto& scan_entry = *diagnosis_.ranks[rank];
       if (scan_entry.life == Life::left || current(scan_entry) != nullptr ||
           scan_entry.record.begun > scan_entry.record.ended || reached(scan_entry) >= furthest)
         continue;
-      const auto& wanted = current(*account_.ranks[waiters.front()])->name;
+      const auto& wanted = current(*diagnosis_.ranks[waiters.front()])->name;
       add(Cause::not_called, {rank},
-          fmt::format("{} has not called {}: it is computing, {}{}.", who(account_, rank), wanted.to_string(),
+          fmt::format("{} has not called {}: it is computing, {}{}.", rank_name(diagnosis_, rank), wanted.to_string(),
                       last_words(scan_entry), waiters_text(rank)));
     }
   }
 
   void find_unseen() {
-    for (const auto& [rank, waiters] : account_.waiters) {
-      if (is_here(account_, rank) || blamed_.contains(rank)) continue;
+    for (const auto& [rank, waiters] : diagnosis_.waiters) {
+      if (is_here(diagnosis_, rank) || blamed_.contains(rank)) continue;
       add(Cause::not_seen, {rank},
-          fmt::format("{} is waited for, and no record of it was found here: look on its host{}.", who(account_, rank),
+          fmt::format("{} is waited for, and no record of it was found here: look on its host{}.", rank_name(diagnosis_, rank),
                       waiters_text(rank)));
     }
   }
 
   void find_lost_links() {
-    std::map<uint32_t, std::vector<uint32_t>> losers;
-    Nanos first = account_.now;
-    for (uint32_t rank = 0; rank < account_.world; ++rank) {
-      if (!is_here(account_, rank) || account_.ranks[rank]->life == Life::gone) continue;
-      for (uint32_t other = 0; other < account_.world; ++other) {
-        const auto lost = account_.ranks[rank]->record.links[other].lost_at;
-        if (lost == 0 || blamed_.contains(other) || (is_here(account_, other) && account_.ranks[other]->life == Life::left))
+    std::map<uint32_t, std::vector<uint32_t>> ranks_by_lost_peer;
+    Nanos first = diagnosis_.now;
+    for (uint32_t rank = 0; rank < diagnosis_.world; ++rank) {
+      if (!is_here(diagnosis_, rank) || diagnosis_.ranks[rank]->life == Life::gone) continue;
+      for (uint32_t other = 0; other < diagnosis_.world; ++other) {
+        const auto lost = diagnosis_.ranks[rank]->record.links[other].lost_at;
+        if (lost == 0 || blamed_.contains(other) || (is_here(diagnosis_, other) && diagnosis_.ranks[other]->life == Life::left))
           continue;
-        losers[other].push_back(rank);
-        first = std::min(first, account_.ranks[rank]->record.wall(lost));
+        ranks_by_lost_peer[other].push_back(rank);
+        first = std::min(first, diagnosis_.ranks[rank]->record.wall(lost));
       }
     }
-    for (const auto& [other, ranks] : losers) {
+    for (const auto& [other, ranks] : ranks_by_lost_peer) {
       add(Cause::link_lost, {other},
-          fmt::format("{} lost the link to {} {} ago.", format_ranks(ranks), who(account_, other), ago(first)));
+          fmt::format("{} lost the link to {} {} ago.", format_ranks(ranks), rank_name(diagnosis_, other), ago(first)));
     }
   }
 
-  // All pending ranks have made the call and are alive: a rank that waits for none holds the others up, or its links do.
+  // This is called if all pending ranks are alive and have made the call. Then a rank is slow if it does not wait for any
+  // message itself. If there is no such rank, either a link is slow, or the rank for which most other ranks wait.
   void find_slow() {
-    if (!account_.findings.empty() && !everybody_gone_) return;
-    for (const auto& [rank, waiters] : account_.waiters) {
-      if (!is_here(account_, rank) || blamed_.contains(rank)) continue;
-      const auto* running = current(*account_.ranks[rank]);
+    if (!diagnosis_.findings.empty() && !everybody_gone_) return;
+    for (const auto& [rank, waiters] : diagnosis_.waiters) {
+      if (!is_here(diagnosis_, rank) || blamed_.contains(rank)) continue;
+      const auto* running = current(*diagnosis_.ranks[rank]);
       if (running == nullptr || running->phase == Phase::contributions || running->phase == Phase::results) continue;
       add(Cause::slow, {rank},
-          fmt::format("{} is the one that waits for no message: {}{}.", who(account_, rank), sentence(*running),
+          fmt::format("{} is the one that waits for no message: {}{}.", rank_name(diagnosis_, rank), sentence(*running),
                       waiters_text(rank)));
     }
-    if (account_.waiters.empty() || (!account_.findings.empty() && !everybody_gone_)) return;
-    const auto most = std::max_element(account_.waiters.begin(), account_.waiters.end(),
+    if (diagnosis_.waiters.empty() || (!diagnosis_.findings.empty() && !everybody_gone_)) return;
+    const auto most = std::max_element(diagnosis_.waiters.begin(), diagnosis_.waiters.end(),
                                        [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
     if (blamed_.contains(most->first)) return;
     add(Cause::slow, {most->first},
         fmt::format(
             "All ranks are in the operation; most wait for {}{}. The links between them, or the work of that rank, are slow.",
-            who(account_, most->first), waiters_text(most->first)));
+            rank_name(diagnosis_, most->first), waiters_text(most->first)));
   }
 
-  // Adds the failed last operations, one finding for all ranks with the same operation and code.
+  // Adds findings about ranks whose last operation failed. If several ranks failed in the same operation and with the same
+  // code, they share one finding.
   void find_failures() {
     std::map<std::tuple<std::string, Code>, std::vector<uint32_t>> failures;
-    std::map<std::tuple<std::string, Code>, std::map<uint32_t, size_t>> pending;  // and by how many
+    // For each failure and each rank: how many other ranks waited for this rank.
+    std::map<std::tuple<std::string, Code>, std::map<uint32_t, size_t>> pending;
     Nanos last = 0;
-    for (uint32_t rank = 0; rank < account_.world; ++rank) {
-      if (!is_here(account_, rank) || account_.ranks[rank]->record.operations.empty()) continue;
-      const auto& record = account_.ranks[rank]->record;
+    for (uint32_t rank = 0; rank < diagnosis_.world; ++rank) {
+      if (!is_here(diagnosis_, rank) || diagnosis_.ranks[rank]->record.operations.empty()) continue;
+      const auto& record = diagnosis_.ranks[rank]->record;
       const auto& operation = record.operations.back();
       if (operation.code == Code::ok) continue;
       const auto key = std::tuple(operation.name.to_string(), operation.code);
@@ -246,7 +253,8 @@ class Detective {
     }
     for (const auto& [key, ranks] : failures) {
       const auto& [operation, code] = key;
-      // Some ranks learned of the failure from others while they waited for a third: take the rank that most waited for.
+      // Names the rank for which most other ranks waited. Some ranks only heard of the failure from others. The rank for which
+      // they waited did not cause it.
       size_t most = 0;
       for (const auto& [rank, count] : pending[key]) most = std::max(most, count);
       std::vector<uint32_t> blamed;
@@ -259,7 +267,7 @@ class Detective {
     }
   }
 
-  Account& account_;
+  GroupDiagnosis& diagnosis_;
   std::set<uint32_t> blamed_;
   bool everybody_gone_ = false;
 };
@@ -271,49 +279,50 @@ const char* name(Cause cause) {
   return names[static_cast<size_t>(cause)];
 }
 
-std::vector<Account> accounts_of(const std::vector<ScanEntry>& scan_entries) {
-  std::map<std::tuple<uint64_t, uint32_t, uint32_t, uint32_t>, Account> groups;
+std::vector<GroupDiagnosis> diagnose(const std::vector<ScanEntry>& scan_entries) {
+  std::map<std::tuple<uint64_t, uint32_t, uint32_t, uint32_t>, GroupDiagnosis> groups;
   for (const auto& scan_entry : scan_entries) {
     const auto& record = scan_entry.record;
-    auto& account = groups[{record.run, record.epoch, record.group, record.world}];
-    account.run = record.run;
-    account.epoch = record.epoch;
-    account.group = record.group;
-    account.world = record.world;
-    account.ranks.resize(account.world, nullptr);
-    // A file that was written on request may describe a process that runs here, too: the later record counts.
-    auto& place = account.ranks[record.rank];
-    if (place == nullptr || last_sign(scan_entry) >= last_sign(*place)) place = &scan_entry;
+    auto& diagnosis = groups[{record.run, record.epoch, record.group, record.world}];
+    diagnosis.run = record.run;
+    diagnosis.epoch = record.epoch;
+    diagnosis.group = record.group;
+    diagnosis.world = record.world;
+    diagnosis.ranks.resize(diagnosis.world, nullptr);
+    // If a process still runs, a file may contain a record of it, too. The record that changed last is used.
+    auto& entry = diagnosis.ranks[record.rank];
+    if (entry == nullptr || last_change(scan_entry) >= last_change(*entry)) entry = &scan_entry;
   }
-  std::vector<Account> accounts;
-  for (auto& [key, account] : groups) {
+  std::vector<GroupDiagnosis> diagnoses;
+  for (auto& [key, diagnosis] : groups) {
     bool lives = false;
     Nanos last = 0, seen = 0;
-    for (const auto* scan_entry : account.ranks) {
+    for (const auto* scan_entry : diagnosis.ranks) {
       if (scan_entry == nullptr) continue;
       lives |= scan_entry->life == Life::runs || scan_entry->life == Life::stopped;
       seen = std::max(seen, scan_entry->seen);
-      last = std::max(last, last_sign(*scan_entry));
+      last = std::max(last, last_change(*scan_entry));
     }
-    account.now = lives ? seen : last;
-    Detective(account).investigate();
-    accounts.push_back(std::move(account));
+    diagnosis.now = lives ? seen : last;
+    Diagnoser(diagnosis).run();
+    diagnoses.push_back(std::move(diagnosis));
   }
-  return accounts;
+  return diagnoses;
 }
 
-std::string title_of(const Account& account) {
+std::string title_of(const GroupDiagnosis& diagnosis) {
   const auto seen = static_cast<size_t>(
-      std::count_if(account.ranks.begin(), account.ranks.end(), [](const auto* s) { return s != nullptr; }));
-  const auto what = account.group == 1 ? std::string("group") : fmt::format("sub-group {:08x}", account.group);
-  return fmt::format("{} of run {:08x}, epoch {}: {} ranks{}", what, account.run >> 32, account.epoch, account.world,
-                     seen == account.world ? "" : fmt::format(", records of {}", seen));
+      std::count_if(diagnosis.ranks.begin(), diagnosis.ranks.end(), [](const auto* s) { return s != nullptr; }));
+  const auto what = diagnosis.group == 1 ? std::string("group") : fmt::format("sub-group {:08x}", diagnosis.group);
+  return fmt::format("{} of run {:08x}, epoch {}: {} ranks{}", what, diagnosis.run >> 32, diagnosis.epoch, diagnosis.world,
+                     seen == diagnosis.world ? "" : fmt::format(", records of {}", seen));
 }
 
-std::string who(const Account& account, uint32_t rank) {
-  if (is_here(account, rank))
-    return fmt::format("rank {} (host {}, pid {})", rank, account.ranks[rank]->record.host, account.ranks[rank]->record.pid);
-  for (const auto* scan_entry : account.ranks) {
+std::string rank_name(const GroupDiagnosis& diagnosis, uint32_t rank) {
+  if (is_here(diagnosis, rank))
+    return fmt::format("rank {} (host {}, pid {})", rank, diagnosis.ranks[rank]->record.host,
+                       diagnosis.ranks[rank]->record.pid);
+  for (const auto* scan_entry : diagnosis.ranks) {
     if (scan_entry != nullptr && rank < scan_entry->record.links.size())
       return fmt::format("rank {} ({})", rank, scan_entry->record.links[rank].place);
   }
@@ -327,7 +336,7 @@ const RunningOperation* current(const ScanEntry& scan_entry) {
   return oldest == running.end() ? nullptr : &*oldest;
 }
 
-std::string doing(const ScanEntry& scan_entry) {
+std::string activity_of(const ScanEntry& scan_entry) {
   std::string text = "computing";
   if (const auto* running = current(scan_entry)) text = sentence(*running);
   else if (scan_entry.record.begun > scan_entry.record.ended) text = "in an operation";
@@ -339,7 +348,7 @@ std::string doing(const ScanEntry& scan_entry) {
   }
 }
 
-Nanos last_sign(const ScanEntry& scan_entry) {
+Nanos last_change(const ScanEntry& scan_entry) {
   const auto& record = scan_entry.record;
   Nanos last = std::max(record.monotonic_start, record.left_at);
   if (!record.operations.empty()) last = std::max(last, record.operations.back().ended);
@@ -347,12 +356,12 @@ Nanos last_sign(const ScanEntry& scan_entry) {
   return record.wall(last);
 }
 
-Nanos since(const Account& account, const ScanEntry& scan_entry) {
+Nanos since(const GroupDiagnosis& diagnosis, const ScanEntry& scan_entry) {
   const auto& record = scan_entry.record;
   Nanos begun = record.operations.empty() ? record.monotonic_start : record.operations.back().ended;
   if (const auto* running = current(scan_entry)) begun = running->started;
   if (scan_entry.life == Life::left) begun = record.left_at;
-  return std::max<Nanos>(0, account.now - record.wall(begun));
+  return std::max<Nanos>(0, diagnosis.now - record.wall(begun));
 }
 
 }  // namespace unisono::cli

@@ -9,7 +9,7 @@
 namespace unisono::cli {
 namespace {
 
-// A label's value: backslash, quote and line end are escaped.
+// Puts the value of a label in quotes. Backslashes, quotes and line ends in it are escaped.
 std::string label_value(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -22,7 +22,8 @@ std::string label_value(std::string_view text) {
 
 double seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) / static_cast<double>(second); }
 
-// One family: its head, then the samples of all records together, as the format demands.
+// Writes metric families. The format demands that a family consists of its head, and then of the samples from all records
+// together.
 class Metrics {
  public:
   explicit Metrics(const std::vector<ScanEntry>& scan_entries) : scan_entries_(scan_entries) {}
@@ -113,7 +114,7 @@ void links(Metrics& metrics) {
                [](const record::LinkCount& l) { return l.received_messages; });
   link_counter(metrics, "link_waited_seconds", "seconds", "Time waited for a rank that was the last one to send anything.",
                [](const record::LinkCount& l) { return seconds(l.waited_ns); });
-  link_counter(metrics, "link_stalls", "", "Messages that found no room in the transport.",
+  link_counter(metrics, "link_stalls", "", "Messages for which the transport had no send credit.",
                [](const record::LinkCount& l) { return l.stalls; });
 }
 

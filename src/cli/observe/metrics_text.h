@@ -1,7 +1,7 @@
-// The counters of records as OpenMetrics text: what Prometheus and its relatives read. Pure.
+// Formats the counters in records as OpenMetrics text, which Prometheus reads. The functions are pure.
 //
-// The format: https://github.com/prometheus/OpenMetrics, version 1.0.0. Counters end in _total, times are seconds, and "# EOF"
-// ends it.
+// The format is version 1.0.0 of https://github.com/prometheus/OpenMetrics. The names of counters end in _total, times are in
+// seconds, and the text ends with "# EOF".
 #pragma once
 
 #include <string>

@@ -33,15 +33,17 @@ std::string host_name() {
   return name;
 }
 
-bool ends_like_a_record(std::string_view name) { return name.ends_with(record::file_suffix); }
+bool is_record_name(std::string_view name) { return name.ends_with(record::file_suffix); }
 
-// True if the target of an open descriptor is a record: one in memory, or in a file as the library names it.
+// Returns true if the target of an open descriptor is a record. A record is either in memory, or in a file whose name is one
+// that the library gives to records.
 bool is_record(const std::string& target) {
   if (target.starts_with(fmt::format("/memfd:{} ", record::area_name))) return true;
-  return ends_like_a_record(target) && std::filesystem::path(target).filename().string().starts_with("unisono-");
+  return is_record_name(target) && std::filesystem::path(target).filename().string().starts_with("unisono-");
 }
 
-// The process has this number here: in its own namespace it may have another.
+// Returns the state of the process that wrote the record. `pid` is the number of the process as this tool sees it. Inside a
+// container, the process may have another number.
 Life life_of(const record::Snapshot& record, pid_t pid) {
   if (record.left_at != 0) return Life::left;
   const auto process = record::process_state(pid);
@@ -50,7 +52,7 @@ Life life_of(const record::Snapshot& record, pid_t pid) {
   return process->is_stopped() ? Life::stopped : Life::runs;
 }
 
-void add_process(pid_t pid, std::map<std::pair<dev_t, ino_t>, ScanEntry>& found, std::vector<std::string>& troubles) {
+void add_process(pid_t pid, std::map<std::pair<dev_t, ino_t>, ScanEntry>& found, std::vector<std::string>& read_errors) {
   const auto folder = fmt::format("/proc/{}/fd", pid);
   const auto process = record::process_state(pid);
   std::error_code error;
@@ -60,13 +62,13 @@ void add_process(pid_t pid, std::map<std::pair<dev_t, ino_t>, ScanEntry>& found,
     if (gone || !is_record(target)) continue;
     const Descriptor file(::open(entry->path().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     struct stat info {};
-    if (!file || ::fstat(file.get(), &info) != 0) continue;  // the process ended meanwhile
+    if (!file || ::fstat(file.get(), &info) != 0) continue;  // the process has ended in the meantime
     auto record = record::read(file.get());
     if (!record) {
-      troubles.push_back(fmt::format("pid {}: {}", pid, record.status().message()));
+      read_errors.push_back(fmt::format("pid {}: {}", pid, record.status().message()));
       continue;
     }
-    // Children have inherited the descriptor, but not the record.
+    // A child process inherits the descriptor of its parent's record. This record is not the child's, so it is skipped.
     if (process && record->process_started != 0 && process->started != record->process_started) continue;
     ScanEntry scan_entry{
         .record = std::move(*record), .source = fmt::format("pid {}", pid), .life = Life::runs, .seen = wall_now()};
@@ -75,21 +77,21 @@ void add_process(pid_t pid, std::map<std::pair<dev_t, ino_t>, ScanEntry>& found,
   }
 }
 
-ProcessScan sorted(std::vector<ScanEntry> all, std::vector<std::string> troubles) {
+ProcessScan sorted(std::vector<ScanEntry> all, std::vector<std::string> read_errors) {
   const auto key = [](const ScanEntry& s) { return std::tuple(s.record.run, s.record.epoch, s.record.group, s.record.rank); };
   std::stable_sort(all.begin(), all.end(), [&](const ScanEntry& a, const ScanEntry& b) { return key(a) < key(b); });
-  return {std::move(all), std::move(troubles)};
+  return {std::move(all), std::move(read_errors)};
 }
 
 void add_file(const std::string& path, ProcessScan& found) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!file) {
-    found.troubles.push_back(fmt::format("{}: {}", path, std::strerror(errno)));
+    found.read_errors.push_back(fmt::format("{}: {}", path, std::strerror(errno)));
     return;
   }
   auto record = record::read(file.get());
   if (!record) {
-    found.troubles.push_back(fmt::format("{}: {}", path, record.status().message()));
+    found.read_errors.push_back(fmt::format("{}: {}", path, record.status().message()));
     return;
   }
   ScanEntry scan_entry{.record = std::move(*record), .source = path, .life = Life::unknown, .seen = wall_now()};
@@ -100,23 +102,23 @@ void add_file(const std::string& path, ProcessScan& found) {
 
 }  // namespace
 
-ProcessScan look_at_processes(const std::vector<pid_t>& pids) {
+ProcessScan scan_processes(const std::vector<pid_t>& pids) {
   std::map<std::pair<dev_t, ino_t>, ScanEntry> found;
-  std::vector<std::string> troubles;
-  for (const auto pid : pids) add_process(pid, found, troubles);
+  std::vector<std::string> read_errors;
+  for (const auto pid : pids) add_process(pid, found, read_errors);
   if (pids.empty()) {
     std::error_code error;
     for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
       const auto pid = parse_count(entry->path().filename().string(), INT_MAX);
-      if (pid.ok()) add_process(static_cast<pid_t>(*pid), found, troubles);
+      if (pid.ok()) add_process(static_cast<pid_t>(*pid), found, read_errors);
     }
   }
   std::vector<ScanEntry> all;
   for (auto& [file, scan_entry] : found) all.push_back(std::move(scan_entry));
-  return sorted(std::move(all), std::move(troubles));
+  return sorted(std::move(all), std::move(read_errors));
 }
 
-ProcessScan look_at_files(const std::vector<std::string>& paths) {
+ProcessScan scan_files(const std::vector<std::string>& paths) {
   ProcessScan found;
   for (const auto& path : paths) {
     std::error_code error;
@@ -126,28 +128,29 @@ ProcessScan look_at_files(const std::vector<std::string>& paths) {
     }
     size_t count = 0;
     for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
-      if (!ends_like_a_record(entry->path().string())) continue;
+      if (!is_record_name(entry->path().string())) continue;
       add_file(entry->path().string(), found);
       ++count;
     }
-    if (error) found.troubles.push_back(fmt::format("{}: {}", path, error.message()));
-    else if (count == 0) found.troubles.push_back(fmt::format("{}: no file there ends with {}", path, record::file_suffix));
+    if (error) found.read_errors.push_back(fmt::format("{}: {}", path, error.message()));
+    else if (count == 0) found.read_errors.push_back(fmt::format("{}: no file there ends with {}", path, record::file_suffix));
   }
-  return sorted(std::move(found.all), std::move(found.troubles));
+  return sorted(std::move(found.all), std::move(found.read_errors));
 }
 
-void add_places(CLI::App& app, Places& places) {
-  app.add_option("places", places.paths, "files and folders with records; none: the processes of this host")->type_name("FILE");
-  app.add_option("--pid", places.pids, "only the groups of this process; may be given several times")
+void add_record_sources(CLI::App& app, RecordSources& sources) {
+  app.add_option("sources", sources.paths, "files and folders with records; none: the processes of this host")
+      ->type_name("FILE");
+  app.add_option("--pid", sources.pids, "only the groups of this process; may be given several times")
       ->type_name("PID")
       ->allow_extra_args(false);
 }
 
-Result<ProcessScan> look_at(const Places& places) {
-  if (!places.paths.empty() && !places.pids.empty()) return Status(Code::invalid, "--pid and files do not go together");
-  if (!places.paths.empty()) return look_at_files(places.paths);
+Result<ProcessScan> scan_records(const RecordSources& sources) {
+  if (!sources.paths.empty() && !sources.pids.empty()) return Status(Code::invalid, "--pid and files do not go together");
+  if (!sources.paths.empty()) return scan_files(sources.paths);
   std::vector<pid_t> pids;
-  for (const auto& text : places.pids) {
+  for (const auto& text : sources.pids) {
     const auto pid = parse_count(text, INT_MAX);
     if (!pid.ok() || *pid == 0)
       return Status(Code::invalid, fmt::format("--pid is '{}'; needed: the number of a process", text));
@@ -155,7 +158,7 @@ Result<ProcessScan> look_at(const Places& places) {
       return Status(Code::invalid, fmt::format("--pid {}: {}", *pid, std::strerror(errno)));
     pids.push_back(static_cast<pid_t>(*pid));
   }
-  return look_at_processes(pids);
+  return scan_processes(pids);
 }
 
 }  // namespace unisono::cli

@@ -6,9 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common/text.h"
+#include "cli/observe/recent_events.h"
 
 namespace unisono::cli {
 namespace {
+
+constexpr size_t events_shown = 3;  // The frame shows so many events of a group, the last ones.
 
 Nanos percentile(std::vector<Nanos>& times, double part) {
   if (times.empty()) return 0;
@@ -17,7 +20,8 @@ Nanos percentile(std::vector<Nanos>& times, double part) {
   return times[at];
 }
 
-// The bytes that an operation in flight has moved so far are added, because the links count ended operations only.
+// The counters of a link contain only the bytes of operations that have ended. So the bytes of running operations are added
+// here.
 Reading reading_of(const ScanEntry& scan_entry) {
   const auto& record = scan_entry.record;
   Reading reading{.seen = scan_entry.seen, .ended = record.ended};
@@ -44,13 +48,13 @@ void add_rates(TopRow& row, const Reading& before, const Reading& now) {
   row.received_bytes = rate(before.received_bytes, now.received_bytes);
 }
 
-TopRow row_of(const Account& account, const ScanEntry& scan_entry, const Readings& before, Readings& now) {
+TopRow row_of(const GroupDiagnosis& diagnosis, const ScanEntry& scan_entry, const Readings& before, Readings& now) {
   const auto& record = scan_entry.record;
   TopRow row{.rank = record.rank,
              .host = record.host,
              .pid = record.pid,
-             .state = doing(scan_entry),
-             .since = since(account, scan_entry),
+             .state = activity_of(scan_entry),
+             .since = since(diagnosis, scan_entry),
              .ended = record.ended};
   const auto* running = current(scan_entry);
   if (running != nullptr && scan_entry.life != Life::left) row.pending = running->pending;
@@ -59,7 +63,7 @@ TopRow row_of(const Account& account, const ScanEntry& scan_entry, const Reading
   row.p50 = percentile(times, 0.5);
   row.p99 = percentile(times, 0.99);
   for (const auto& collective : record.collectives) row.failed += collective.failed;
-  row.is_late = std::any_of(account.findings.begin(), account.findings.end(), [&](const Account::Finding& finding) {
+  row.is_late = std::any_of(diagnosis.findings.begin(), diagnosis.findings.end(), [&](const GroupDiagnosis::Finding& finding) {
     return finding.cause != Cause::failed &&
            std::find(finding.ranks.begin(), finding.ranks.end(), record.rank) != finding.ranks.end();
   });
@@ -70,7 +74,7 @@ TopRow row_of(const Account& account, const ScanEntry& scan_entry, const Reading
   return row;
 }
 
-// "814", "12.3k", "4.1M".
+// Returns text such as "814", "12.3k", "4.1M".
 std::string short_number(double value) {
   constexpr const char* units[] = {"", "k", "M", "G", "T"};
   size_t unit = 0;
@@ -102,20 +106,22 @@ std::string line_of(const TopRow& row) {
 TopFrame frame_of(const ProcessScan& scan_entries, Readings& readings) {
   TopFrame frame;
   Readings now;
-  for (const auto& account : accounts_of(scan_entries.all)) {
-    TopGroup group{.title = title_of(account), .world = account.world};
-    for (const auto* scan_entry : account.ranks) {
-      if (scan_entry != nullptr) group.rows.push_back(row_of(account, *scan_entry, readings, now));
+  for (const auto& diagnosis : diagnose(scan_entries.all)) {
+    TopGroup group{.title = title_of(diagnosis), .world = diagnosis.world};
+    for (const auto* scan_entry : diagnosis.ranks) {
+      if (scan_entry != nullptr) group.rows.push_back(row_of(diagnosis, *scan_entry, readings, now));
     }
-    for (const auto& finding : account.findings) group.findings.push_back(finding.text);
+    for (const auto& finding : diagnosis.findings) group.findings.push_back(finding.text);
+    const auto events = recent_events(diagnosis);
+    for (auto i = events.size() - std::min(events.size(), events_shown); i < events.size(); ++i)
+      group.events.push_back(text_of(diagnosis, events[i]));
     frame.groups.push_back(std::move(group));
   }
   for (const auto& scan_entry : scan_entries.all) {
     if (!scan_entry.record.note.empty())
-      frame.notes.push_back(
-          fmt::format("{}: the record is not where it was asked to be: {}", scan_entry.source, scan_entry.record.note));
+      frame.notes.push_back(fmt::format("{}: the record is in memory only: {}", scan_entry.source, scan_entry.record.note));
   }
-  frame.notes.insert(frame.notes.end(), scan_entries.troubles.begin(), scan_entries.troubles.end());
+  frame.notes.insert(frame.notes.end(), scan_entries.read_errors.begin(), scan_entries.read_errors.end());
   readings = std::move(now);
   return frame;
 }
@@ -134,6 +140,7 @@ std::string text_of(const TopFrame& frame, bool colours, size_t width) {
                  "2");
     for (const auto& row : group.rows) text += line(line_of(row), row.is_late ? "31" : "");
     for (const auto& finding : group.findings) text += line("  " + finding, "33");
+    for (const auto& event : group.events) text += line("  " + event, "2");
     text += "\n";
   }
   for (const auto& note : frame.notes) text += line(note, "2");
@@ -148,7 +155,8 @@ std::string json_of(const TopFrame& frame, Nanos wall) {
     nlohmann::ordered_json g{{"title", group.title},
                              {"world_size", group.world},
                              {"ranks", nlohmann::ordered_json::array()},
-                             {"findings", group.findings}};
+                             {"findings", group.findings},
+                             {"events", group.events}};
     for (const auto& row : group.rows) {
       nlohmann::ordered_json r{{"rank", row.rank},      {"host", row.host},         {"pid", row.pid},     {"state", row.state},
                                {"since_ns", row.since}, {"waits_for", row.pending}, {"late", row.is_late}};

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The format's numbers are microseconds.
+// Converts a time to microseconds, the unit of the trace format.
 double microseconds(Nanos time) { return static_cast<double>(time) / microsecond; }
 
 class Trace {
@@ -29,7 +29,8 @@ class Trace {
     events_.push_back(
         {{"name", "process_sort_index"}, {"ph", "M"}, {"pid", process_}, {"tid", 0}, {"args", {{"sort_index", record.rank}}}});
     track_ends_.clear();
-    // In order of their starts, the longer one first, so that tracks are found greedily.
+    // Adds the operations in the order in which they started. If two operations started at the same time, the longer one comes
+    // first. In this order, track_for() needs only few tracks.
     auto operations = record.operations;
     std::sort(operations.begin(), operations.end(),
               [](const auto& a, const auto& b) { return std::pair(a.started, -a.ended) < std::pair(b.started, -b.ended); });
@@ -53,7 +54,8 @@ class Trace {
     if (o.ended > last) slice(record, "after the last message", track, last, o.ended, {});
   }
 
-  // As long as it was seen; not longer than the process was.
+  // Draws a running operation. If its process still exists, the operation is drawn up to the time at which the record was read.
+  // Otherwise it is drawn up to the time of its last progress.
   void add(const ScanEntry& scan_entry, const record::RunningOperation& running) {
     const auto& record = scan_entry.record;
     const bool lives = scan_entry.life == Life::runs || scan_entry.life == Life::stopped;
@@ -67,7 +69,7 @@ class Trace {
     slice(record, running.name.to_string(), track, running.started, end, std::move(arguments));
   }
 
-  // The first track that is free then.
+  // Returns the first track that is free at the time `started`, and marks it as occupied until `ended`.
   int track_for(Nanos started, Nanos ended) {
     size_t track = 0;
     while (track < track_ends_.size() && track_ends_[track] > started) ++track;
@@ -104,7 +106,7 @@ class Trace {
 }  // namespace
 
 std::string trace_json(const std::vector<ScanEntry>& scan_entries) {
-  // From the first thing that happened on, so that doubles hold nanoseconds.
+  // Times are measured from the first event, because doubles can then hold them exactly to the nanosecond.
   Nanos zero = never;
   for (const auto& scan_entry : scan_entries) {
     const auto& record = scan_entry.record;

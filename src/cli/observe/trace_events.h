@@ -1,4 +1,5 @@
-// Records as a Chrome trace (also read by Perfetto and speedscope): one process per rank, one track for its operations. Pure.
+// Formats records as a Chrome trace. Perfetto and speedscope can read this format, too. In the trace, a rank is a process, and
+// its operations are on a track. The functions are pure.
 #pragma once
 
 #include <string>
@@ -8,8 +9,8 @@
 
 namespace unisono::cli {
 
-// A JSON document. Operations of one track never overlap: those that ran at once are on tracks of their own. Inside each, the
-// phases of its record. Times of several hosts are put together by their wall clocks.
+// Returns a JSON document. Operations that ran at the same time are on different tracks. The phases of an operation are drawn
+// inside it. If the wall clocks of two hosts differ, this is not corrected.
 std::string trace_json(const std::vector<ScanEntry>& scan_entries);
 
 }  // namespace unisono::cli

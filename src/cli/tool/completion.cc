@@ -1,10 +1,11 @@
-// `completion` of each tool: prints the script of one shell.
+// The command `completion` of each tool. It prints the completion script for a shell.
 #include "cli/tool/completion.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "cli/common/result_writer.h"
 #include "cli/common/text.h"
 
 namespace unisono::cli {
@@ -12,16 +13,16 @@ namespace {
 
 CommandLineText completion_text(const Tool& tool) {
   return {.name = fmt::format("{} completion", tool.name),
-          .usage = fmt::format("{} completion SHELL", tool.name),
+          .usage = fmt::format("{} completion SHELL [OPTIONS]", tool.name),
           .description = "Prints a script with which a shell completes commands, options and values of this tool.",
           .footer = fmt::format(R"(Examples:
   source <({0} completion bash)                     this shell; or in ~/.bashrc
-  {0} completion zsh > ~/.zfunc/_{0}                a folder of $fpath, before compinit
-  {0} completion fish > ~/.config/fish/completions/{0}.fish
+  {0} completion zsh -o ~/.zfunc/_{0}               a folder of $fpath, before compinit
+  {0} completion fish -o ~/.config/fish/completions/{0}.fish
 
 An installed package has them in place already.
 
-Exit code: 0, or 2 for a wrong command line.)",
+Exit code: 0; 1 if the script cannot be written; 2 for a wrong command line.)",
                                 tool.name)};
 }
 
@@ -38,11 +39,12 @@ std::vector<std::string> shell_names() {
 }
 
 struct CompletionOptions {
-  std::string shell;
+  std::string shell, output;
 };
 
 void add_completion_options(CLI::App& app, CompletionOptions& options) {
   set_choices(*app.add_option("shell", options.shell, "bash, zsh or fish")->type_name("")->required(), shell_names());
+  add_output_file(app, options.output, "the script");
 }
 
 }  // namespace
@@ -63,8 +65,8 @@ int run_completion(const Tool& tool, const Arguments& arguments) {
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   for (const auto& shell : shells) {
     if (options.shell != shell.name) continue;
-    fmt::print("{}", shell.script(tool.name, command_syntaxes(tool)));
-    return 0;
+    const auto written = write_result(options.output, shell.script(tool.name, command_syntaxes(tool)));
+    return written.ok() ? 0 : failed(text, written);
   }
   return usage_error(text.name, fmt::format("there is no completion for '{}'; there is for {}", options.shell,
                                             fmt::join(shell_names(), ", ")));

@@ -1,5 +1,7 @@
-// Scripts that complete the words of a tool: commands, options, the values of options that have a few, file names, and behind
-// `launch` the program's own words. The scripts are pure functions of the tool's name and its commands' syntax.
+// Makes scripts with which a shell completes the command lines of a tool. The scripts complete commands, options and file
+// names. If an option has a fixed list of values, they complete its values, too. In `launch -- PROGRAM`, the words after
+// PROGRAM are completed as PROGRAM's own completion says. The scripts are pure functions of the tool's name and the syntax of
+// its commands.
 #pragma once
 
 #include <span>
@@ -14,10 +16,10 @@ std::string bash_completion(std::string_view tool, std::span<const CommandSyntax
 std::string zsh_completion(std::string_view tool, std::span<const CommandSyntax> commands);
 std::string fish_completion(std::string_view tool, std::span<const CommandSyntax> commands);
 
-// The name of the shell function for a tool: "_unisono_lab".
+// Returns the name of the shell function that completes for this tool: "_unisono_lab".
 std::string completion_function(std::string_view tool);
 
-// `completion SHELL` of a tool.
+// The command `completion SHELL` of a tool.
 CommandSyntax completion_syntax(const Tool& tool);
 int run_completion(const Tool& tool, const Arguments& arguments);
 

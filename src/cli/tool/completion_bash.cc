@@ -5,8 +5,8 @@
 namespace unisono::cli {
 namespace {
 
-// $word is being typed, $before stands before it. Bash cuts words at '=', so --name=value arrives as three. The helpers have
-// the same names and bodies in the scripts of all tools.
+// $word is the word that the user is typing, and $before is the word before it. Bash splits words at '=', so --name=value
+// arrives as three words. The scripts of all tools define these helpers in the same way.
 constexpr std::string_view helpers = R"(
 
 _unisono_files() {
@@ -58,13 +58,13 @@ std::string names_of(const CommandSyntax& command, bool with_value_only) {
   return names;
 }
 
-// "drop-compute plan" is a command of two words: from the third on, it is the one that is completed.
+// If the cursor is after the second word, this selects a command whose name has two words, such as "drop-compute plan".
 std::string subcommand_case(const CommandSyntax& command) {
   return fmt::format("  if [ \"$COMP_CWORD\" -gt 2 ] && [ \"$command ${{COMP_WORDS[2]}}\" = '{0}' ]; then command='{0}'; fi\n",
                      command.name);
 }
 
-// Patterns "launch --transport" | "launch -t" of one option.
+// Returns shell patterns that match the names of an option: 'launch --transport' | 'launch -t'.
 std::string patterns(const CommandSyntax& command, const OptionSyntax& option) {
   std::string text;
   for (const auto& name : option.names) text += fmt::format("{}'{} {}'", text.empty() ? "" : " | ", command.name, name);
@@ -83,8 +83,9 @@ std::string value_cases(const CommandSyntax& command) {
   return text;
 }
 
-// The completions of a word without a dash: the values of the first positional. If a positional takes files, file names are
-// offered for the later words, or for every word if the first positional has no values.
+// Words without a dash are completed with the values of the first positional argument that has a list of values. If a
+// positional argument is a file, this holds only for the word after the command, and all other words are completed with file
+// names.
 std::string positional_branches(const CommandSyntax& command) {
   std::string words;
   bool files = false;

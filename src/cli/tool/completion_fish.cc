@@ -8,7 +8,7 @@
 namespace unisono::cli {
 namespace {
 
-// @TOOL stands for the tool, @FUNCTION for the beginning of its functions' names.
+// @TOOL is replaced by the name of the tool, and @FUNCTION by the prefix that the names of its shell functions have.
 constexpr std::string_view head = R"(# fish completion for @TOOL, printed by '@TOOL completion fish'.
 
 # Is $argv the command, one word or two, and no program begun behind its options?
@@ -50,7 +50,7 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
   return out;
 }
 
-// Fish reads \ and ' as escapes inside '…'.
+// Quotes a word for fish. Inside '…', fish reads \ and ' as escapes.
 std::string quote(std::string_view text) {
   std::string quoted = "'";
   for (const char c : text) {
@@ -60,7 +60,7 @@ std::string quote(std::string_view text) {
   return quoted + "'";
 }
 
-// Builds the completion script of one tool. The condition of each `complete` line calls a function that the script defines.
+// Builds the completion script of one tool. The script defines shell functions, which the `complete` lines use as conditions.
 class Script {
  public:
   explicit Script(std::string_view tool)
@@ -91,7 +91,7 @@ class Script {
   std::string text_;
 };
 
-// Empty: there is nothing to complete.
+// Returns the arguments of `complete` for an option. The text is empty if there is nothing to complete.
 std::string option_words(const OptionSyntax& option) {
   std::string words;
   if (!option.positional()) {

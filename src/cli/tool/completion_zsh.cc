@@ -8,7 +8,7 @@
 namespace unisono::cli {
 namespace {
 
-// Escapes the characters that _arguments and _describe read specially.
+// Escapes the characters that have a special meaning for _arguments and _describe.
 std::string escape(std::string_view text, std::string_view special) {
   std::string escaped;
   for (const char c : text) {
@@ -18,20 +18,22 @@ std::string escape(std::string_view text, std::string_view special) {
   return escaped;
 }
 
-// ":COUNT:(1 2 3)": what follows the option, and how to complete it.
+// Returns the part of a specification that is about the value: its name and its completions, such as ":COUNT:(1 2 3)".
 std::string value_of(const OptionSyntax& option) {
   if (!option.takes_value()) return "";
-  std::string action = " ";  // nothing to offer
+  std::string action = " ";  // with this action, nothing is completed
   if (!option.choices.empty()) action = fmt::format("({})", fmt::join(option.choices, " "));
   else if (option.takes_file()) action = "_files";
   const auto& label = option.value.empty() ? option.names.front() : option.value;
   return fmt::format(":{}:{}", escape(label, ":\\"), action);
 }
 
-// A positional stands at `position`: "1", or "*" for all that come.
+// Returns the specification of an option for _arguments. For a positional argument, `position` is its number ("1"). "*" stands
+// for all remaining words.
 std::string specification(const OptionSyntax& option, const std::string& position) {
   if (option.positional()) return "      " + shell_quote(position + value_of(option)) + " \\\n";
-  // One line per name; each excludes all, but for an option that may be repeated.
+  // Writes one line for each name of the option. After one of the names, zsh offers none of them again, unless the option may
+  // be repeated.
   std::string lines;
   const bool repeated = option.value.find('=') != std::string::npos;
   for (const auto& name : option.names) {

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cctype>
 
+#include "cli/common/command_line.h"
+#include "cli/common/result_writer.h"
 #include "cli/common/version.h"
 
 namespace unisono::cli {
 namespace {
 
-// A line of roff that shows exactly this text: no letter of it is a request or an escape.
+// Returns roff source that shows exactly this text. Characters that would begin a request or an escape of roff are quoted.
 std::string plain(std::string_view text) {
   std::string out;
   if (text.starts_with('.')) out += "\\&";
@@ -31,8 +33,8 @@ std::string plain(std::string_view text) {
 std::string bold(std::string_view text) { return "\\fB" + plain(text) + "\\fR"; }
 std::string italic(std::string_view text) { return "\\fI" + plain(text) + "\\fR"; }
 
-// One line of a table or of examples. The text behind a gap explains the text before it, and is filled to the reader's width
-// below it.
+// Formats one line of a table or of examples. If the line contains a gap of two blanks, the words after the gap explain the
+// words before it. The manual shows this explanation below, in lines that are as wide as the terminal.
 std::string table_line(std::string_view line) {
   const auto gap = line.find("  ");
   if (gap == std::string_view::npos) return ".PP\n" + plain(line) + "\n";
@@ -40,7 +42,8 @@ std::string table_line(std::string_view line) {
   return ".TP 4\n" + plain(line.substr(0, gap)) + "\n" + plain(line.substr(std::min(meaning, line.size()))) + "\n";
 }
 
-// Paragraphs of help text. Lines that begin with two spaces stay lines; the others are filled.
+// Formats paragraphs of help text as roff. A line that begins with two spaces remains a separate line. The other lines of a
+// paragraph are joined, and the manual breaks the result into lines as wide as the terminal.
 std::string paragraphs(std::string_view text) {
   std::string out;
   bool in_table = false, fresh = true;
@@ -92,10 +95,17 @@ std::string upper(std::string_view text) {
 
 CommandLineText manual_text(const Tool& tool) {
   return {.name = fmt::format("{} man", tool.name),
-          .usage = fmt::format("{} man", tool.name),
+          .usage = fmt::format("{} man [OPTIONS]", tool.name),
           .description = "Prints the manual page of this tool, in roff.",
-          .footer = fmt::format("Examples:\n  {} man | man -l -\n\nExit code: 0, or 2 for a wrong command line.", tool.name)};
+          .footer = fmt::format(R"(Examples:
+  {0} man | man -l -
+  {0} man -o ~/.local/share/man/man1/{0}.1
+
+Exit code: 0; 1 if the page cannot be written; 2 for a wrong command line.)",
+                                tool.name)};
 }
+
+void add_manual_options(CLI::App& app, std::string& output) { add_output_file(app, output, "the page"); }
 
 }  // namespace
 
@@ -117,16 +127,16 @@ std::string manual_page(const Tool& tool, std::span<const CommandSyntax> command
   return text + fmt::format(".SH SEE ALSO\n{}", manual.see_also);
 }
 
-CommandSyntax manual_syntax(const Tool& tool) {
-  const auto text = manual_text(tool);
-  return syntax_of(text, *make_app(text));
-}
+CommandSyntax manual_syntax(const Tool& tool) { return syntax_of(manual_text(tool), add_manual_options); }
 
 int run_manual(const Tool& tool, const Arguments& arguments) {
-  const auto app = make_app(manual_text(tool));
+  std::string output;
+  const auto text = manual_text(tool);
+  const auto app = make_app(text);
+  add_manual_options(*app, output);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
-  fmt::print("{}", manual_page(tool, command_syntaxes(tool)));
-  return 0;
+  const auto written = write_result(output, manual_page(tool, command_syntaxes(tool)));
+  return written.ok() ? 0 : failed(text, written);
 }
 
 }  // namespace unisono::cli

@@ -1,4 +1,5 @@
-// The manual page of a tool in roff (man macros), from its commands' syntax and its texts.
+// Makes the manual page of a tool, as roff with man macros. It is made from the texts of the tool and the syntax of its
+// commands.
 #pragma once
 
 #include <span>
@@ -8,10 +9,10 @@
 
 namespace unisono::cli {
 
-// Pure. `commands` are usually command_syntaxes(tool).
+// Returns the manual page. This function is pure. `commands` is usually the result of command_syntaxes(tool).
 std::string manual_page(const Tool& tool, std::span<const CommandSyntax> commands);
 
-// `man` of a tool.
+// The command `man` of a tool.
 CommandSyntax manual_syntax(const Tool& tool);
 int run_manual(const Tool& tool, const Arguments& arguments);
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "cli/common/job_outcome.h"
 #include "cli/common/text.h"
-#include "cli/common/verdict.h"
 #include "cli/common/version.h"
 #include "cli/tool/completion.h"
 #include "cli/tool/manual.h"
@@ -31,14 +31,15 @@ std::string overview(const Tool& tool) {
   return text + std::string(tool.first_steps);
 }
 
-// Whether the words begin with a command's name, which has one word or two.
+// Returns true if `words` begins with the name of a command. The name consists of one or two words.
 bool begin_with(std::span<const std::string> words, std::string_view name) {
   return name == words[0] || (words.size() > 1 && name == words[0] + " " + words[1]);
 }
 
 size_t words_in(std::string_view name) { return name.find(' ') == std::string_view::npos ? 1 : 2; }
 
-// The command of two words goes before that of its first word alone.
+// Finds the command whose name is at the beginning of `words`. If both a command with one word and a command with two words
+// match, the command with two words is found.
 const Command* find_command(const Tool& tool, std::span<const std::string> words) {
   const Command* found = nullptr;
   for (const auto& command : tool.commands) {
@@ -57,7 +58,7 @@ int unknown_command(const Tool& tool, const std::string& name) {
                                                          meant.empty() ? "" : fmt::format(" Did you mean '{}'?", meant)));
 }
 
-// The second words of a group's commands, and their summaries.
+// Returns the commands of a group. For each command, the result has the second word of its name, and its summary.
 std::vector<std::pair<std::string, std::string>> commands_in(const Tool& tool, const Command& group) {
   std::vector<std::pair<std::string, std::string>> found;
   for (const auto& command : tool.commands) {
@@ -97,7 +98,7 @@ CommandSyntax group_syntax(const Tool& tool, const Command& group) {
   return syntax_of(text, *group_app(text, names_in(tool, group), word));
 }
 
-// A command of two words, of which the second is missing or wrong.
+// Handles a command line that begins with the name of a group, but whose second word is not a command of this group.
 int run_group(const Tool& tool, const Command& group, const Arguments& arguments) {
   std::string word;
   const auto text = group_text(tool, group);

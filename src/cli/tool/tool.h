@@ -1,7 +1,7 @@
-// A command-line tool as data: its commands, and the texts about all of them. Running a command line, the overview, the scripts
-// that complete words and the manual page are functions of a Tool, so they cannot name different commands.
+// A command-line tool as data: its commands and its help texts. Everything that needs them takes a Tool as its argument:
+// running a command, the overview, shell completion, and the manual page. So all of these know the same commands.
 //
-// Every tool also has `completion`, `man`, `help` and `--version`; they are not in its table.
+// Every tool also has `completion`, `man`, `help` and `--version`. These are not in its table.
 #pragma once
 
 #include <span>
@@ -14,20 +14,23 @@
 
 namespace unisono::cli {
 
-// Data goes to standard output, everything else to standard error.
+// A command of a tool. Its data goes to standard output, and everything else to standard error.
 struct Command {
-  std::string_view name;     // one word, or two: "drop-compute plan"
-  std::string_view summary;  // one line for the overview; empty: a command for the tool's own use, which no text shows
-  int (*run)(
-      const Arguments& arguments);    // gets the words behind the name, gives the exit code; null: the first word of others
-  CommandSyntax (*syntax)();          // null: run() or summary is
-  std::string_view description = {};  // if run is null: what its commands have in common
+  std::string_view name;  // one word, or two: "drop-compute plan"
+  // one line for the overview; if it is empty, this is an internal command, which no help text mentions
+  std::string_view summary;
+  // Gets the words that follow the name, and returns the exit code. If it is null, this is a group: the first word of several
+  // commands.
+  int (*run)(const Arguments& arguments);
+  CommandSyntax (*syntax)();          // null for groups and internal commands
+  std::string_view description = {};  // only for a group: what its commands have in common
 };
 
-// A command that another tool has now: the old words end with exit code 2 and say the new ones.
+// A command that has moved to another tool. If the user calls the old command, it fails with exit code 2, and a message shows
+// the new command line.
 struct MovedCommand {
-  std::string_view was;  // one word or two
-  std::string_view now;  // "unisono-lab simulate arc"
+  std::string_view was;  // the old name, which has one or two words
+  std::string_view now;  // the new command line: "unisono-lab simulate arc"
 };
 
 struct Variable {
@@ -42,26 +45,26 @@ struct ExitStatus {
 
 struct ManualText {
   std::string_view description;
-  std::string_view environment;  // one line
+  std::string_view environment;  // one line that introduces the list of environment variables
   std::span<const Variable> variables;
   std::span<const ExitStatus> exit_statuses;
   std::string_view examples;
-  std::string_view see_also;  // in roff
+  std::string_view see_also;  // references to other pages, written in roff
 };
 
 struct Tool {
-  std::string_view name;   // of the program
+  std::string_view name;   // name of the program
   std::string_view title;  // one line
   std::span<const Command> commands;
   std::span<const MovedCommand> moved;
-  std::string_view first_steps;  // the end of the overview
+  std::string_view first_steps;  // examples that end the overview
   ManualText manual;
 };
 
-// The syntax of the tool's commands, with their summaries; `completion` and `man` are included.
+// Returns the syntax of all commands of the tool, including `completion` and `man`. The summaries are filled in.
 std::vector<CommandSyntax> command_syntaxes(const Tool& tool);
 
-// Finds the command and runs it, or prints help. The exit code of the process.
+// Runs the command that the arguments name, or prints help. Returns the exit code of the process.
 int run_tool(const Tool& tool, const Arguments& arguments);
 
 }  // namespace unisono::cli

@@ -1,4 +1,4 @@
-// A tool of this test's own: which command runs, and that no text breaks the manual page or a completion script.
+// Tests a small tool: which command runs, and that no text breaks the manual page or a completion script.
 #include "cli/tool/tool.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST(Tool, a_command_of_two_words_goes_before_the_one_of_its_first_word) {
   EXPECT_EQ(run_tool(try_tool, {"one"}), 10);
   EXPECT_EQ(run_tool(try_tool, {"one", "less"}), 11);
   EXPECT_EQ(run_tool(try_tool, {"one", "more", "x", "y"}), 22);
-  EXPECT_EQ(run_tool(try_tool, {"help", "one", "more"}), 21);  // gets --help
+  EXPECT_EQ(run_tool(try_tool, {"help", "one", "more"}), 21);  // `help` runs "one more" with the argument --help: 20 + 1
   EXPECT_EQ(run_tool(try_tool, {"many", "apples"}), 30);
   EXPECT_EQ(run_tool(try_tool, {"hidden"}), 40);
 }

@@ -1,11 +1,11 @@
-// `unisono tune`: which schedule, slices and streams are quickest here, written to a file that groups read.
+// `unisono tune` measures which schedules, slice sizes and numbers of streams are the quickest on these machines. It writes the
+// results to a file, which groups read when they form.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <map>
 
@@ -13,6 +13,7 @@
 #include "cli/bench/bench_run.h"
 #include "cli/common/commands.h"
 #include "cli/common/monotonic.h"
+#include "cli/common/option_values.h"
 #include "cli/common/progress.h"
 #include "cli/common/result_writer.h"
 #include "cli/common/text.h"
@@ -23,14 +24,15 @@
 namespace unisono::cli {
 namespace {
 
-constexpr uint64_t stream_bytes_max =
-    16u << 20;  // of the all-reduce by which streams are compared; less where all sizes are less
+// An all-reduce of this size is used to compare numbers of streams. If all requested sizes are smaller, the largest requested
+// size is used instead.
+constexpr uint64_t stream_bytes_max = 16u << 20;
 
 int failed(const Group& group, const std::string& what, const Status& status) {
   return bench_failed(tune_text.name, group, what, status);
 }
 
-// Rank 0's address for a further group of the same ranks, broadcast in the present group.
+// A key-value store that is used to form another group of the same ranks. The existing group broadcasts the address of rank 0.
 class GroupStore final : public KeyValueStore {
  public:
   explicit GroupStore(Group& group) : group_(group) {}
@@ -61,7 +63,7 @@ std::vector<uint32_t> host_groups_of(const Group& group) {
   return host_groups;
 }
 
-// As groups here have it that name none.
+// Returns the transport that a group uses if its options do not name one.
 std::string transport(const TunePlan& plan) {
   const char* known = std::getenv("UNISONO_TRANSPORT");
   return !plan.group.transport.empty() ? plan.group.transport : known != nullptr && *known != 0 ? known : "auto";
@@ -71,16 +73,17 @@ class Tuner {
  public:
   Tuner(Group& group, const TunePlan& plan, Sink& sink, Progress& progress)
       : group_(group), plan_(plan), sink_(sink), progress_(progress), host_groups_(host_groups_of(group)) {}
-  // A group with as many streams as are quickest, where there is anything to choose; else the one there is.
+  // Compares numbers of streams, and returns a group that uses the quickest number. If there is nothing to compare, returns the
+  // existing group.
   Result<Group> choose_streams(uint32_t& chosen);
   Result<TunedGroup> tune(Group& group);
 
  private:
   Result<std::vector<TunedCall>> tune_collective(Group& group, Collective collective);
   Result<Trial> tune_size(Group& group, Collective collective, uint64_t bytes);
-  // Drops trials that this group cannot run, and checks the results of the others.
+  // Removes the trials that this group cannot run. Checks the results of those that remain.
   Status keep_possible(Group& group, Collective collective, uint64_t bytes, std::vector<Trial>& trials);
-  // In turn, round by round.
+  // In each round, runs every trial once. So slow changes of the machine affect all trials in the same way.
   Status run_rounds(Group& group, Collective collective, uint64_t bytes, std::vector<Trial>& trials);
   Result<Measurement> run(Group& group, Collective collective, uint64_t bytes, const Trial& trial, uint32_t iterations);
   bool several_hosts() const {
@@ -93,7 +96,7 @@ class Tuner {
   Progress& progress_;
   const std::vector<uint32_t> host_groups_;
   uint64_t sizes_done_ = 0;
-  std::string models_;  // schedule, of the size at hand
+  std::string model_schedule_;  // the schedule that the cost model chooses for the current size
 };
 
 Result<Measurement> Tuner::run(Group& group, Collective collective, uint64_t bytes, const Trial& trial, uint32_t iterations) {
@@ -119,8 +122,9 @@ Status Tuner::keep_possible(Group& group, Collective collective, uint64_t bytes,
     if (once->wrong > 0)
       return {Code::internal, fmt::format("{} {} of {}: {} wrong values", once->report.schedule, facts_of(collective).name,
                                           format_bytes(bytes), once->wrong)};
-    if (possible.empty()) models_ = once->report.schedule;
-    else if (trial.slice_bytes == 0 && once->report.schedule == models_) continue;  // the model's choice by its name
+    if (possible.empty()) model_schedule_ = once->report.schedule;
+    // The cost model has chosen the schedule of this trial, so this schedule has already been tried.
+    else if (trial.slice_bytes == 0 && once->report.schedule == model_schedule_) continue;
     possible.push_back(trial);
   }
   trials = std::move(possible);
@@ -159,9 +163,9 @@ Result<Trial> Tuner::tune_size(Group& group, Collective collective, uint64_t byt
   const auto& model = trials.front();
   const bool kept = &won == &model;
   sink_.table(fmt::format("{:<15} {:>10}  {:<17} {:>10.1f}  {:<17} {:>8} {:>10.1f} {:>6.1f} %\n", facts_of(collective).name,
-                          format_bytes(bytes), models_, model.us,
+                          format_bytes(bytes), model_schedule_, model.us,
                           kept                                  ? "="
-                          : won.kind == ScheduleKind::automatic ? models_
+                          : won.kind == ScheduleKind::automatic ? model_schedule_
                                                                 : name(won.kind),
                           won.slice_bytes == 0 ? "" : format_bytes(won.slice_bytes), won.us, 100 * (1 - won.us / model.us)));
   return won;
@@ -230,13 +234,14 @@ Result<Group> Tuner::choose_streams(uint32_t& chosen) {
   return groups[static_cast<size_t>(std::find(plan_.streams.begin(), plan_.streams.end(), chosen) - plan_.streams.begin())];
 }
 
-// The tuning that the file has already; empty if there is no file.
+// Returns the contents of the tuning file that exists already. The result is empty if there is no file.
 Result<Tuning> tuning_before(const std::string& path) {
   if (!std::filesystem::exists(path)) return Tuning();
   return read_tuning(path);
 }
 
-// Writes the group to the file and keeps the file's other groups. The file is replaced as a whole or not at all.
+// Writes this group to the file, and keeps the other groups that are in the file. The file is either replaced completely or not
+// changed at all.
 Status write_file(const std::string& path, const TunedGroup& group, uint32_t streams, const std::string& comment) {
   auto tuning = tuning_before(path);
   if (!tuning.ok()) return tuning.status();
@@ -245,21 +250,19 @@ Status write_file(const std::string& path, const TunedGroup& group, uint32_t str
   const auto text = to_text(*tuning, comment);
   if (text.size() > tuning_bytes_max)
     return {Code::invalid,
-            fmt::format("with this group {} would have {} bytes, of {} that a tuning file may have: name another with -o", path,
-                        text.size(), tuning_bytes_max)};
-  const auto whole = path + ".new";
-  std::FILE* file = std::fopen(whole.c_str(), "w");
-  bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (file != nullptr && std::fclose(file) != 0) written = false;
-  if (written && std::rename(whole.c_str(), path.c_str()) == 0) return {};
-  return {Code::unavailable, fmt::format("{} cannot be written: {}", path, std::strerror(errno))};
+            fmt::format("with this group {} would have {} bytes, of {} that a tuning file may have: name another with --output",
+                        path, text.size(), tuning_bytes_max)};
+  const OutputFile whole{"--output", path + ".new"};
+  if (auto written = write_output_file(whole, text); !written.ok()) return written;
+  return std::rename(whole.path.c_str(), path.c_str()) == 0 ? Status() : not_writable({"--output", path}, errno);
 }
 
-int play_part(const TuneOptions& options, const TunePlan& plan, Group& group, std::optional<EmulatedRank>& emulated_rank) {
-  Sink sink("");
+int run_part(const TuneOptions& options, const TunePlan& plan, Group& group, std::optional<EmulatedRank>& emulated_rank) {
+  Sink sink(OutputOptions{});
   if (group.rank() == 0) {
     if (auto status = sink.open(true); !status.ok()) return failed(group, "output", status);
-    if (const auto before = tuning_before(options.output); !before.ok()) return failed(group, "-o", before.status());
+    if (const auto before = tuning_before(options.output); !before.ok())
+      return failed(group, "results", of_option("--output", before.status()));
   }
   if (emulated_rank) {
     if (const auto zero = emulated_rank->announce_formed(); !zero.ok()) return failed(group, "start", zero.status());
@@ -280,12 +283,12 @@ int play_part(const TuneOptions& options, const TunePlan& plan, Group& group, st
   if (!tuned.ok()) return failed(group, "measurement", tuned.status());
   if (auto shown = show_links(plan.limits, emulated_rank, sink); !shown.ok()) return failed(group, "links", shown);
   if (group.rank() == 0) {
-    if (auto written = write_file(options.output, *tuned, streams, what); !written.ok()) return failed(group, "-o", written);
-    sink.table(
-        tuned->calls.empty()
-            ? fmt::format("# the cost model's choices are the quickest there are; {} says no more than that\n", options.output)
-            : fmt::format("# {} has what is quicker; processes with UNISONO_TUNING={} choose by it\n", options.output,
-                          options.output));
+    if (auto written = write_file(options.output, *tuned, streams, what); !written.ok())
+      return failed(group, "results", written);
+    sink.table(tuned->calls.empty()
+                   ? fmt::format("# the cost model's choices are the quickest; {} names no others\n", options.output)
+                   : fmt::format("# {} names the quicker choices; processes with UNISONO_TUNING={} use them\n", options.output,
+                                 options.output));
   }
   return leave_bench(tune_text.name, group, sink);
 }
@@ -299,7 +302,9 @@ int run_tune(const Arguments& arguments) {
   const auto app = make_app(tune_text);
   add_tune_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
-  ::unsetenv("UNISONO_TUNING");  // what is to be beaten is the cost model
+  // The trials are compared with the cost model. Without this, the library would use an existing tuning file instead of the
+  // model.
+  ::unsetenv("UNISONO_TUNING");
   const auto plan = make_tune_plan(options);
   if (!plan.ok()) return usage_error(tune_text.name, plan.status().message());
   BenchRanks ranks{.name = tune_text.name,
@@ -309,9 +314,9 @@ int run_tune(const Arguments& arguments) {
                    .faults = {},
                    .group = plan->group,
                    .progress = options.progress,
-                   .outputs = {{"-o", options.output}}};
+                   .outputs = {{"--output", options.output}}};
   return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& emulated_rank) {
-    return play_part(options, *plan, group, emulated_rank);
+    return run_part(options, *plan, group, emulated_rank);
   });
 }
 

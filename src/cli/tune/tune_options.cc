@@ -23,22 +23,24 @@ const CommandLineText tune_text{
   unisono tune --hosts a:2,b:2 -o /shared/job.tuning   on two hosts, also how many TCP connections
   UNISONO_TUNING=/shared/job.tuning unisono launch --hosts a:2,b:2 -- ./train
 
-Without a file a group chooses by a cost model, from latencies and rates that it measures when it forms. This command measures instead: for
-each collective and size it runs every schedule in turn, then slices with the quickest one. A schedule that is quicker than the model's choice by more
-than --gain, in rounds whose middle halves do not overlap, goes into the file; otherwise the model goes on choosing. Between several hosts it also tries
-numbers of connections, by an all-reduce of the largest size, up to 16 MiB: it takes the smallest number that is about as quick as the best.
+Without a file a group chooses by a cost model, from latencies and rates that it measures when it forms. This command
+measures instead: for each collective and size it runs every schedule in turn, then slices with the quickest one. A
+schedule that is quicker than the model's choice by more than --gain, in rounds whose middle halves do not overlap,
+goes into the file; otherwise the model goes on choosing. Between several hosts it also tries numbers of connections,
+by an all-reduce of the largest size, up to 16 MiB: it takes the smallest number that is about as quick as the best.
 
-The file is text; docs/reference/cli.md says what its lines mean. Its entries are for groups of as many ranks, placed on hosts
-in the same way, with the same transport; this command keeps entries for other groups. Schedules are taken from rank 0's file, connections
-from each process's own.
+The file is text; docs/reference/cli.md says what its lines mean. Its entries are for groups of as many ranks, placed
+on hosts in the same way, with the same transport; this command keeps entries for other groups. Schedules are taken
+from rank 0's file, connections from each process's own.
 
-Exit code: 0; 1 if an operation failed, a result was wrong or the file cannot be written; 2 for a wrong command line; else as for 'unisono launch'.)"};
+Exit code: 0; 1 if an operation failed, a result was wrong or the file cannot be written; 2 for a wrong command line;
+else as for 'unisono launch'.)"};
 
 namespace {
 
 constexpr size_t usual_collectives = 4;
 
-// As they are typed.
+// Returns the names of the collectives as users type them: with dashes.
 std::vector<std::string> tuned_names() {
   std::vector<std::string> names;
   for (const auto collective : tuned_collectives) {
@@ -97,16 +99,18 @@ void add_tune_options(CLI::App& app, TuneOptions& options) {
                               "what to tune; default: all-reduce, reduce-scatter, all-gather, broadcast")
                    ->type_name(""),
               tuned_names());
-  app.add_option("-o,--output", options.output, "the file; entries for other groups stay [unisono.tuning]")->type_name("FILE");
+  app.add_option("-o,--output", options.output, "tuning file to write; its entries for other groups stay [unisono.tuning]")
+      ->type_name("FILE");
   app.add_option("-b,--begin", options.sizes.begin, "smallest size [1K]")->type_name("SIZE");
   app.add_option("-e,--end", options.sizes.end, "largest size; its winner also serves larger ones [16M]")->type_name("SIZE");
-  app.add_option("-f,--factor", options.sizes.factor, "from one size to the next [4]")->type_name("N");
+  app.add_option("-f,--factor", options.sizes.factor, "factor from one size to the next [4]")->type_name("N");
   app.add_option("--sizes", options.sizes.list, "these sizes instead: 1K,64K,1M")->type_name("LIST");
   app.add_option("--streams", options.streams, "TCP connections per pair of hosts to try; 0: leave them alone [1,2,4]")
       ->type_name("LIST");
-  app.add_option("--gain", options.gain, "by how much less time a schedule beats the model's choice [5]")->type_name("PERCENT");
-  app.add_option("--rounds", options.rounds, "in each of which every trial has a turn [5]")->type_name("N");
-  app.add_option("--round-time", options.round_time, "of one trial in one round, for at least ten calls [20ms]")
+  app.add_option("--gain", options.gain, "least time saved for which a schedule replaces the model's choice [5]")
+      ->type_name("PERCENT");
+  app.add_option("--rounds", options.rounds, "rounds of measurement; each runs every trial once [5]")->type_name("N");
+  app.add_option("--round-time", options.round_time, "time of one trial in one round, for at least ten calls [20ms]")
       ->type_name("TIME");
   add_choice(
       app, options.progress,
@@ -128,7 +132,8 @@ Result<TunePlan> make_tune_plan(const TuneOptions& options) {
       !wrong.ok()) {
     return wrong;
   }
-  if (options.output.empty()) return invalid("-o: no file");
+  if (options.output.empty() || options.output == "-")
+    return invalid("--output: expected the name of a file, which may have entries of other groups already");
   plan.gain = *gain / 100;
   plan.limits = *limits;
   plan.group.transport = options.launch.transport;

@@ -1,4 +1,5 @@
-// The options of `unisono tune`, from words to a plan that every rank works through alike.
+// The options of `unisono tune`, and the plan that is made from them. Every rank parses the same options, and so carries out
+// the same plan.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -16,12 +17,12 @@ namespace unisono::cli {
 
 extern const CommandLineText tune_text;
 
-// As typed; parsed by make_tune_plan.
+// The options as the user typed them. make_tune_plan() parses them.
 struct TuneOptions {
   std::vector<std::string> collectives;
   SizeRange sizes{.end = "16M"};
   std::string streams = "1,2,4";
-  std::string gain = "5";  // per cent
+  std::string gain = "5";  // percent
   std::string rounds = "5";
   std::string round_time = "20ms";
   std::string output = "unisono.tuning";
@@ -33,8 +34,8 @@ void add_tune_options(CLI::App& app, TuneOptions& options);
 
 struct TunePlan {
   std::vector<Collective> collectives;
-  std::vector<uint64_t> sizes;    // ascending
-  std::vector<uint32_t> streams;  // none: not tried
+  std::vector<uint64_t> sizes;    // sorted, ascending
+  std::vector<uint32_t> streams;  // the numbers of streams that are compared; empty: none
   double gain = 0.05;
   uint32_t rounds = 5;
   Nanos round_time = 20 * millisecond;
@@ -42,10 +43,10 @@ struct TunePlan {
   LinkLimits limits;
 };
 
-// invalid: which option is wrong and what it takes.
+// If the result is Code::invalid, the message names the option that is wrong, and the values that it can have.
 Result<TunePlan> make_tune_plan(const TuneOptions& options);
 
-// The collective as the library names it; nothing if it is not tuned.
+// Returns the collective with this name. Returns nullopt if `unisono tune` does not tune it.
 std::optional<unisono::Collective> parse_tuned(std::string_view name);
 
 }  // namespace unisono::cli

@@ -10,7 +10,7 @@ namespace unisono::cli {
 namespace {
 
 constexpr uint64_t slices[] = {64u << 10, 128u << 10, 256u << 10, 512u << 10, 1u << 20};
-constexpr uint64_t sliced_from = 512u << 10;  // bytes of a tensor
+constexpr uint64_t sliced_from = 512u << 10;  // slice sizes are tried only for tensors with at least this many bytes
 
 bool alike(const Trial& a, const Trial& b) { return a.kind == b.kind && a.slice_bytes == b.slice_bytes; }
 bool is_automatic(const Trial& trial) { return trial.kind == ScheduleKind::automatic && trial.slice_bytes == 0; }

@@ -1,5 +1,5 @@
-// The trials of `unisono tune` and their conclusions. Pure: times in, a table out; equal times give the equal table on every
-// rank.
+// The trials that `unisono tune` makes, and what it concludes from their times. All functions are pure, so every rank computes
+// the same table from the same times.
 #pragma once
 
 #include <cstdint>
@@ -12,36 +12,38 @@
 
 namespace unisono::cli {
 
-// One way to run a collective of one size, and the median of what it took.
+// One way to run a collective of a given size, and the median time that it took.
 struct Trial {
   ScheduleKind kind = ScheduleKind::automatic;
-  uint64_t slice_bytes = 0;  // 0: as the cost model chooses
+  uint64_t slice_bytes = 0;  // 0: the cost model chooses
   double us = 0;
-  double low_us = 0, high_us = 0;  // quartiles of the rounds
+  double low_us = 0, high_us = 0;  // the quartiles of the times in all rounds
 };
 
-// The first trials: the cost model's choice, then every schedule there is. Hierarchical schedules are tried only where some
-// hosts have several ranks.
+// Returns the first trials: the choice of the cost model, and then every schedule. Hierarchical schedules are included only if
+// there are several hosts, and at least one of them has several ranks.
 std::vector<Trial> schedule_trials(unisono::Collective collective, std::span<const uint32_t> host_groups);
-// Then, around the quickest of these, other slices, where tensors have several.
+// Returns trials that use the quickest schedule with other slice sizes. There are none if the tensor is too small to be cut
+// into slices.
 std::vector<Trial> slice_trials(const Trial& quickest, uint64_t bytes);
-// The quickest if it beats the first by more than `gain` (0.05: a twentieth) and the middle halves of their rounds do not
-// overlap; else the first.
+// Returns the quickest trial if its advantage over the first trial is large and certain. Otherwise returns the first trial.
+// Large means that it is quicker by more than `gain` (0.05 is a twentieth). Certain means that the middle halves of the two
+// trials' times do not overlap.
 const Trial& winner(std::span<const Trial> trials, double gain);
 
 struct TunedSize {
   uint64_t bytes = 0;
   Trial winner;
 };
-// By size, ascending: ranges that share a winner become one, and end half-way (by ratio) to the next size. None if the cost
-// model wins everywhere.
+// Combines adjacent sizes that have the same winner into ranges. A range ends at sqrt(its last size * the next size). `sizes`
+// must be in ascending order. If the cost model wins at all sizes, the result is empty.
 std::vector<TunedCall> calls_of(unisono::Collective collective, std::span<const TunedSize> sizes);
 
 struct StreamTrial {
   uint32_t streams = 1;
   double us = 0;
 };
-// The fewest that are within `gain` of the best.
+// Returns the smallest number of streams with which the time is at most `gain` worse than the best time.
 uint32_t best_streams(std::span<const StreamTrial> trials, double gain);
 
 }  // namespace unisono::cli

@@ -42,7 +42,7 @@ TEST(TunePlan, the_model_wins_unless_another_is_clearly_quicker) {
   EXPECT_EQ(winner(trials, 0.01).kind, ring);
   Trial noisy[] = {trial(automatic, 100), trial(ring, 80)};
   EXPECT_EQ(winner(noisy, 0.05).kind, ring);
-  noisy[1].high_us = 110;  // rounds overlap
+  noisy[1].high_us = 110;  // now the times of the rounds overlap
   EXPECT_EQ(winner(noisy, 0.05).kind, automatic);
 }
 
@@ -58,13 +58,13 @@ TEST(TunePlan, sizes_with_one_winner_become_a_range) {
       (TunedCall{.collective = unisono::Collective::all_gather, .bytes_max = no_limit, .kind = ring, .slice_bytes = 65536}));
 }
 
-TEST(TunePlan, where_the_model_wins_everywhere_there_is_nothing_to_say) {
+TEST(TunePlan, no_entry_is_made_where_the_model_always_wins) {
   const TunedSize sizes[] = {{1024, trial(automatic, 1)}, {4096, trial(automatic, 1)}};
   EXPECT_TRUE(calls_of(unisono::Collective::all_reduce, sizes).empty());
   EXPECT_TRUE(calls_of(unisono::Collective::all_reduce, {}).empty());
 }
 
-TEST(TunePlan, as_few_streams_as_are_about_as_quick) {
+TEST(TunePlan, the_smallest_number_of_streams_that_is_about_as_quick_wins) {
   const StreamTrial trials[] = {{1, 100}, {2, 60}, {4, 58}, {8, 70}};
   EXPECT_EQ(best_streams(trials, 0.05), 2u);
   EXPECT_EQ(best_streams(trials, 0.01), 4u);

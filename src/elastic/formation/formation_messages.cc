@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/concat.h"
+
 namespace unisono {
 
 namespace {
@@ -139,9 +141,9 @@ Status read_members(ByteReader& reader, GroupDescriptor& group) {
                       read_role(reader, member.role) && read_bandwidth(reader, member.bandwidth);
     const auto chunks = reader.read<uint32_t>();
     if (!fits || !reader.ok() || chunks > group_chunks_max || !known.insert(member.id).second)
-      return corrupt_message("descriptor: rank " + std::to_string(rank));
+      return corrupt_message(concat("descriptor: rank ", rank));
     if (member.role == ElasticRole::client && chunks > 0)
-      return corrupt_message("descriptor: rank " + std::to_string(rank) + " is a client and owns chunks");
+      return corrupt_message(concat("descriptor: rank ", rank, " is a client and owns chunks"));
     group.members.push_back(member);
     group.chunk_counts.push_back(chunks);
   }
@@ -255,11 +257,11 @@ Result<FormationMessage> read_message(ByteReader& reader) {
   Body body;
   if (auto status = read_body(reader, body); !status.ok()) return status;
   if (!reader.ok()) return corrupt_message("cut");
-  if (reader.left() > 0) return corrupt_message(std::to_string(reader.left()) + " bytes too many");
+  if (reader.left() > 0) return corrupt_message(concat(reader.left(), " bytes too many"));
   return FormationMessage(std::move(body));
 }
 
-// Picks the reader by the kind's index in the variant, so that numbers and types always agree.
+// Selects the reader by the kind's index in the variant, so that kind numbers and message types always agree.
 template <size_t... index>
 Result<FormationMessage> read_kind(ByteReader& reader, size_t kind, std::index_sequence<index...>) {
   using Read = Result<FormationMessage> (*)(ByteReader&);
@@ -288,10 +290,10 @@ Result<FormationMessage> decode_formation(ByteView bytes) {
   const auto version = reader.read<uint8_t>();
   const auto kind = reader.read<uint8_t>();
   if (!reader.ok()) return corrupt_message("cut");
-  if (channel != static_cast<uint8_t>(ElasticChannel::formation)) return corrupt_message("channel " + std::to_string(channel));
-  if (version != formation_version) return corrupt_message("version " + std::to_string(version));
+  if (channel != static_cast<uint8_t>(ElasticChannel::formation)) return corrupt_message(concat("channel ", channel));
+  if (version != formation_version) return corrupt_message(concat("version ", version));
   constexpr size_t kinds = std::variant_size_v<FormationMessage>;
-  if (kind == 0 || kind > kinds) return corrupt_message("kind " + std::to_string(kind));
+  if (kind == 0 || kind > kinds) return corrupt_message(concat("kind ", kind));
   return read_kind(reader, kind - 1u, std::make_index_sequence<kinds>());
 }
 

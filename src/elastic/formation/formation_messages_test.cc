@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "elastic/layout/formation_view_test_support.h"
 
@@ -70,7 +71,7 @@ std::string why(const FormationMessage& message) {
   return decoded.status().message();
 }
 
-TEST(FormationMessages, every_kind_comes_back_as_it_was) {
+TEST(FormationMessages, every_kind_survives_encoding) {
   const auto messages = one_of_each();
   ASSERT_EQ(messages.size(), std::variant_size_v<FormationMessage>);
   for (const auto& message : messages) {
@@ -106,7 +107,7 @@ TEST(FormationMessages, random_bytes_never_do_harm) {
   }
 }
 
-TEST(FormationMessages, each_belongs_to_one_of_the_two_machines) {
+TEST(FormationMessages, each_kind_is_handled_by_coordinator_or_seeker) {
   EXPECT_TRUE(for_coordinator(registration()));
   EXPECT_TRUE(for_coordinator(Withdraw{slot, 1}));
   EXPECT_TRUE(for_coordinator(Late{slot}));
@@ -130,18 +131,18 @@ TEST(FormationMessages, kinds_that_do_not_exist_are_refused) {
   auto bytes = encode(NeedLayout{slot});
   for (const int kind : {0, 15, 255}) {
     bytes[2] = static_cast<std::byte>(kind);
-    EXPECT_EQ(decode_formation(bytes).status().message(), "formation message: kind " + std::to_string(kind));
+    EXPECT_EQ(decode_formation(bytes).status().message(), concat("formation message: kind ", kind));
   }
 }
 
-TEST(FormationMessages, a_step_that_nobody_can_have_reached_is_refused) {
+TEST(FormationMessages, an_impossible_step_is_refused) {
   auto far = slot;
   far.step = steps_max;
   EXPECT_EQ(why(Late{far}), "formation message: late: slot");
   EXPECT_EQ(why(Closed{slot, steps_max + 1, 0}), "formation message: closed: opened averaging steps");
 }
 
-TEST(FormationMessages, a_round_that_no_step_has_is_refused) {
+TEST(FormationMessages, an_impossible_round_is_refused) {
   auto far = slot;
   far.round = rounds_max;
   EXPECT_EQ(why(Withdraw{far, 1}), "formation message: withdraw: slot");
@@ -177,7 +178,7 @@ TEST(FormationMessages, a_count_without_its_peers_reserves_nothing) {
   auto request = registration();
   request.missing.clear();
   auto bytes = encode(request);
-  bytes[bytes.size() - 3] = std::byte{0x0F};  // claims 3840 peers, and no bytes follow
+  bytes[bytes.size() - 3] = std::byte{0x0F};  // the count now says 3840 peers, but no peers follow
   EXPECT_EQ(decode_formation(bytes).status().message(), "formation message: register: missing");
 }
 
@@ -210,14 +211,14 @@ TEST(FormationMessages, a34_a_client_that_owns_chunks_is_refused) {
   EXPECT_EQ(why(Descriptor{group}), "accepted");
 }
 
-TEST(FormationMessages, a_layout_that_is_not_its_digest_is_refused) {
+TEST(FormationMessages, a_layout_with_a_wrong_digest_is_refused) {
   auto layout = test::layout_of(test::peer_ids(9));
   ++layout.digest;
   EXPECT_NE(why(LayoutReply{layout}).find("digest"), std::string::npos);
   EXPECT_NE(why(StaleLayout{slot, 1, layout}).find("digest"), std::string::npos);
 }
 
-TEST(GroupDescriptor, says_which_rank_a_peer_has) {
+TEST(GroupDescriptor, returns_the_rank_of_a_peer) {
   const auto group = group_of(3);
   EXPECT_EQ(group.rank_of(test::peer_id(2)), 1u);
   EXPECT_EQ(group.rank_of(test::peer_id(99)), 3u);

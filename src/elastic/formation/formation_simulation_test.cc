@@ -1,5 +1,5 @@
-// Group formation in a virtual network. Without faults it ends at the predicted millisecond; with any faults it ends. Checks
-// A23, A31 and A34 of docs/design/methods/moshpit.md.
+// Group formation in a virtual network. Without faults, formation ends at the predicted millisecond. With faults, formation
+// still always ends. Checks A23, A31 and A34 of docs/design/methods/moshpit.md.
 
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+#include "base/concat.h"
 #include "elastic/formation/formation_test_support.h"
 #include "elastic/formation/line_slot.h"
 
@@ -18,7 +19,8 @@ namespace {
 using test::FormationNet;
 using test::NetOptions;
 
-// Eight members in one line, and three other peers. `run` is chosen so that `keepers` are the first holders of the line's slot.
+// Eight members of one line, and three peers outside the layout. The test chooses the run's name so that the first `keepers`
+// holders of the slot are peers outside the layout.
 struct Line {
   static constexpr uint32_t members = 8;
   static constexpr uint32_t others = 3;
@@ -27,7 +29,7 @@ struct Line {
     const auto ids = test::peer_ids(members + others);
     layout = test::layout_of({ids.begin(), ids.begin() + members}, 1, {members});
     for (int i = 0;; ++i) {
-      options.run = "run" + std::to_string(i);
+      options.run = concat("run", i);
       holders = record_holders(slot_key(options.run, slot_in(layout, ids[0], 0, 0)), ids);
       const auto is_other = [&](const PeerId& peer) { return layout.rank_of(peer) == layout.peers.size(); };
       if (std::all_of(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(keepers), is_other)) break;
@@ -47,7 +49,7 @@ struct Line {
   std::unique_ptr<FormationNet> net;
 };
 
-TEST(FormationA23, without_faults_it_ends_one_round_trip_after_the_last_registration) {
+TEST(FormationA23, without_faults_formation_ends_one_round_trip_after_the_last_registration) {
   Line line(1);
   for (uint32_t i = 0; i < 8; ++i) line.net->seek(i, i * 5 * millisecond, 0, 0);
   line.net->run(60 * second);
@@ -80,7 +82,7 @@ TEST(FormationA23, a_silent_member_costs_gather_timeout_once) {
     for (uint32_t i = 0; i < 7; ++i) {
       ASSERT_NE(line.group(i), nullptr);
       EXPECT_LE(line.net->node(i).ended, start + 110 * millisecond)
-          << "nobody waits for one that lags; averaging step " << step;
+          << "no peer waits for a lagging one; averaging step " << step;
     }
     EXPECT_EQ(line.group(0)->members.size(), 7u);
     EXPECT_EQ(line.group(0)->missing, std::vector{silent}) << "and the list is handed on";
@@ -126,13 +128,14 @@ TEST(Formation, a_peer_that_comes_too_late_is_expected_again_in_the_next_step) {
   EXPECT_EQ(line.group(0)->members.size(), 8u);
 }
 
-TEST(Formation, a_member_that_was_not_told_learns_of_its_group_from_the_others) {
+TEST(Formation, a_member_without_the_descriptor_gets_it_from_other_members) {
   Line line(1);
-  line.options.members_talk = true;
+  line.options.members_send_keep_alives = true;
   line.net = std::make_unique<FormationNet>(line.options, line.layout);
   const auto coordinator = line.net->index(line.holders[0]);
   for (uint32_t i = 0; i < 8; ++i) line.net->seek(i, 0, 0, 0);
-  // The coordinator dies after five of its eight descriptors; eight registrations and seven answers come before them.
+  // The network first carries eight registrations and seven PENDING answers. Then the coordinator sends five of its eight
+  // descriptors and dies.
   constexpr uint64_t dies_at = 8 + 7 + 5;
   line.net->before_send = [&](uint64_t number) {
     if (number == dies_at) line.net->kill(coordinator);
@@ -145,7 +148,7 @@ TEST(Formation, a_member_that_was_not_told_learns_of_its_group_from_the_others) 
   }
 }
 
-TEST(Formation, nobody_believes_a_cut_off_few_that_most_of_the_line_is_missing) {
+TEST(Formation, missing_lists_of_a_cut_off_minority_are_ignored) {
   Line line(1);
   std::vector<PeerId> most;
   for (uint32_t i = 3; i < 8; ++i) most.push_back(line.net->node(i).id);
@@ -176,14 +179,14 @@ TEST(Formation, groups_of_two_lines_form_side_by_side_and_coordinators_may_be_me
   }
 }
 
-TEST(FormationA34, a_client_is_nobodys_coordinator_and_owns_nothing) {
+TEST(FormationA34, a_client_is_never_a_coordinator_and_owns_no_chunks) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     const auto ids = test::peer_ids(5);
     NetOptions options;
     options.peers = 5;
     options.clients = {ids[1], ids[3]};
-    options.run = "run" + std::to_string(seed);
+    options.run = concat("run", seed);
     FormationNet net(options, test::layout_of(ids));
     for (uint32_t i = 0; i < 5; ++i) {
       net.on(i, 0, [&](FormationNet::Node& node) {
@@ -203,17 +206,17 @@ TEST(FormationA34, a_client_is_nobodys_coordinator_and_owns_nothing) {
   }
 }
 
-// One random world: two rounds of an averaging step with deaths, losses, and layouts that only some peers know.
+// A random scenario: two rounds of an averaging step, with deaths, lost messages, and layouts that only some peers know.
 class World {
  public:
   explicit World(uint64_t seed) : random_(seed), peers_(static_cast<uint32_t>(3 + random_.below(14))) {
     const auto ids = test::peer_ids(peers_);
     NetOptions options;
     options.peers = peers_;
-    options.run = "run" + std::to_string(seed);
+    options.run = concat("run", seed);
     options.seed = seed;
     options.loss = random_.chance(0.8) ? 0.25 : 0;
-    options.members_talk = true;
+    options.members_send_keep_alives = true;
     options.delay = [](Random& random) {
       return static_cast<Nanos>(1 + random.below(random.chance(0.1) ? 400 : 60)) * millisecond;
     };
@@ -318,7 +321,7 @@ void form_often(uint64_t worlds) {
   uint64_t declined = 0;
   std::map<size_t, uint64_t> outcomes;
   for (uint64_t seed = 1; seed <= worlds; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     World world(seed);
     world.run();
     formed += world.formed;
@@ -329,15 +332,16 @@ void form_often(uint64_t worlds) {
   }
   EXPECT_GT(formed, worlds);
   EXPECT_GT(declined, 0u) << "no two descriptors overlapped: this tests nothing";
-  for (const size_t kind : {0, 1, 2, 4, 5}) EXPECT_GT(outcomes[kind], 0u) << "no quest ended like this: " << kind;
+  for (const size_t kind : {0, 1, 2, 4, 5})
+    EXPECT_GT(outcomes[kind], 0u) << "no seek() ended with this kind of outcome: " << kind;
   std::printf("%llu groups, %llu times accepted, %llu times declined; outcomes", static_cast<unsigned long long>(formed),
               static_cast<unsigned long long>(accepted), static_cast<unsigned long long>(declined));
   for (const auto& [kind, count] : outcomes) std::printf(" %zu: %llu", kind, static_cast<unsigned long long>(count));
   std::printf("\n");
 }
 
-TEST(FormationA31, every_quest_ends_in_time_whoever_dies) { form_often(400); }
-TEST(FormationLongA31, every_quest_ends_in_time_whoever_dies) { form_often(10000); }
+TEST(FormationA31, every_seek_ends_in_time_whichever_peers_die) { form_often(400); }
+TEST(FormationLongA31, every_seek_ends_in_time_whichever_peers_die) { form_often(10000); }
 
 }  // namespace
 }  // namespace unisono

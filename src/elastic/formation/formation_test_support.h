@@ -1,5 +1,5 @@
-// A virtual network for tests of group formation. Each process has a coordinator and a seeker. The test sets delays and losses;
-// all messages are encoded and decoded.
+// A virtual network for tests of group formation. Each process has a coordinator and a seeker. The test sets delays and losses.
+// All messages are encoded and decoded on the way.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,12 +23,13 @@ namespace unisono::test {
 
 struct NetOptions {
   uint32_t peers = 8;
-  std::vector<PeerId> clients = {};  // never holders of a slot
+  std::vector<PeerId> clients = {};  // these peers are never holders of a slot
   std::string run = "run";
   ElasticTimes times;
   uint64_t seed = 1;
   double loss = 0;
-  bool members_talk = false;  // members of accepted groups send messages, so that others hear of groups that they do not know
+  // True: the members of a formed group send round messages. Peers that lack the descriptor learn of the group from them.
+  bool members_send_keep_alives = false;
   std::function<Nanos(Random&)> delay = [](Random&) { return 40 * millisecond; };
 };
 
@@ -36,14 +37,14 @@ class FormationNet {
  public:
   struct Node {
     PeerId id;
-    ViewOfTest view;
+    FakeFormationView view;
     std::unique_ptr<GroupCoordinator> coordinator;
     std::unique_ptr<GroupSeeker> seeker;
     bool alive = true;
     std::optional<SeekOutcome> outcome;
     Nanos ended = never;
     std::vector<DeclineEvent> declines;
-    std::map<GroupId, GroupDescriptor> groups;  // accepted
+    std::map<GroupId, GroupDescriptor> groups;  // groups that this process has accepted
   };
 
   FormationNet(NetOptions options, const Layout& layout) : options_(std::move(options)), random_(options_.seed) {
@@ -77,12 +78,12 @@ class FormationNet {
   uint64_t messages() const { return messages_; }
 
   void at(Nanos when, std::function<void()> act) { events_.push({when, number_++, std::move(act)}); }
-  // Calls act, then carries out the requests of the process's state machines.
+  // Runs `act` on the process at time `when`, then sends the messages that its state machines have queued.
   void on(uint32_t i, Nanos when, std::function<void(Node&)> act) {
     at(when, [this, i, act = std::move(act)] {
       if (!node(i).alive) return;
       act(node(i));
-      carry_out(i);
+      send_queued(i);
     });
   }
   void seek(uint32_t i, Nanos when, uint64_t step, uint32_t round, std::vector<PeerId> missing = {}) {
@@ -96,7 +97,7 @@ class FormationNet {
     });
   }
   void kill(uint32_t i) { node(i).alive = false; }
-  // All processes hear of the death at that time.
+  // Tells all processes at time `when` that the process `dead` has died.
   void announce_death(uint32_t dead, Nanos when) {
     for (uint32_t i = 0; i < size(); ++i) {
       on(i, when, [this, gone = node(dead).id](Node& node) {
@@ -106,7 +107,7 @@ class FormationNet {
       });
     }
   }
-  // Called before each send, with the send's number.
+  // Called before each message is sent, with the number of the message.
   std::function<void(uint64_t)> before_send = [](uint64_t) {};
   std::function<void(uint32_t)> on_outcome = [](uint32_t) {};
 
@@ -128,7 +129,7 @@ class FormationNet {
     bool operator<(const Event& other) const { return std::pair(at, number) > std::pair(other.at, other.number); }
   };
 
-  void carry_out(uint32_t i) {
+  void send_queued(uint32_t i) {
     auto& node = *nodes_[i];
     for (auto& layout : node.coordinator->take_layouts()) node.view.hold(layout);
     for (const auto& step : {node.coordinator->take_opened(), node.seeker->take_opened()}) {
@@ -140,13 +141,13 @@ class FormationNet {
       deliver_later(i, send);
       if (!node.alive) return;
     }
-    for (const auto& news : node.seeker->take_declines()) node.declines.push_back(news);
+    for (const auto& event : node.seeker->take_declines()) node.declines.push_back(event);
     if (auto outcome = node.seeker->take_outcome()) {
       node.outcome = std::move(outcome);
       node.ended = now_;
       if (const auto* group = std::get_if<GroupDescriptor>(&*node.outcome)) {
         node.groups[group->id] = *group;
-        if (options_.members_talk) talk(i, *group, 8);
+        if (options_.members_send_keep_alives) send_keep_alives(i, *group, 8);
       }
       on_outcome(i);
     }
@@ -156,7 +157,7 @@ class FormationNet {
   void wake_later(uint32_t i) {
     const auto& node = *nodes_[i];
     const auto deadline = std::min(node.coordinator->next_deadline(), node.seeker->next_deadline());
-    if (deadline == never || deadline >= planned(i)) return;
+    if (deadline == never || deadline >= next_wake(i)) return;
     wakes_[i] = std::max(deadline, now_);
     on(i, wakes_[i], [this, i](Node& woken) {
       wakes_.erase(i);
@@ -164,7 +165,7 @@ class FormationNet {
       woken.seeker->woke(now_);
     });
   }
-  Nanos planned(uint32_t i) const {
+  Nanos next_wake(uint32_t i) const {
     const auto found = wakes_.find(i);
     return found == wakes_.end() ? never : found->second;
   }
@@ -175,7 +176,7 @@ class FormationNet {
   void deliver_later(uint32_t from, const FormationSend& send) {
     before_send(messages_++);
     const auto found = index_.find(send.to);
-    ASSERT_TRUE(found != index_.end()) << "sent to nobody";
+    ASSERT_TRUE(found != index_.end()) << "sent to an unknown peer";
     if (!nodes_[from]->alive || lost(from, found->second)) return;
     on(found->second, arrival(from, found->second),
        [this, sender = nodes_[from]->id, bytes = encode(send.message)](Node& node) {
@@ -189,8 +190,8 @@ class FormationNet {
        });
   }
 
-  // Sends `times` signs of life to the group.
-  void talk(uint32_t i, const GroupDescriptor& group, int times) {
+  // Sends `times` signs of life to each other member of the group, one every quarter of a stall_timeout.
+  void send_keep_alives(uint32_t i, const GroupDescriptor& group, int times) {
     for (const auto& member : group.members) {
       const auto to = index_.at(member.id);
       if (to == i || lost(i, to)) continue;
@@ -199,7 +200,7 @@ class FormationNet {
       });
     }
     if (times > 1)
-      on(i, now_ + options_.times.stall_timeout / 4, [this, i, group, times](Node&) { talk(i, group, times - 1); });
+      on(i, now_ + options_.times.stall_timeout / 4, [this, i, group, times](Node&) { send_keep_alives(i, group, times - 1); });
   }
 
   NetOptions options_;

@@ -24,7 +24,7 @@ void GroupCoordinator::message(const PeerId& from, const FormationMessage& messa
         if constexpr (requires { take(from, body, now); }) {
           take(from, body, now);
         } else {
-          ++counters_.ignored;  // for the seeker
+          ++counters_.ignored;  // the GroupSeeker handles this kind of message
         }
       },
       message);
@@ -41,7 +41,7 @@ void GroupCoordinator::note_opened(uint64_t step) {
 
 bool GroupCoordinator::past(uint64_t step) const { return step + steps_behind_max + 1 < steps_opened(); }
 
-// Other peers have gone on to a later averaging step.
+// Returns true if other peers have gone on to a later averaging step.
 bool GroupCoordinator::superseded(uint64_t step) const { return step + 1 < steps_opened(); }
 
 void GroupCoordinator::drop_past() {
@@ -53,12 +53,12 @@ void GroupCoordinator::drop_past() {
     for (const auto& entry : it->second.entries) {
       if (entry.registered) sends_.push_back({entry.peer, formation::Closed{it->first, steps_opened(), 0}});
     }
-    ++counters_.given_up;
+    ++counters_.dropped;
     it = open_.erase(it);
   }
 }
 
-// The layout that replaces the slot's, if this process knows one.
+// Returns the layout that has replaced the layout named in `slot`. Returns null if this process knows no such layout.
 const Layout* GroupCoordinator::replacement(const SlotName& slot) const {
   const auto* effective = view_.layout_for(slot.step);
   if (effective == nullptr) return nullptr;
@@ -68,7 +68,8 @@ const Layout* GroupCoordinator::replacement(const SlotName& slot) const {
   return replaces(*effective, named) ? effective : nullptr;
 }
 
-// Null if the slot cannot be opened under its layout; the sender has then been answered.
+// Returns the slot's layout, or null if this process cannot open the slot. If the slot names an outdated layout, the sender
+// gets the newer one. If it names an unknown layout, the sender is asked for that layout.
 const Layout* GroupCoordinator::layout_of(const PeerId& from, const SlotName& slot) {
   if (const auto* newer = replacement(slot)) {
     sends_.push_back({from, formation::StaleLayout{slot, steps_opened(), *newer}});
@@ -92,9 +93,9 @@ bool GroupCoordinator::answer_closed(const PeerId& from, const SlotName& name, N
     const auto& closed = found->second;
     if (closed.group != nullptr && closed.group->rank_of(from) < closed.group->members.size()) {
       sends_.push_back({from, formation::Descriptor{*closed.group}});
-    } else if (closed.told_alone.contains(from)) {
+    } else if (closed.sent_alone.contains(from)) {
       sends_.push_back({from, closed.alone});
-    } else if (closed.told_full.contains(from)) {
+    } else if (closed.sent_full.contains(from)) {
       sends_.push_back({from, formation::Full{name, false, steps_opened()}});
     } else {
       const auto since_ms = static_cast<uint64_t>((now - closed.at) / millisecond);
@@ -111,9 +112,9 @@ void GroupCoordinator::take(const PeerId& from, const formation::Register& reque
   if (answer_closed(from, request.slot, now)) return;
   const auto* layout = layout_of(from, request.slot);
   if (layout == nullptr) return;
-  const bool stands =
-      may_stand(*layout, from, request.slot.round, {request.cell, request.position, request.slot.line, request.in_layout});
-  if (!stands || request.slot.step > steps_opened() + steps_ahead_max) {
+  const bool valid =
+      may_register(*layout, from, request.slot.round, {request.cell, request.position, request.slot.line, request.in_layout});
+  if (!valid || request.slot.step > steps_opened() + steps_ahead_max) {
     ++counters_.ignored;
     return;
   }
@@ -127,24 +128,26 @@ void GroupCoordinator::take(const PeerId& from, const formation::Register& reque
     settle(open_.find(request.slot), now);
     return;
   }
-  const bool opens = !request.pre || (request.slot.round == 0 && everybody_is_here(*slot));
+  const bool opens = !request.pre || (request.slot.round == 0 && all_expected_present(*slot));
   if (opens) note_opened(request.slot.step);
   note_missing(*slot, request.missing);
   if (settle(open_.find(request.slot), now)) return;
-  // A peer that missed the previous averaging step waits for this one to open.
-  if (opens && request.slot.round == 0) tell_announced(request.slot, *slot);
-  // Answers the sender as well: settle() may have dropped its entry because its round ended long ago.
+  // A peer that missed the previous averaging step only pre-registers, and waits until other peers open this step. PENDING
+  // tells the peer that the step is open.
+  if (opens && request.slot.round == 0) notify_pre_registered(request.slot, *slot);
+  // The sender's pre-registration may have expired. If it has, settle() has dropped it.
   if (const auto entry = find_entry(*slot, from); entry != slot->entries.end()) send_pending(request.slot, *slot, *entry);
 }
 
-// All expected peers, or with keys as many as a group can have, have registered or pre-registered.
-bool GroupCoordinator::everybody_is_here(Slot& slot) const {
+// Returns true if every expected peer has registered or pre-registered. A layout with keys does not say which peers to expect.
+// Under such a layout, it is enough if the peers would fill one group.
+bool GroupCoordinator::all_expected_present(Slot& slot) const {
   if (slot.key_group > 0) return slot.entries.size() >= slot.key_group;
   return std::ranges::all_of(
       slot.line, [&](const PeerId& peer) { return view_.gone(peer) || find_entry(slot, peer) != slot.entries.end(); });
 }
 
-void GroupCoordinator::tell_announced(const SlotName& name, const Slot& slot) {
+void GroupCoordinator::notify_pre_registered(const SlotName& name, const Slot& slot) {
   for (const auto& entry : slot.entries) {
     if (!entry.registered) send_pending(name, slot, entry);
   }
@@ -162,7 +165,7 @@ GroupCoordinator::Slot* GroupCoordinator::open_slot(const SlotName& name, const 
       ++counters_.ignored;
       return nullptr;
     }
-    ++counters_.given_up;
+    ++counters_.dropped;
     open_.erase(oldest);
   }
   auto& slot = open_[name];
@@ -176,16 +179,16 @@ std::vector<GroupCoordinator::Entry>::iterator GroupCoordinator::find_entry(Slot
   return std::find_if(slot.entries.begin(), slot.entries.end(), [&](const Entry& entry) { return entry.peer == peer; });
 }
 
-// False if the registration was not taken: it is outdated, or the slot is full.
+// Adds the registration, or replaces the peer's earlier one. Returns false if the registration is outdated or the slot is full.
 bool GroupCoordinator::add_entry(Slot& slot, const PeerId& from, const formation::Register& request, Nanos now) {
   auto entry = find_entry(slot, from);
   if (entry != slot.entries.end() && request.attempt < entry->attempt) return false;
   if (entry == slot.entries.end() || entry->registered == request.pre) {
-    const bool room = make_space(slot, request);
+    const bool has_space = make_space(slot, request);
     entry = find_entry(slot, from);
-    if (!room) {
+    if (!has_space) {
       if (entry != slot.entries.end()) slot.entries.erase(entry);
-      // A pre-registered peer is not told: it will register again.
+      // A pre-registered peer gets no answer now. It will register later, and is answered then.
       if (!request.pre) sends_.push_back({from, formation::Full{request.slot, false, steps_opened()}});
       return false;
     }
@@ -202,12 +205,13 @@ bool GroupCoordinator::add_entry(Slot& slot, const PeerId& from, const formation
   slot.withdrawn.erase(from);
   if (entry->registered && slot.first_register == never) {
     slot.first_register = now;
-    slot.next_sign = now + options_.times.coordinator_timeout / 4;
+    slot.next_pending = now + options_.times.coordinator_timeout / 4;
   }
   return true;
 }
 
-// Makes space for one more registration of this kind. A layout member replaces the last entry of a peer outside the layout.
+// Returns true if the slot has space for the request. There is one limit for registrations, and one for pre-registrations. When
+// the limit is reached, a peer that the layout lists displaces the newest peer that the layout does not list.
 bool GroupCoordinator::make_space(Slot& slot, const formation::Register& request) {
   const auto same = [&](const Entry& entry) { return entry.registered == !request.pre; };
   const auto count = std::count_if(slot.entries.begin(), slot.entries.end(), same);
@@ -221,8 +225,8 @@ bool GroupCoordinator::make_space(Slot& slot, const formation::Register& request
   return true;
 }
 
-// A list that names more than half of the line comes from a minority that was cut off, so it is ignored: the named peers are
-// not missing.
+// Notes which peers a member reports missing, so that the slot does not wait for them. If more than half of the slot's line is
+// reported missing, the report is ignored, because its sender was probably cut off itself.
 void GroupCoordinator::note_missing(Slot& slot, std::vector<PeerId> missing) {
   std::sort(missing.begin(), missing.end());
   std::vector<PeerId> named;
@@ -238,7 +242,7 @@ void GroupCoordinator::note_missing(Slot& slot, std::vector<PeerId> missing) {
 
 void GroupCoordinator::take(const PeerId& from, const formation::DescriptorAck& ack, Nanos) {
   const auto found = repeating_.find(ack.id);
-  if (found == repeating_.end()) return;  // repeated, or from a member that got the descriptor from another member
+  if (found == repeating_.end()) return;  // the acknowledgement is a repeated one, or another member sent the descriptor
   auto& closed = closed_.at(found->second);
   closed.unacknowledged.erase(from);
   if (closed.unacknowledged.empty()) repeating_.erase(found);
@@ -252,13 +256,14 @@ void GroupCoordinator::take(const PeerId&, const formation::LayoutReply& reply, 
   if (view_.find_layout(reply.layout.version, reply.layout.digest) == nullptr) layouts_.push_back(reply.layout);
 }
 
-// The slot's layout, if the slot may be opened and the layout puts the peer on its line. Otherwise null, and counted as
-// ignored. Null under a layout with keys too, where no peer is expected.
+// Returns the slot's layout if the slot may be opened and `from` belongs to the slot's line. Otherwise returns null, and counts
+// the message as ignored. The result is also null under a layout with keys, because such a layout does not say which peers are
+// on a line.
 const Layout* GroupCoordinator::layout_of_line(const PeerId& from, const SlotName& slot) {
   const auto* layout = view_.find_layout(slot.layout_version, slot.layout_digest);
   if (layout != nullptr && !past(slot.step) && !closed_.contains(slot) && layout->first_step <= slot.step) {
-    const auto place = position_in(*layout, from, slot.round);
-    if (place.in_layout && place.line == slot.line && key_count(*layout) == 0) return layout;
+    const auto line_position = position_in(*layout, from, slot.round);
+    if (line_position.in_layout && line_position.line == slot.line && key_count(*layout) == 0) return layout;
   }
   ++counters_.ignored;
   return nullptr;
@@ -275,7 +280,7 @@ void GroupCoordinator::take(const PeerId& from, const formation::Late& late, Nan
   settle(open_.find(late.slot), now);
 }
 
-// A peer that skips an averaging step withdraws before other peers have registered for it.
+// WITHDRAW may open the slot, because a peer that skips an averaging step may withdraw before any peer has registered.
 void GroupCoordinator::take(const PeerId& from, const formation::Withdraw& withdraw, Nanos now) {
   auto found = open_.find(withdraw.slot);
   if (found == open_.end()) {

@@ -1,20 +1,23 @@
-// The coordinator in every process: takes registrations for slots, and tells the registered peers which group they are in. It
-// serves slots whose key names this process, and those that peers register for here. A state machine beside the process's own
-// GroupSeeker; it need not be in the groups that it forms.
+// Every process has a coordinator. It takes registrations for slots (names of groups to be formed), forms groups, and tells
+// each registered peer its group. A coordinator serves a slot if the slot's key selects this process, or if a peer registers
+// here. Its process need not be a member of the group. It is a state machine, separate from the GroupSeeker.
 //
-// It waits for no other peer: each answer follows from messages that have arrived. A group is closed when all expected members
-// have registered, or gather_timeout after the first REGISTER, or when pre-registered peers have had round_timeout. It closes
-// sooner if others are in a later averaging step already: a peer that has not registered by then goes there.
+// A coordinator never waits for an answer, so formation cannot deadlock. A slot closes when all expected peers have registered.
+// If some do not register, it closes gather_timeout after the first REGISTER, or up to round_timeout later if peers have
+// pre-registered. If other peers are already in a later averaging step, the slot closes sooner. Peers that have not registered
+// by then join the later step.
 //
-// Under layouts with keys no members are expected by name: M registrations complete a group, and fewer wait for gather_timeout,
-// as in the published method. If more than M had pre-registered, the surplus is told FULL.
+// A layout with keys does not say which peers belong to a group. Such a group is complete when M peers have registered, where M
+// is the layout's group size. Until then the coordinator waits for up to gather_timeout, as in the published method. If more
+// than M peers pre-registered, the surplus gets FULL.
 //
-// After take_layouts() the caller must put the layouts into the view before the next message: the member registers again right
-// behind its LAYOUT_REPLY.
+// A member registers again right after it has sent a LAYOUT_REPLY. Therefore the caller must pass the layouts that
+// take_layouts() returns to the FormationView before it passes in the next message.
 //
-// Bounds: slots_open_max slots, 2·max_group registrations and as many pre-registrations per slot, closed_max closed slots for
-// 60 s. At the limit the oldest closed slot is dropped, or the oldest slot without registrations. If there is none, the new
-// registration is not answered.
+// Limits: There are at most slots_open_max open slots. At most closed_max closed slots are remembered, each for 60 s. A slot
+// has at most 2·max_group registrations, and as many pre-registrations. When a limit is reached, the oldest closed slot is
+// dropped, or the oldest open slot without registrations. If all open slots have registrations, a REGISTER for a new slot gets
+// no answer.
 #pragma once
 
 #include <cstdint>
@@ -35,12 +38,13 @@
 
 namespace unisono {
 
-// One process coordinates this many slots only if it can reach hardly any other peer.
+// At most this many slots are open. A process coordinates so many slots only if it can reach hardly any other peer.
 inline constexpr size_t slots_open_max = 1024;
-// The newest closed slots are kept. A peer that asks for an older one is answered from the number of its averaging step.
+// This many closed slots are remembered. If a slot was forgotten and its averaging step is over, a later REGISTER for it gets
+// CLOSED.
 inline constexpr size_t closed_max = 512;
 inline constexpr Nanos closed_kept = 60 * second;
-// Slots this far behind the highest opened averaging step are not opened any more.
+// A slot is not opened if its averaging step is more than this far behind the highest opened step.
 inline constexpr uint64_t steps_behind_max = 2;
 
 struct CoordinatorOptions {
@@ -51,17 +55,19 @@ struct CoordinatorOptions {
   uint32_t chunk_count = 0;
   uint32_t min_chunks = 0;
   uint64_t schema = 0;
-  uint64_t seed = 0;        // of group ids; no two processes may share it
-  double vector_bytes = 0;  // for round_timeout
+  uint64_t seed = 0;        // determines the random group ids; each process needs its own seed
+  double vector_bytes = 0;  // size of the averaged vector; round_timeout depends on it
 };
 
 struct CoordinatorCounters {
-  uint64_t groups = 0;  // descriptors made
+  uint64_t groups = 0;  // how many descriptors were made
   uint64_t alone = 0;
-  // Messages without effect: a position other than the layout's, an unknown slot, or no free slot.
+  // Number of messages without effect: their position differs from the layout's, their slot is unknown, or too many slots are
+  // open.
   uint64_t ignored = 0;
-  // Slots dropped without a group: their layout was replaced, their averaging step is over, or there were too many.
-  uint64_t given_up = 0;
+  // Number of slots that were dropped without a group: their layout was replaced, their averaging step is over, or too many
+  // slots were open.
+  uint64_t dropped = 0;
 };
 
 class GroupCoordinator {
@@ -70,16 +76,17 @@ class GroupCoordinator {
   GroupCoordinator(CoordinatorOptions options, const FormationView& view);
 
   void message(const PeerId& from, const FormationMessage& message, Nanos now);
-  // The peer is dead or has left: no slot waits for it, and no group will include it.
+  // Call when the peer is dead or has left. No slot then waits for the peer any more, and no new group includes it.
   void peer_gone(const PeerId& peer, Nanos now);
   void woke(Nanos now);
-  // When woke() must be called; `never` if no slot is open or remembered.
+  // Returns when woke() must be called next, or `never` if no slot is open or remembered.
   Nanos next_deadline() const;
 
   std::vector<FormationSend> take_sends() { return std::exchange(sends_, {}); }
-  // Layouts that members sent; see the opening of this file.
+  // Returns the layouts that members have sent. The caller must pass them to the FormationView before the next message.
   std::vector<Layout> take_layouts() { return std::exchange(layouts_, {}); }
-  // The highest averaging step that a REGISTER opened here; empty if it has not risen since the last call.
+  // Returns the highest averaging step that a REGISTER has opened here, if it has risen since the last call. Otherwise returns
+  // nothing.
   std::optional<uint64_t> take_opened() { return std::exchange(opened_, std::nullopt); }
 
   size_t open_slots() const { return open_.size(); }
@@ -91,7 +98,7 @@ class GroupCoordinator {
     PeerId peer;
     uint32_t position = 0;
     bool in_layout = false;
-    bool registered = false;  // false: pre-registered
+    bool registered = false;  // false: the peer is only pre-registered
     bool weighted = false;
     ElasticRole role = ElasticRole::peer;
     double bandwidth = -1;
@@ -99,22 +106,27 @@ class GroupCoordinator {
     Nanos since = 0;  // when the peer first asked for this slot
   };
   struct Slot {
-    std::vector<PeerId> line;    // members that the layout names, by position
-    uint32_t key_group = 0;      // M under a layout with keys, where `line` is empty; else 0
-    std::vector<Entry> entries;  // in order of arrival
-    std::set<PeerId> lagging;  // members of the line that were named missing or have withdrawn; the slot does not wait for them
-    std::set<PeerId> withdrawn;  // subset of lagging: absent by their own wish, so not reported missing
-    std::set<PeerId> late;       // members of the line that sent LATE; they do not count as lagging, whatever others report
+    std::vector<PeerId> line;    // peers on the slot's line according to the layout, ordered by position
+    uint32_t key_group = 0;      // under a layout with keys: the group size M (`line` is then empty); otherwise 0
+    std::vector<Entry> entries;  // all peers that have registered or pre-registered, in order of arrival
+    // Peers of `line` that were reported missing, or have withdrawn. Once two peers have registered, the slot does not wait for
+    // these.
+    std::set<PeerId> lagging;
+    // Those peers of `lagging` that have withdrawn. Descriptors do not list them as `missing`.
+    std::set<PeerId> withdrawn;
+    std::set<PeerId> late;  // Peers of `line` that have sent LATE. If such a peer is reported missing, the report is ignored.
     Nanos made = 0;
     Nanos first_register = never;
-    Nanos next_sign = never;  // when PENDING goes to the registered peers next
-    Nanos close_at = never;   // as known now; without registrations: when pre-registrations expire
+    Nanos next_pending = never;  // when the registered peers get the next PENDING
+    // When the slot closes. If no peer has registered, this is when the last pre-registration expires.
+    Nanos close_at = never;
   };
   struct Closed {
     Nanos at = 0;
-    std::shared_ptr<const GroupDescriptor> group;  // null: all registered peers were told ALONE
+    // Null if the slot was closed without a group. The registered peers then got ALONE or CLOSED.
+    std::shared_ptr<const GroupDescriptor> group;
     formation::Alone alone;
-    std::set<PeerId> told_alone, told_full;
+    std::set<PeerId> sent_alone, sent_full;
     std::set<PeerId> unacknowledged;
     Nanos next_repeat = never;
   };
@@ -140,7 +152,8 @@ class GroupCoordinator {
   bool superseded(uint64_t step) const;
   void drop_past();
 
-  // If it is time, closes the slot, or drops it when nothing needs to be remembered. True if it is not open any more.
+  // Closes the slot if its time has come, and returns true. If the slot holds no entry, no LATE and no withdrawal, drops it and
+  // returns true. Otherwise the slot stays open, and the result is false.
   bool settle(Slots::iterator slot, Nanos now);
   static bool has_registered(const Slot& slot, const PeerId& peer);
   static size_t registered_with_values(const Slot& slot);
@@ -150,11 +163,11 @@ class GroupCoordinator {
   Result<GroupDescriptor> form(const SlotName& name, const Slot& slot);
   static bool is_complete(const Slot& slot, const GroupDescriptor& group);
   std::vector<PeerId> missing_of(const Slot& slot) const;
-  void sign(Slots::iterator slot, Nanos now);
+  void repeat_pending(Slots::iterator slot, Nanos now);
   void repeat_descriptors(const SlotName& name, Nanos now);
   const Layout* layout_of_line(const PeerId& from, const SlotName& slot);
-  bool everybody_is_here(Slot& slot) const;
-  void tell_announced(const SlotName& name, const Slot& slot);
+  bool all_expected_present(Slot& slot) const;
+  void notify_pre_registered(const SlotName& name, const Slot& slot);
   void send_pending(const SlotName& name, const Slot& slot, const Entry& entry);
 
   CoordinatorOptions options_;
@@ -162,13 +175,14 @@ class GroupCoordinator {
   Random random_;
   Slots open_;
   std::map<SlotName, Closed> closed_;
-  std::deque<std::pair<Nanos, SlotName>> closed_order_;     // time of closing; oldest first
-  std::map<GroupId, SlotName> repeating_;                   // closed slots whose descriptor some members have not acknowledged
-  std::set<std::pair<uint64_t, uint64_t>> wanted_layouts_;  // version and digest of layouts that were asked for
+  std::deque<std::pair<Nanos, SlotName>> closed_order_;  // ordered by the time of closing, oldest first
+  // closed slots whose descriptors are still repeated, because some members have not acknowledged them
+  std::map<GroupId, SlotName> repeating_;
+  std::set<std::pair<uint64_t, uint64_t>> wanted_layouts_;  // version and digest of each layout that a member was asked for
   std::vector<FormationSend> sends_;
   std::vector<Layout> layouts_;
   std::optional<uint64_t> opened_;
-  uint64_t highest_opened_ = 0;  // plus 1, as in FormationView
+  uint64_t highest_opened_ = 0;  // the highest averaging step that was opened here, plus 1; 0: none was
   CoordinatorCounters counters_;
 };
 

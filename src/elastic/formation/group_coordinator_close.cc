@@ -1,4 +1,4 @@
-// The closing of a coordinator's slots: when it happens, and the answers to the registered peers.
+// How a coordinator closes slots: when it does so, and what it answers to the registered peers.
 
 #include <algorithm>
 #include <cstdio>
@@ -12,12 +12,12 @@ namespace unisono {
 
 namespace {
 
-// A coordinator waits coordinator_timeout / superseded_part if others are in a later averaging step: other late peers arrive at
-// about the same time.
+// If other peers are in a later averaging step, the coordinator waits only coordinator_timeout / superseded_part. This is
+// enough, because peers that are late arrive at about the same time.
 constexpr Nanos superseded_part = 4;
 // Signs of life and descriptors are repeated every coordinator_timeout / repeat_part.
 constexpr Nanos repeat_part = 4;
-// Descriptors are repeated for this many coordinator_timeouts. A member that still waits then asks again itself.
+// Descriptors are repeated for this many coordinator_timeouts. After that, a member that has no descriptor must ask for it.
 constexpr Nanos repeat_timeouts = 2;
 
 std::string group_key(const GroupId& id) {
@@ -47,24 +47,26 @@ Nanos GroupCoordinator::round_timeout(const Slot& slot) const {
   return options_.times.round_timeout_for(options_.times.contribute_timeout_for(options_.vector_bytes, slowest));
 }
 
-// A time in the past if no peer is waited for. Pre-registered peers are waited for until their round must be over, but at most
-// for one round after gather_timeout, because more may pre-register meanwhile.
+// Returns when the slot must close. If the slot waits for no peer, this time is in the past. The slot waits for a
+// pre-registered peer at most until the peer's current round has certainly ended. More peers may pre-register in the meantime,
+// so this wait is limited: it ends one round_timeout after gather_timeout.
 Nanos GroupCoordinator::when_to_close(const SlotName& name, const Slot& slot) const {
   const auto round = round_timeout(slot);
-  Nanos announced_until = 0;
+  Nanos pre_registered_until = 0;
   for (const auto& entry : slot.entries) {
-    if (!entry.registered) announced_until = std::max(announced_until, entry.since + round);
+    if (!entry.registered) pre_registered_until = std::max(pre_registered_until, entry.since + round);
   }
-  if (slot.first_register == never) return announced_until > 0 ? announced_until : never;
-  // Members of a later round may have been held up by a whole gather_timeout in the round before, and pre-register only then.
+  if (slot.first_register == never) return pre_registered_until > 0 ? pre_registered_until : never;
+  // After round 0, wait half a coordinator_timeout longer. A group of the previous round may have formed only when its
+  // gather_timeout was over, and its members then pre-register late.
   const auto held_up = name.round > 0 ? options_.times.coordinator_timeout / 2 : 0;
   const auto gathered =
       slot.first_register +
       (superseded(name.step) ? options_.times.coordinator_timeout / superseded_part : options_.times.gather_timeout) + held_up;
-  Nanos at = announced_until > 0 ? std::min(announced_until, gathered + round) : 0;
+  Nanos at = pre_registered_until > 0 ? std::min(pre_registered_until, gathered + round) : 0;
   if (slot.key_group > 0) return registered_with_values(slot) >= slot.key_group ? at : std::max(at, gathered);
-  // A single registered member waits for lagging members too. Otherwise it would run ahead through one averaging step after the
-  // other, and raise the step number for all peers.
+  // If only one peer has registered, the slot waits for lagging peers, too. Otherwise this peer would run through averaging
+  // steps alone, and would raise the step number of all peers.
   const auto registered = std::ranges::count_if(slot.entries, [](const Entry& entry) { return entry.registered; });
   for (const auto& peer : slot.line) {
     if (has_registered(slot, peer) || view_.gone(peer) || slot.withdrawn.contains(peer)) continue;
@@ -76,7 +78,7 @@ Nanos GroupCoordinator::when_to_close(const SlotName& name, const Slot& slot) co
 bool GroupCoordinator::settle(Slots::iterator it, Nanos now) {
   auto& slot = it->second;
   const bool any = std::any_of(slot.entries.begin(), slot.entries.end(), [](const Entry& entry) { return entry.registered; });
-  if (!any) slot.first_register = slot.next_sign = never;
+  if (!any) slot.first_register = slot.next_pending = never;
   slot.close_at = when_to_close(it->first, slot);
   if (slot.close_at > now) {
     if (any || !slot.entries.empty() || !slot.late.empty() || !slot.withdrawn.empty()) return false;
@@ -88,7 +90,8 @@ bool GroupCoordinator::settle(Slots::iterator it, Nanos now) {
     close(node.key(), node.mapped(), now);
     return true;
   }
-  slot.entries.clear();  // only pre-registrations, and their round must have ended long ago
+  // There are only pre-registrations left. They have expired, because the current rounds of these peers have certainly ended.
+  slot.entries.clear();
   return settle(it, now);
 }
 
@@ -100,7 +103,8 @@ std::vector<PeerId> GroupCoordinator::missing_of(const Slot& slot) const {
   return missing;
 }
 
-// The members are all those that the slot's layout names.
+// Returns true if every peer of the slot's line is in the group. Under a layout with keys, returns true if the layout lists M
+// members of the group (reducers do not count).
 bool GroupCoordinator::is_complete(const Slot& slot, const GroupDescriptor& group) {
   if (slot.key_group == 0)
     return std::ranges::all_of(slot.line, [&](const PeerId& peer) { return has_registered(slot, peer); });
@@ -109,7 +113,7 @@ bool GroupCoordinator::is_complete(const Slot& slot, const GroupDescriptor& grou
   return of_layout == static_cast<ptrdiff_t>(slot.key_group);
 }
 
-// Error: unavailable if no member can own chunks.
+// Forms the slot's group. Returns the error unavailable if no member can own chunks.
 Result<GroupDescriptor> GroupCoordinator::form(const SlotName& name, const Slot& slot) {
   GroupDescriptor group;
   group.id.low = random_.next();
@@ -124,8 +128,9 @@ Result<GroupDescriptor> GroupCoordinator::form(const SlotName& name, const Slot&
   }
   ShareRequest shares{.members = {}, .chunk_count = options_.chunk_count, .min_chunks = options_.min_chunks};
   const auto slots = draw_slots(group.id, slot.key_group);
-  size_t placed = 0;  // members with values
-  // No peer can predict this order, so chance decides which members a full key group leaves out.
+  size_t placed = 0;  // so many members have got a drawn slot
+  // The order depends on the random group id, so no peer can predict it. If too many peers have registered, those that are left
+  // out are random ones.
   for (const auto& id : by_score(group_key(group.id), ids)) {
     const auto entry = std::find_if(slot.entries.begin(), slot.entries.end(), [&](const Entry& one) { return one.peer == id; });
     auto position = entry->position;
@@ -153,7 +158,7 @@ void GroupCoordinator::close(const SlotName& name, const Slot& slot, Nanos now) 
   auto& closed = closed_[name];
   closed_order_.emplace_back(now, name);
   closed.at = now;
-  const auto values = registered_with_values(slot);  // averaging needs at least two members with values
+  const auto values = registered_with_values(slot);  // at least two members with values are needed for averaging
   std::vector<PeerId> registered;
   for (const auto& entry : slot.entries) {
     if (entry.registered) registered.push_back(entry.peer);
@@ -161,15 +166,15 @@ void GroupCoordinator::close(const SlotName& name, const Slot& slot, Nanos now) 
   Result<GroupDescriptor> group = Status(Code::unavailable, "alone");
   if (values >= 2) group = form(name, slot);
   if (!group.ok() && name.round == 0 && superseded(name.step)) {
-    // No other peer comes to this averaging step any more, so the members are sent to where the others are.
-    ++counters_.given_up;
+    // No other peer will come to this averaging step. CLOSED tells the registered peers to go on to the later step.
+    ++counters_.dropped;
     for (const auto& peer : registered) sends_.push_back({peer, formation::Closed{name, steps_opened(), 0}});
     return;
   }
   if (!group.ok()) {
     ++counters_.alone;
     closed.alone = {name, values >= 2, missing_of(slot), steps_opened()};
-    closed.told_alone.insert(registered.begin(), registered.end());
+    closed.sent_alone.insert(registered.begin(), registered.end());
     for (const auto& peer : registered) sends_.push_back({peer, closed.alone});
     return;
   }
@@ -182,7 +187,7 @@ void GroupCoordinator::close(const SlotName& name, const Slot& slot, Nanos now) 
       closed.unacknowledged.insert(peer);
       sends_.push_back({peer, formation::Descriptor{*closed.group}});
     } else {
-      closed.told_full.insert(peer);
+      closed.sent_full.insert(peer);
       sends_.push_back({peer, formation::Full{name, false, steps_opened()}});
     }
   }
@@ -193,20 +198,21 @@ void GroupCoordinator::send_pending(const SlotName& name, const Slot& slot, cons
   sends_.push_back({entry.peer, formation::Pending{name, entry.attempt, steps_opened(), round_ms}});
 }
 
-// Sends all registered peers a sign of life, or the layout that has replaced theirs.
-void GroupCoordinator::sign(Slots::iterator it, Nanos now) {
+// Sends all registered peers a sign of life. But if a newer layout has replaced the slot's layout, sends all peers that newer
+// layout, and drops the slot.
+void GroupCoordinator::repeat_pending(Slots::iterator it, Nanos now) {
   const auto& [name, slot] = *it;
   if (const auto* newer = replacement(name)) {
     const formation::StaleLayout stale{name, steps_opened(), *newer};
     for (const auto& entry : slot.entries) sends_.push_back({entry.peer, stale});
-    ++counters_.given_up;
+    ++counters_.dropped;
     open_.erase(it);
     return;
   }
   for (const auto& entry : slot.entries) {
     if (entry.registered) send_pending(name, slot, entry);
   }
-  it->second.next_sign = now + options_.times.coordinator_timeout / repeat_part;
+  it->second.next_pending = now + options_.times.coordinator_timeout / repeat_part;
 }
 
 void GroupCoordinator::repeat_descriptors(const SlotName& name, Nanos now) {
@@ -224,10 +230,11 @@ void GroupCoordinator::woke(Nanos now) {
   drop_past();
   for (auto it = open_.begin(); it != open_.end();) {
     const auto slot = it++;
-    // settle() runs with each sign of life too, because a later averaging step may have begun meanwhile.
-    const bool signs = slot->second.next_sign <= now;
+    // settle() also runs with each sign of life, because the slot closes sooner if other peers have begun a later averaging
+    // step.
+    const bool signs = slot->second.next_pending <= now;
     if ((signs || slot->second.close_at <= now) && settle(slot, now)) continue;
-    if (signs) sign(slot, now);
+    if (signs) repeat_pending(slot, now);
   }
   for (auto it = repeating_.begin(); it != repeating_.end();) {
     const auto one = it++;
@@ -244,7 +251,7 @@ void GroupCoordinator::woke(Nanos now) {
 
 Nanos GroupCoordinator::next_deadline() const {
   Nanos at = closed_order_.empty() ? never : closed_order_.front().first + closed_kept;
-  for (const auto& [name, slot] : open_) at = std::min({at, slot.close_at, slot.next_sign});
+  for (const auto& [name, slot] : open_) at = std::min({at, slot.close_at, slot.next_pending});
   for (const auto& [id, name] : repeating_) at = std::min(at, closed_.at(name).next_repeat);
   return at;
 }

@@ -1,4 +1,4 @@
-// Support for tests of the coordinator: one coordinator, peers that register with it, and its answers by kind.
+// Test support: one coordinator, peers that register with it, and the coordinator's answers sorted by kind.
 #pragma once
 
 #include <type_traits>
@@ -11,11 +11,11 @@
 
 namespace unisono::test {
 
-constexpr Nanos desk_start = 1000 * second;
+constexpr Nanos fixture_start = 1000 * second;
 
-// Four peers in one line (or a grid of 2x2), and four that are not in the layout.
-struct Desk {
-  explicit Desk(std::vector<uint32_t> dims = {4}, uint32_t max_group = 4)
+// A coordinator with four peers of the layout (one line, or a 2×2 grid) and four peers outside the layout.
+struct CoordinatorFixture {
+  explicit CoordinatorFixture(std::vector<uint32_t> dims = {4}, uint32_t max_group = 4)
       : ids(peer_ids(8)),
         layout(layout_of({ids.begin(), ids.begin() + 4}, 1, std::move(dims))),
         coordinator(
@@ -26,33 +26,33 @@ struct Desk {
   }
 
   formation::Register request(uint32_t i, uint64_t step = 0, uint32_t round = 0) const {
-    const auto place = seek_request(layout, ids[i], step, round);
-    return {.slot = place.slot,
-            .cell = place.cell,
-            .position = place.position,
+    const auto seek = seek_request(layout, ids[i], step, round);
+    return {.slot = seek.slot,
+            .cell = seek.cell,
+            .position = seek.position,
             .weighted = true,
             .pre = false,
-            .in_layout = place.in_layout,
+            .in_layout = seek.in_layout,
             .role = ElasticRole::peer,
             .bandwidth = 100,
             .schema = 5,
             .attempt = 1,
             .missing = {}};
   }
-  void say(uint32_t i, const FormationMessage& message) { coordinator.message(ids[i], message, now); }
-  void enter(uint32_t i, uint64_t step = 0, std::vector<PeerId> missing = {}) {
+  void deliver(uint32_t i, const FormationMessage& message) { coordinator.message(ids[i], message, now); }
+  void register_peer(uint32_t i, uint64_t step = 0, std::vector<PeerId> missing = {}) {
     auto one = request(i, step);
     one.missing = std::move(missing);
-    say(i, one);
+    deliver(i, one);
   }
-  void announce(uint32_t i, uint64_t step = 0) {
+  void pre_register(uint32_t i, uint64_t step = 0) {
     auto one = request(i, step);
     one.pre = true;
     one.attempt = 0;
-    say(i, one);
+    deliver(i, one);
   }
-  // Lets time pass, and wakes the coordinator at each of its deadlines.
-  void pass(Nanos time) {
+  // Advances the time by `time`, and calls woke() at each deadline of the coordinator.
+  void advance(Nanos time) {
     const auto until = now + time;
     while (coordinator.next_deadline() <= until) {
       now = std::max(now, coordinator.next_deadline());
@@ -60,18 +60,18 @@ struct Desk {
     }
     now = until;
   }
-  // Answers of that kind since the last call, with their receivers; all other answers are dropped.
+  // Returns the answers of type Body since the last call, each with its receiver. Drops the answers of other types.
   template <typename Body>
-  std::vector<std::pair<PeerId, Body>> got() {
+  std::vector<std::pair<PeerId, Body>> take_answers() {
     std::vector<std::pair<PeerId, Body>> answers;
     for (auto& send : coordinator.take_sends()) {
       if (auto* body = std::get_if<Body>(&send.message)) answers.emplace_back(send.to, std::move(*body));
     }
     return answers;
   }
-  // The group formed since the last call. Checks that exactly its members got the descriptor.
+  // Returns the group formed since the last call. Checks that exactly the group's members got its descriptor.
   GroupDescriptor formed() {
-    const auto answers = got<formation::Descriptor>();
+    const auto answers = take_answers<formation::Descriptor>();
     EXPECT_FALSE(answers.empty()) << "no group was formed";
     if (answers.empty()) return {};
     const auto& group = answers[0].second.group;
@@ -86,9 +86,9 @@ struct Desk {
   ElasticTimes times;
   std::vector<PeerId> ids;
   Layout layout;
-  ViewOfTest view;
+  FakeFormationView view;
   GroupCoordinator coordinator;
-  Nanos now = desk_start;
+  Nanos now = fixture_start;
 };
 
 }  // namespace unisono::test

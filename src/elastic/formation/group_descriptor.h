@@ -1,5 +1,5 @@
-// A group as its coordinator formed it: its members, their order, and how many chunks each owns. All members hold the same
-// descriptor.
+// Describes a group that a coordinator has formed: its members, their order, and how many chunks each member owns. All members
+// hold the same descriptor.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,35 @@ namespace unisono {
 
 struct GroupMember {
   PeerId id;
-  uint32_t position = 0;   // coordinate on the round's axis; under a layout with keys, its slot
-  bool weighted = false;   // its weight is above 0
-  bool in_layout = false;  // the layout names it for this line; false: a newcomer, assigned to the line by hash
+  uint32_t position = 0;  // coordinate on the round's axis; under a layout with keys, the member's drawn slot
+  bool weighted = false;  // true: the member's weight is above 0
+  // True: the layout puts the member on this line. False: the member is a newcomer, and a hash has chosen the line for it.
+  bool in_layout = false;
   ElasticRole role = ElasticRole::peer;
-  double bandwidth = 0;  // bytes/s, measured; below 0: unknown
+  double bandwidth = 0;  // measured, in bytes/s; unknown if below 0
   friend bool operator==(const GroupMember&, const GroupMember&) = default;
 };
 
 struct GroupDescriptor {
   GroupId id;
   SlotName slot;
-  // By rank: descending score under the group's id. 2 … 2·max_group members, reducers included.
+  // All members, reducers included, ordered by rank. There are 2 … 2·max_group members. Their ranks follow descending scores
+  // under the group's id.
   std::vector<GroupMember> members;
-  std::vector<uint32_t> chunk_counts;  // by rank: number of chunks owned; owners' chunks are contiguous in rank order
+  // By rank: how many chunks the member owns. The members own consecutive ranges of chunks, in rank order.
+  std::vector<uint32_t> chunk_counts;
   uint64_t schema = 0;
-  // Every layout member of the line is a member. With keys: as many layout members as a group can have.
+  // True if the group has all peers that the layout puts on its line of the grid. Under a layout with keys: true if M members
+  // of the group are in the layout.
   bool line_complete = false;
-  // Members that were expected but did not come, or are known to lag. Passed on by REGISTER of the next averaging step.
+  // The layout puts these peers on the line, but they did not register. The group's members report these peers in their
+  // REGISTER of the next averaging step.
   std::vector<PeerId> missing;
-  uint64_t highest_opened = 0;  // highest opened averaging step that the coordinator knows of
+  // The number of the highest opened averaging step that the coordinator knows, plus 1. 0: it knows none.
+  uint64_t highest_opened = 0;
   friend bool operator==(const GroupDescriptor&, const GroupDescriptor&) = default;
 
-  // Rank of the peer; members.size() if it is not a member.
+  // Returns the peer's rank, or members.size() if the peer is not a member.
   uint32_t rank_of(const PeerId& peer) const;
 };
 

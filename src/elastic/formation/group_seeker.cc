@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "elastic/formation/line_slot.h"
 #include "elastic/layout/moshpit_key.h"
 
@@ -11,32 +12,34 @@ namespace unisono {
 
 namespace {
 
-constexpr uint32_t repeats = 4;             // sends of REGISTER per coordinator_timeout, until it is acknowledged
-constexpr size_t recent_max = 32;           // descriptors kept; members send messages of a group for one or two round_timeouts
-constexpr size_t early_declines_max = 256;  // as many as the largest group has members
+constexpr uint32_t repeats = 4;  // a REGISTER without an answer is sent this often per coordinator_timeout
+// This many descriptors are kept. Members may still send messages of their groups for one or two round_timeouts.
+constexpr size_t recent_max = 32;
+constexpr size_t early_declines_max = 256;  // a group has no more members than this
 constexpr size_t asked_groups_max = 64;
-// A wake-up later than coordinator_timeout / late_wakeup_part means that this process was stopped, so the coordinator's silence
-// proves nothing. Such wake-ups are excused late_wakeups_max times, so that a host that is always late still makes progress.
+// If woke() comes more than coordinator_timeout / late_wakeup_part too late, this process itself was stopped. The silence of
+// the coordinator then proves nothing, so the seeker waits once more. It does this at most late_wakeups_max times per request,
+// because it must make progress even on a host that is always slow.
 constexpr uint32_t late_wakeup_part = 4;
 constexpr uint32_t late_wakeups_max = 4;
 
 }  // namespace
 
 SeekRequest seek_request(const Layout& layout, const PeerId& self, uint64_t step, uint32_t round) {
-  const auto place = position_in(layout, self, round);
+  const auto line_position = position_in(layout, self, round);
   SeekRequest request;
-  request.slot = {layout.version, layout.digest, step, round, place.line};
-  request.cell = place.cell;
-  request.position = place.position;
-  request.in_layout = place.in_layout;
+  request.slot = {layout.version, layout.digest, step, round, line_position.line};
+  request.cell = line_position.cell;
+  request.position = line_position.position;
+  request.in_layout = line_position.in_layout;
   return request;
 }
 
 GroupSeeker::GroupSeeker(SeekerOptions options, const FormationView& view) : options_(std::move(options)), view_(view) {}
 
 void GroupSeeker::seek(const SeekRequest& request, Nanos now) {
-  const bool goes_on = phase_ == Phase::pre && request.slot == request_.slot;
-  if (!goes_on) begin(request);
+  const bool continues = phase_ == Phase::pre && request.slot == request_.slot;
+  if (!continues) begin(request);
   outcome_.reset();
   late_wakeups_ = 0;
   phase_ = Phase::seeking;
@@ -53,7 +56,7 @@ void GroupSeeker::pre_register(const SeekRequest& request, Nanos now) {
 }
 
 void GroupSeeker::stop(Nanos) {
-  withdraw_here();
+  withdraw_from_holder();
   phase_ = Phase::idle;
   outcome_.reset();
 }
@@ -64,17 +67,17 @@ void GroupSeeker::skip(const SlotName& slot) {
 }
 
 void GroupSeeker::begin(const SeekRequest& request) {
-  withdraw_here();
+  withdraw_from_holder();
   request_ = request;
   holders_ = view_.coordinators(slot_key(options_.run, request.slot), request.slot);
   holder_ = 0;
 }
 
-// Asks the current holder, or the first after it that is not known to be gone.
+// Registers at the current holder of the slot's key. Holders that are known to be gone are skipped.
 void GroupSeeker::ask_holder(Nanos now) {
   while (holder_ < holders_.size() && view_.gone(holders_[holder_])) ++holder_;
   acknowledged_ = false;
-  asked_ = heard_ = now;
+  asked_at_ = answered_at_ = now;
   const auto& times = options_.times;
   round_timeout_ = times.round_timeout_for(times.contribute_timeout_for(options_.vector_bytes, request_.bandwidth));
   layout_sent_ = never;
@@ -84,16 +87,16 @@ void GroupSeeker::ask_holder(Nanos now) {
   }
   if (phase_ == Phase::seeking) {
     std::string who = "no reachable peer can coordinate it";
-    if (!holders_.empty()) who = "none of its " + std::to_string(holders_.size()) + " coordinators named a group in time";
+    if (!holders_.empty()) who = concat("none of its ", holders_.size(), " coordinators named a group in time");
     return end(SeekNoCoordinator{"NO_COORDINATOR: " + to_string(request_.slot) + ": " + who});
   }
-  // An unanswered pre-registration loses nothing: seek() begins with the first holder again.
+  // No holder has answered the pre-registration. Nothing is lost, because seek() begins with the first holder again.
   holder_ = 0;
   acknowledged_ = true;
 }
 
 void GroupSeeker::next_holder(Nanos now) {
-  withdraw_here();
+  withdraw_from_holder();
   ++counters_.holders_abandoned;
   ++holder_;
   ask_holder(now);
@@ -111,10 +114,10 @@ void GroupSeeker::send_register(Nanos now) {
                                                            .schema = request_.schema,
                                                            .attempt = attempt_,
                                                            .missing = request_.missing}});
-  repeat_ = now + options_.times.coordinator_timeout / repeats;
+  repeat_at_ = now + options_.times.coordinator_timeout / repeats;
 }
 
-void GroupSeeker::withdraw_here() {
+void GroupSeeker::withdraw_from_holder() {
   if (phase_ == Phase::idle || holder_ >= holders_.size() || view_.gone(holders_[holder_])) return;
   sends_.push_back({holders_[holder_], formation::Withdraw{request_.slot, attempt_}});
 }
@@ -128,25 +131,25 @@ void GroupSeeker::peer_gone(const PeerId& peer, Nanos now) {
   if (phase_ != Phase::idle && holder_ < holders_.size() && holders_[holder_] == peer) next_holder(now);
 }
 
-Nanos GroupSeeker::silence_deadline() const { return heard_ + options_.times.coordinator_timeout; }
+Nanos GroupSeeker::silence_deadline() const { return answered_at_ + options_.times.coordinator_timeout; }
 
-Nanos GroupSeeker::cap() const {
-  return asked_ + options_.times.coordinator_timeout + options_.times.gather_timeout + round_timeout_;
+Nanos GroupSeeker::holder_deadline() const {
+  return asked_at_ + options_.times.coordinator_timeout + options_.times.gather_timeout + round_timeout_;
 }
 
 Nanos GroupSeeker::next_deadline() const {
   if (phase_ == Phase::idle) return never;
-  if (phase_ == Phase::pre) return acknowledged_ ? never : std::min(repeat_, silence_deadline());
-  return std::min({repeat_, silence_deadline(), cap()});
+  if (phase_ == Phase::pre) return acknowledged_ ? never : std::min(repeat_at_, silence_deadline());
+  return std::min({repeat_at_, silence_deadline(), holder_deadline()});
 }
 
 void GroupSeeker::woke(Nanos now) {
   if (next_deadline() > now) return;
-  const auto given_up = std::min(silence_deadline(), cap());
-  if (given_up > now) return send_register(now);
-  if (now - given_up >= options_.times.coordinator_timeout / late_wakeup_part && late_wakeups_ < late_wakeups_max) {
+  const auto abandon_at = std::min(silence_deadline(), holder_deadline());
+  if (abandon_at > now) return send_register(now);
+  if (now - abandon_at >= options_.times.coordinator_timeout / late_wakeup_part && late_wakeups_ < late_wakeups_max) {
     ++late_wakeups_;
-    asked_ = heard_ = now;
+    asked_at_ = answered_at_ = now;
     return send_register(now);
   }
   next_holder(now);
@@ -158,7 +161,7 @@ void GroupSeeker::message(const PeerId& from, const FormationMessage& message, N
         if constexpr (requires { take(from, body, now); }) {
           take(from, body, now);
         } else {
-          ++counters_.ignored;  // for the coordinator
+          ++counters_.ignored;  // the GroupCoordinator handles this kind of message
         }
       },
       message);
@@ -174,19 +177,20 @@ bool GroupSeeker::from_coordinator(const PeerId& from, const SlotName& slot) {
   return false;
 }
 
-// True if this answer ends the request. A pre-registration ignores it; the answer comes again once it is a registration.
+// Returns true if the answer ends the request. An answer to a pre-registration does not end it: the coordinator repeats the
+// answer after the registration.
 bool GroupSeeker::is_answer(const PeerId& from, const SlotName& slot, uint64_t steps_opened, Nanos now) {
   note_opened(steps_opened);
   if (!from_coordinator(from, slot)) return false;
-  heard(now);
+  on_answer(now);
   return phase_ == Phase::seeking;
 }
 
-void GroupSeeker::heard(Nanos now) {
+void GroupSeeker::on_answer(Nanos now) {
   acknowledged_ = true;
-  heard_ = now;
-  // The coordinator now sends signs of life; REGISTER is repeated only if some are missing.
-  repeat_ = now + options_.times.coordinator_timeout / 2;
+  answered_at_ = now;
+  // From now on the coordinator sends signs of life. REGISTER is repeated only if these stop.
+  repeat_at_ = now + options_.times.coordinator_timeout / 2;
 }
 
 void GroupSeeker::note_opened(uint64_t steps_opened) {
@@ -202,7 +206,7 @@ void GroupSeeker::take(const PeerId& from, const formation::Pending& pending, Na
     ++counters_.ignored;
     return;
   }
-  heard(now);
+  on_answer(now);
   const auto round_ms = std::min<uint64_t>(pending.round_ms, timeout_max / millisecond);
   round_timeout_ = std::max(round_timeout_, static_cast<Nanos>(round_ms) * millisecond);
 }
@@ -221,13 +225,13 @@ void GroupSeeker::take(const PeerId& from, const formation::StaleLayout& stale, 
 
 void GroupSeeker::take(const PeerId& from, const formation::Closed& closed, Nanos now) {
   if (!is_answer(from, closed.slot, closed.steps_opened, now)) return;
-  say_late();
+  send_late();
   end(SeekClosed{closed.since_ms, closed.steps_opened});
 }
 
-// Tells all holders of the slot, because any of them may become its coordinator.
-void GroupSeeker::say_late() {
-  if (!request_.in_layout) return;  // a newcomer is not expected by name, so no LATE is needed
+// Sends LATE to all holders of the slot, because any holder may become the slot's coordinator.
+void GroupSeeker::send_late() {
+  if (!request_.in_layout) return;  // coordinators do not wait for a particular newcomer, so a newcomer sends no LATE
   auto slot = request_.slot;
   ++slot.step;
   const auto* layout = view_.layout_for(slot.step);
@@ -239,7 +243,8 @@ void GroupSeeker::say_late() {
 
 void GroupSeeker::take(const PeerId& from, const formation::NeedLayout& need, Nanos now) {
   if (!from_coordinator(from, need.slot)) return;
-  // This does not count as a sign of life: a coordinator that cannot take in the layout would ask for ever.
+  // NEED_LAYOUT does not count as a sign of life. If it did, a coordinator that cannot store the layout could ask for the
+  // layout for ever.
   const auto* layout = view_.find_layout(need.slot.layout_version, need.slot.layout_digest);
   if (layout == nullptr || (layout_sent_ != never && now - layout_sent_ < options_.times.coordinator_timeout / repeats)) return;
   layout_sent_ = now;
@@ -266,17 +271,18 @@ void GroupSeeker::take(const PeerId& from, const formation::Descriptor& descript
     ++counters_.declined;
     decline(group);
   }
-  // A group that was declined, or whose round was begun and stopped, cannot be accepted again, and its slot is closed.
+  // This process has declined the group before, or its round of this group is over. It cannot accept the group again, and the
+  // coordinator has closed the slot.
   if (recent != nullptr && phase_ == Phase::seeking && is_coordinator(from, group.slot))
     end(SeekClosed{0, group.highest_opened});
 }
 
 void GroupSeeker::accept(const PeerId& from, const GroupDescriptor& group) {
-  if (holders_[holder_] != from) withdraw_here();
+  if (holders_[holder_] != from) withdraw_from_holder();
   remember(group, true);
-  const auto belongs = [&](const DeclineEvent& news) { return news.id == group.id; };
-  for (const auto& news : early_declines_) {
-    if (belongs(news) && group.rank_of(news.peer) < group.members.size()) declines_.push_back(news);
+  const auto belongs = [&](const DeclineEvent& event) { return event.id == group.id; };
+  for (const auto& event : early_declines_) {
+    if (belongs(event) && group.rank_of(event.peer) < group.members.size()) declines_.push_back(event);
   }
   std::erase_if(early_declines_, belongs);
   end(group);

@@ -1,10 +1,11 @@
-// Finds this process's group for one round: a state machine. It registers at the slot's coordinator, tries the next holder if
-// that one is silent or gone, and ends with a group or with a reason. It runs one request at a time.
+// Finds this process's group for one round. A seeker registers at the slot's coordinator. If the coordinator is silent or gone,
+// the seeker tries the next holder of the slot's key. It ends with a group, or with the reason why there is none. A seeker is a
+// state machine, and runs one request at a time.
 //
-// It ends within 3·(coordinator_timeout + gather_timeout + round_timeout), whatever other peers do: each of at most three
-// coordinators gets one such time. It waits for coordinators only, and coordinators wait for no one, so there is no cycle of
-// waits. It also keeps the last descriptors for members that never got theirs, and declines descriptors that it cannot accept
-// any more.
+// A request ends within 3·(coordinator_timeout + gather_timeout + round_timeout), whatever other peers do: there are at most
+// three coordinators, and the sum in parentheses limits the wait for each of them. Seekers wait for coordinators, but
+// coordinators wait for no answer, so no cycle of waits can form. The seeker also gives recent descriptors to members that lack
+// them, and declines descriptors that come too late.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ struct SeekerOptions {
   PeerId self;
   std::string run;
   ElasticTimes times;
-  double vector_bytes = 0;  // for round_timeout
+  double vector_bytes = 0;  // size of the averaged vector; round_timeout depends on it
 };
 
 struct SeekRequest {
@@ -40,42 +41,46 @@ struct SeekRequest {
   double bandwidth = -1;
   ElasticRole role = ElasticRole::peer;
   uint64_t schema = 0;
-  std::vector<PeerId> missing;  // from the descriptor or ALONE answer of this round in the previous averaging step
+  // The members that were missing in this round of the previous averaging step, as its descriptor or ALONE listed them.
+  std::vector<PeerId> missing;
 };
-// A request with the peer's position in the layout. Under a layout with keys, the position follows from the peer's first key.
+// Returns a request that has the peer's position in the layout. Under a layout with keys, the position is derived from the
+// peer's first key.
 SeekRequest seek_request(const Layout& layout, const PeerId& self, uint64_t step, uint32_t round);
 
-// No other member came: the round ends with unchanged values.
+// No group was formed, so the round changes no values. If `no_reducer` is true, other members came, but no member can own
+// chunks.
 struct SeekAlone {
   bool no_reducer = false;
   std::vector<PeerId> missing;
 };
-// The group was formed without this process. The seeker has sent LATE to the coordinator of this round in the next averaging
-// step.
+// The group was formed without this process. The seeker has sent LATE, so that the group of this round in the next averaging
+// step waits for this process.
 struct SeekClosed {
-  uint64_t since_ms = 0;      // how long ago
-  uint64_t steps_opened = 0;  // highest opened averaging step + 1, as the coordinator knows it
+  uint64_t since_ms = 0;      // how long ago the group was formed
+  uint64_t steps_opened = 0;  // the highest opened averaging step, plus 1
 };
 struct SeekFull {
   bool other_schema = false;
 };
 struct SeekNoCoordinator {
-  std::string text;  // begins with NO_COORDINATOR
+  std::string text;  // an error text; it begins with NO_COORDINATOR
 };
-// The layout was replaced: adopt this one and seek the slot that it gives.
+// A newer layout has replaced the slot's layout. The caller must adopt `newer`, and seek the slot that it has under the new
+// layout.
 struct SeekStale {
   Layout newer;
 };
 using SeekOutcome = std::variant<GroupDescriptor, SeekAlone, SeekClosed, SeekFull, SeekNoCoordinator, SeekStale>;
 
-// A member of an accepted group that takes no part in it.
+// A member of an accepted group has declined to take part.
 struct DeclineEvent {
   GroupId id;
   PeerId peer;
 };
 
 struct SeekerCounters {
-  uint64_t ignored = 0;   // messages that match no request of this process
+  uint64_t ignored = 0;   // received messages that match no request of this process
   uint64_t declined = 0;  // descriptors that this process declined
   uint64_t holders_abandoned = 0;
 };
@@ -85,33 +90,36 @@ class GroupSeeker {
   // The view must outlive the seeker.
   GroupSeeker(SeekerOptions options, const FormationView& view);
 
-  // Begins a request. A request under way for another slot is withdrawn. After pre_register() for the same slot it goes on with
-  // the coordinator found there.
+  // Begins a request. If a request for another slot is running, withdraws it. If pre_register() has named the same slot,
+  // continues with the coordinator that has answered it.
   void seek(const SeekRequest& request, Nanos now);
-  // Tells a slot's coordinator that this process will want the slot, while its current round runs. Not while a request is under
-  // way.
+  // While the current round runs, tells the next slot's coordinator that this process will register. Must not be called while a
+  // request of seek() is under way.
   void pre_register(const SeekRequest& request, Nanos now);
-  // Tells a slot's coordinator that this process will not come, so its group need not wait. Not for the slot of the request
-  // under way.
+  // Tells the slot's coordinators that this process will not come, so that they do not wait for it. The slot must not be that
+  // of the running request.
   void skip(const SlotName& slot);
-  // Withdraws the request under way; no outcome follows.
+  // Withdraws the running request. No outcome follows.
   void stop(Nanos now);
 
   void message(const PeerId& from, const FormationMessage& message, Nanos now);
-  // The peer is dead or has left.
+  // Call when the peer is dead or has left.
   void peer_gone(const PeerId& peer, Nanos now);
-  // Call when a member sent a message of a round that does not run here. Asks the member for the descriptor, or declines again.
+  // Call when a peer sends a message of a group that has no round in this process. Requests the group's descriptor from the
+  // peer. But if this process has declined the group, declines it again instead.
   void unknown_group(const GroupId& id, const PeerId& from, Nanos now);
   void woke(Nanos now);
-  // When woke() must be called; `never` if no request is under way.
+  // Returns when woke() must be called next, or `never` if no request is under way.
   Nanos next_deadline() const;
 
   std::vector<FormationSend> take_sends() { return std::exchange(sends_, {}); }
-  // One outcome per seek().
+  // Returns the outcome, once per seek(). Returns nothing before the request has ended.
   std::optional<SeekOutcome> take_outcome() { return std::exchange(outcome_, std::nullopt); }
-  // Declines by members of accepted groups, each once. A decline that arrives before its descriptor is kept until then.
+  // Returns each decline of an accepted group once. If a decline arrives before the descriptor of its group, it is kept until
+  // the group is accepted.
   std::vector<DeclineEvent> take_declines() { return std::exchange(declines_, {}); }
-  // The highest averaging step that other peers say was opened; empty if it has not risen since the last call.
+  // Returns the highest averaging step that other peers report as opened, if it has risen since the last call. Otherwise
+  // returns nothing.
   std::optional<uint64_t> take_opened() { return std::exchange(opened_, std::nullopt); }
 
   bool seeking() const { return phase_ == Phase::seeking; }
@@ -128,13 +136,13 @@ class GroupSeeker {
   void ask_holder(Nanos now);
   void next_holder(Nanos now);
   void end(SeekOutcome outcome);
-  void withdraw_here();
+  void withdraw_from_holder();
   void send_register(Nanos now);
-  void say_late();
+  void send_late();
   bool is_coordinator(const PeerId& from, const SlotName& slot) const;
   bool from_coordinator(const PeerId& from, const SlotName& slot);
   bool is_answer(const PeerId& from, const SlotName& slot, uint64_t steps_opened, Nanos now);
-  void heard(Nanos now);
+  void on_answer(Nanos now);
   void note_opened(uint64_t steps_opened);
   void take(const PeerId& from, const formation::Pending& pending, Nanos now);
   void take(const PeerId& from, const formation::Descriptor& descriptor, Nanos now);
@@ -151,22 +159,22 @@ class GroupSeeker {
   const Recent* find_recent(const GroupId& id) const;
   void remember(const GroupDescriptor& group, bool accepted);
   Nanos silence_deadline() const;
-  Nanos cap() const;
+  Nanos holder_deadline() const;
 
   SeekerOptions options_;
   const FormationView& view_;
   Phase phase_ = Phase::idle;
   SeekRequest request_;
-  std::vector<PeerId> holders_;  // of the slot, as known when the request began
-  size_t holder_ = 0;            // index of the holder being asked
+  std::vector<PeerId> holders_;  // holders of the slot's key, as known when the request began
+  size_t holder_ = 0;            // the holder that is being asked is holders_[holder_]
   uint64_t attempt_ = 0;
   bool acknowledged_ = false;
   uint32_t late_wakeups_ = 0;
-  Nanos asked_ = 0;            // when the current holder was first asked
-  Nanos heard_ = 0;            // last answer from the current holder; asked_ if none
-  Nanos repeat_ = never;       // when REGISTER is sent again
-  Nanos layout_sent_ = never;  // to the current holder; `never`: not yet
-  Nanos round_timeout_ = 0;    // the coordinator's, or computed here until it says
+  Nanos asked_at_ = 0;         // when the current holder was first asked
+  Nanos answered_at_ = 0;      // when the current holder last answered; equals asked_at_ before its first answer
+  Nanos repeat_at_ = never;    // when REGISTER is sent again
+  Nanos layout_sent_ = never;  // when the current holder last got the layout; `never`: not yet
+  Nanos round_timeout_ = 0;    // estimated here, until the coordinator sends its own value
   std::deque<Recent> recent_;
   std::deque<DeclineEvent> early_declines_;
   std::map<GroupId, Nanos> asked_groups_;

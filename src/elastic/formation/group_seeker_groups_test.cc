@@ -1,4 +1,4 @@
-// The descriptors and declines that a seeker keeps for other members of groups.
+// Descriptors and declines that a seeker keeps for other members of its groups.
 
 #include <gtest/gtest.h>
 
@@ -34,11 +34,11 @@ struct Member {
 
   std::vector<PeerId> ids;
   Layout layout;
-  test::ViewOfTest view;
+  test::FakeFormationView view;
   GroupSeeker seeker;
 };
 
-TEST(GroupSeekerGroups, hands_a_descriptor_on_to_a_member_that_lacks_it) {
+TEST(GroupSeekerGroups, forwards_a_descriptor_to_a_member_that_lacks_it) {
   Member member;
   member.accept(0);
   member.seeker.message(member.ids[2], GetDescriptor{member.group(0).id}, 0);
@@ -48,7 +48,7 @@ TEST(GroupSeekerGroups, hands_a_descriptor_on_to_a_member_that_lacks_it) {
   EXPECT_EQ(std::get<Descriptor>(sends[0].message).group, member.group(0));
 }
 
-TEST(GroupSeekerGroups, hands_nothing_to_others_and_nothing_that_it_does_not_know) {
+TEST(GroupSeekerGroups, forwards_no_descriptor_to_other_peers_and_no_unknown_one) {
   Member member;
   member.accept(0);
   member.seeker.message(member.ids[5], GetDescriptor{member.group(0).id}, 0);
@@ -68,7 +68,7 @@ TEST(GroupSeekerGroups, keeps_the_last_descriptors_only) {
   EXPECT_EQ(known, 32u);
 }
 
-TEST(GroupSeekerGroups, asks_for_a_group_that_it_does_not_know_but_not_with_each_message) {
+TEST(GroupSeekerGroups, requests_an_unknown_groups_descriptor_but_not_with_each_message) {
   Member member;
   const GroupId id{9, 9};
   member.seeker.unknown_group(id, member.ids[1], 0);
@@ -81,7 +81,7 @@ TEST(GroupSeekerGroups, asks_for_a_group_that_it_does_not_know_but_not_with_each
   EXPECT_EQ(member.seeker.take_sends().size(), 1u);
 }
 
-TEST(GroupSeekerGroups, asks_for_a_bounded_number_of_groups_at_once) {
+TEST(GroupSeekerGroups, requests_a_bounded_number_of_descriptors_at_once) {
   Member member;
   for (uint64_t i = 0; i < 1000; ++i) member.seeker.unknown_group({i, i}, member.ids[1], 0);
   EXPECT_EQ(member.seeker.take_sends().size(), 64u);
@@ -89,18 +89,18 @@ TEST(GroupSeekerGroups, asks_for_a_bounded_number_of_groups_at_once) {
   EXPECT_EQ(member.seeker.take_sends().size(), 1u);
 }
 
-TEST(GroupSeekerGroups, says_who_declined_a_group_that_was_accepted_here) {
+TEST(GroupSeekerGroups, reports_the_members_that_declined_an_accepted_group) {
   Member member;
   member.accept(0);
   member.seeker.message(member.ids[1], Decline{member.group(0).id, member.slot(0)}, 0);
   member.seeker.message(member.ids[5], Decline{member.group(0).id, member.slot(0)}, 0);
   const auto declines = member.seeker.take_declines();
-  ASSERT_EQ(declines.size(), 1u) << "who is no member cannot decline";
+  ASSERT_EQ(declines.size(), 1u) << "only members can decline";
   EXPECT_EQ(declines[0].peer, member.ids[1]);
   EXPECT_EQ(declines[0].id, member.group(0).id);
 }
 
-TEST(GroupSeekerGroups, keeps_what_was_declined_before_its_descriptor_came) {
+TEST(GroupSeekerGroups, keeps_declines_that_arrive_before_their_descriptor) {
   Member member;
   member.seeker.message(member.ids[2], Decline{member.group(0).id, member.slot(0)}, 0);
   EXPECT_TRUE(member.seeker.take_declines().empty());
@@ -125,17 +125,18 @@ TEST(GroupSeekerGroups, messages_for_a_coordinator_are_ignored) {
   EXPECT_EQ(member.seeker.counters().ignored, 2u);
 }
 
-TEST(LinePosition, is_where_the_layout_puts_a_peer_in_each_round) {
+TEST(LinePosition, follows_from_the_layout_in_each_round) {
   const auto ids = test::peer_ids(7);
   const auto layout = test::layout_of({ids.begin(), ids.begin() + 6}, 1, {2, 3});
   for (uint32_t round = 0; round < 4; ++round) {
     for (uint32_t rank = 0; rank < 6; ++rank) {
-      const auto place = position_in(layout, layout.peers[rank], round);
+      const auto line_position = position_in(layout, layout.peers[rank], round);
       const bool along_first = round % 2 == 0;
-      EXPECT_EQ(place, (LinePosition{rank, along_first ? rank / 3 : rank % 3, along_first ? rank % 3 : rank / 3, true}));
-      const auto line = line_of(layout, round, place.line);
+      EXPECT_EQ(line_position,
+                (LinePosition{rank, along_first ? rank / 3 : rank % 3, along_first ? rank % 3 : rank / 3, true}));
+      const auto line = line_of(layout, round, line_position.line);
       EXPECT_EQ(line.size(), along_first ? 2u : 3u);
-      EXPECT_EQ(line[place.position], layout.peers[rank]);
+      EXPECT_EQ(line[line_position.position], layout.peers[rank]);
     }
     const auto unlisted = position_in(layout, ids[6], round);
     EXPECT_FALSE(unlisted.in_layout);

@@ -10,9 +10,9 @@ namespace {
 
 using namespace formation;
 
-// One seeker among eight peers, and its messages by kind.
-struct Quest {
-  Quest()
+// One seeker among eight peers, and the messages that it sends, sorted by kind.
+struct SeekerFixture {
+  SeekerFixture()
       : ids(test::peer_ids(8)),
         layout(test::layout_of({ids.begin(), ids.begin() + 6}, 1, {2, 3})),
         seeker({.self = ids[0], .run = "run", .times = times}, view) {
@@ -33,8 +33,8 @@ struct Quest {
     }
     return found;
   }
-  void hear(const PeerId& from, const FormationMessage& message) { seeker.message(from, message, now); }
-  void pass(Nanos time) {
+  void deliver(const PeerId& from, const FormationMessage& message) { seeker.message(from, message, now); }
+  void advance(Nanos time) {
     const auto until = now + time;
     while (seeker.next_deadline() <= until) {
       now = std::max(now, seeker.next_deadline());
@@ -62,7 +62,7 @@ struct Quest {
   ElasticTimes times;
   std::vector<PeerId> ids;
   Layout layout;
-  test::ViewOfTest view;
+  test::FakeFormationView view;
   GroupSeeker seeker;
   SeekRequest request;
   std::vector<PeerId> holders;
@@ -70,228 +70,228 @@ struct Quest {
 };
 
 TEST(GroupSeeker, registers_at_the_first_holder) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  const auto sent = quest.sent<Register>();
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  const auto sent = fixture.sent<Register>();
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].first, quest.holders[0]);
+  EXPECT_EQ(sent[0].first, fixture.holders[0]);
   const auto& one = sent[0].second;
-  EXPECT_EQ(one.slot, quest.request.slot);
-  EXPECT_EQ(one.missing, quest.request.missing);
+  EXPECT_EQ(one.slot, fixture.request.slot);
+  EXPECT_EQ(one.missing, fixture.request.missing);
   EXPECT_EQ(one.schema, 5u);
   EXPECT_TRUE(one.weighted && one.in_layout && !one.pre);
 }
 
 TEST(GroupSeeker, repeats_until_acknowledged) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  const auto attempt = quest.sent<Register>()[0].second.attempt;
-  quest.pass(quest.times.coordinator_timeout / 2);
-  EXPECT_EQ(quest.sent<Register>().size(), 2u);
-  quest.hear(quest.holders[0], Pending{quest.request.slot, attempt, 5, 0});
-  quest.pass(quest.times.coordinator_timeout / 2 - 1);
-  EXPECT_TRUE(quest.sent<Register>().empty());
-  quest.pass(1);
-  EXPECT_EQ(quest.sent<Register>().size(), 1u) << "and again when the coordinator has missed its signs";
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  const auto attempt = fixture.sent<Register>()[0].second.attempt;
+  fixture.advance(fixture.times.coordinator_timeout / 2);
+  EXPECT_EQ(fixture.sent<Register>().size(), 2u);
+  fixture.deliver(fixture.holders[0], Pending{fixture.request.slot, attempt, 5, 0});
+  fixture.advance(fixture.times.coordinator_timeout / 2 - 1);
+  EXPECT_TRUE(fixture.sent<Register>().empty());
+  fixture.advance(1);
+  EXPECT_EQ(fixture.sent<Register>().size(), 1u) << "and again when the coordinator has missed its signs";
 }
 
-TEST(GroupSeeker, goes_on_to_the_next_holder_after_coordinator_timeout_of_silence) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  quest.pass(quest.times.coordinator_timeout - 1);
-  const auto first = quest.sent<Register>().back();
-  quest.pass(1);
-  const auto sends = quest.seeker.take_sends();
+TEST(GroupSeeker, tries_the_next_holder_after_coordinator_timeout_of_silence) {
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  fixture.advance(fixture.times.coordinator_timeout - 1);
+  const auto first = fixture.sent<Register>().back();
+  fixture.advance(1);
+  const auto sends = fixture.seeker.take_sends();
   ASSERT_EQ(sends.size(), 2u);
-  EXPECT_EQ(sends[0].to, quest.holders[0]);
+  EXPECT_EQ(sends[0].to, fixture.holders[0]);
   EXPECT_EQ(std::get<Withdraw>(sends[0].message).attempt, first.second.attempt);
-  EXPECT_EQ(sends[1].to, quest.holders[1]);
+  EXPECT_EQ(sends[1].to, fixture.holders[1]);
   EXPECT_GT(std::get<Register>(sends[1].message).attempt, first.second.attempt);
 }
 
-TEST(GroupSeeker, a_sign_of_an_earlier_attempt_or_of_another_peer_is_none) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  const auto attempt = quest.sent<Register>()[0].second.attempt;
-  quest.pass(quest.times.coordinator_timeout / 2);
-  quest.hear(quest.holders[0], Pending{quest.request.slot, attempt - 1, 5, 0});
-  quest.hear(quest.holders[1], Pending{quest.request.slot, attempt, 5, 0});
-  auto other = quest.request.slot;
+TEST(GroupSeeker, ignores_signs_of_life_of_an_earlier_attempt_or_another_peer) {
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  const auto attempt = fixture.sent<Register>()[0].second.attempt;
+  fixture.advance(fixture.times.coordinator_timeout / 2);
+  fixture.deliver(fixture.holders[0], Pending{fixture.request.slot, attempt - 1, 5, 0});
+  fixture.deliver(fixture.holders[1], Pending{fixture.request.slot, attempt, 5, 0});
+  auto other = fixture.request.slot;
   ++other.round;
-  quest.hear(quest.holders[0], Pending{other, attempt, 5, 0});
-  quest.pass(quest.times.coordinator_timeout / 2);
-  EXPECT_EQ(quest.sent<Register>().back().first, quest.holders[1]);
-  EXPECT_EQ(quest.seeker.counters().ignored, 3u);
+  fixture.deliver(fixture.holders[0], Pending{other, attempt, 5, 0});
+  fixture.advance(fixture.times.coordinator_timeout / 2);
+  EXPECT_EQ(fixture.sent<Register>().back().first, fixture.holders[1]);
+  EXPECT_EQ(fixture.seeker.counters().ignored, 3u);
 }
 
 TEST(GroupSeeker, ends_without_a_coordinator_after_the_third) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  quest.pass(3 * quest.times.coordinator_timeout - 1);
-  EXPECT_TRUE(quest.seeker.seeking());
-  quest.pass(1);
-  EXPECT_FALSE(quest.seeker.seeking());
-  const auto none = quest.ended<SeekNoCoordinator>();
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  fixture.advance(3 * fixture.times.coordinator_timeout - 1);
+  EXPECT_TRUE(fixture.seeker.seeking());
+  fixture.advance(1);
+  EXPECT_FALSE(fixture.seeker.seeking());
+  const auto none = fixture.ended<SeekNoCoordinator>();
   ASSERT_TRUE(none.has_value());
   EXPECT_EQ(none->text.find("NO_COORDINATOR: averaging step 4, round 1"), 0u) << none->text;
-  EXPECT_EQ(quest.seeker.next_deadline(), never);
+  EXPECT_EQ(fixture.seeker.next_deadline(), never);
 }
 
-TEST(GroupSeeker, ends_at_once_where_nobody_keeps_the_slot) {
-  Quest quest;
-  quest.view.reachable.clear();
-  quest.seeker.seek(quest.request, quest.now);
-  EXPECT_TRUE(quest.ended<SeekNoCoordinator>().has_value());
+TEST(GroupSeeker, ends_at_once_if_the_slot_has_no_holder) {
+  SeekerFixture fixture;
+  fixture.view.reachable.clear();
+  fixture.seeker.seek(fixture.request, fixture.now);
+  EXPECT_TRUE(fixture.ended<SeekNoCoordinator>().has_value());
 }
 
-TEST(GroupSeeker, goes_on_at_once_when_its_coordinator_is_gone) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  quest.sent<Register>();
-  quest.seeker.peer_gone(quest.holders[1], quest.now);
-  EXPECT_TRUE(quest.seeker.take_sends().empty()) << "another one's death changes nothing";
-  quest.view.dead = {quest.holders[0], quest.holders[1]};
-  quest.seeker.peer_gone(quest.holders[0], quest.now);
-  const auto sends = quest.seeker.take_sends();
+TEST(GroupSeeker, tries_the_next_holder_at_once_if_its_coordinator_is_gone) {
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  fixture.sent<Register>();
+  fixture.seeker.peer_gone(fixture.holders[1], fixture.now);
+  EXPECT_TRUE(fixture.seeker.take_sends().empty()) << "another one's death changes nothing";
+  fixture.view.dead = {fixture.holders[0], fixture.holders[1]};
+  fixture.seeker.peer_gone(fixture.holders[0], fixture.now);
+  const auto sends = fixture.seeker.take_sends();
   ASSERT_EQ(sends.size(), 1u) << "nothing is said to the dead";
-  EXPECT_EQ(sends[0].to, quest.holders[2]);
+  EXPECT_EQ(sends[0].to, fixture.holders[2]);
 }
 
-TEST(GroupSeeker, a_coordinator_that_gives_signs_for_ever_is_left_in_the_end) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  const auto begun = quest.now;
-  uint64_t attempt = quest.sent<Register>()[0].second.attempt;
-  while (quest.seeker.seeking() && quest.now < begun + 1000 * second) {
-    for (const auto& [to, request] : quest.sent<Register>()) attempt = request.attempt;
-    for (const auto& holder : quest.holders) quest.hear(holder, Pending{quest.request.slot, attempt, 5, 0});
-    quest.pass(100 * millisecond);
+TEST(GroupSeeker, a_coordinator_that_only_sends_signs_of_life_is_abandoned_in_the_end) {
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  const auto begun = fixture.now;
+  uint64_t attempt = fixture.sent<Register>()[0].second.attempt;
+  while (fixture.seeker.seeking() && fixture.now < begun + 1000 * second) {
+    for (const auto& [to, request] : fixture.sent<Register>()) attempt = request.attempt;
+    for (const auto& holder : fixture.holders) fixture.deliver(holder, Pending{fixture.request.slot, attempt, 5, 0});
+    fixture.advance(100 * millisecond);
   }
-  const auto& times = quest.times;
-  EXPECT_LE(quest.now,
+  const auto& times = fixture.times;
+  EXPECT_LE(fixture.now,
             begun + 3 * (times.coordinator_timeout + times.gather_timeout + times.round_timeout) + 100 * millisecond);
-  EXPECT_TRUE(quest.ended<SeekNoCoordinator>().has_value());
+  EXPECT_TRUE(fixture.ended<SeekNoCoordinator>().has_value());
 }
 
-TEST(GroupSeeker, a_process_that_was_stopped_asks_before_it_gives_its_coordinator_up) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  quest.now += 60 * second;
-  quest.sent<Register>();
-  quest.seeker.woke(quest.now);
-  const auto sent = quest.sent<Register>();
+TEST(GroupSeeker, a_resumed_process_asks_again_before_it_abandons_its_coordinator) {
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  fixture.now += 60 * second;
+  fixture.sent<Register>();
+  fixture.seeker.woke(fixture.now);
+  const auto sent = fixture.sent<Register>();
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].first, quest.holders[0]);
-  quest.pass(quest.times.coordinator_timeout);
-  EXPECT_EQ(quest.sent<Register>().back().first, quest.holders[1]);
+  EXPECT_EQ(sent[0].first, fixture.holders[0]);
+  fixture.advance(fixture.times.coordinator_timeout);
+  EXPECT_EQ(fixture.sent<Register>().back().first, fixture.holders[1]);
 }
 
 TEST(GroupSeeker, takes_its_group_and_acknowledges_it) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  quest.sent<Register>();
-  quest.hear(quest.holders[0], Descriptor{quest.group()});
-  const auto sends = quest.seeker.take_sends();
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  fixture.sent<Register>();
+  fixture.deliver(fixture.holders[0], Descriptor{fixture.group()});
+  const auto sends = fixture.seeker.take_sends();
   ASSERT_EQ(sends.size(), 1u);
-  EXPECT_EQ(sends[0].to, quest.holders[0]);
-  EXPECT_EQ(std::get<DescriptorAck>(sends[0].message).id, quest.group().id);
-  EXPECT_EQ(quest.ended<GroupDescriptor>(), quest.group());
-  EXPECT_EQ(quest.seeker.take_opened(), 4u);
-  quest.hear(quest.holders[0], Descriptor{quest.group()});
-  EXPECT_EQ(quest.sent<DescriptorAck>().size(), 1u) << "a repeated one is acknowledged and nothing else";
-  EXPECT_EQ(quest.seeker.take_outcome(), std::nullopt);
-  EXPECT_EQ(quest.seeker.counters().declined, 0u);
+  EXPECT_EQ(sends[0].to, fixture.holders[0]);
+  EXPECT_EQ(std::get<DescriptorAck>(sends[0].message).id, fixture.group().id);
+  EXPECT_EQ(fixture.ended<GroupDescriptor>(), fixture.group());
+  EXPECT_EQ(fixture.seeker.take_opened(), 4u);
+  fixture.deliver(fixture.holders[0], Descriptor{fixture.group()});
+  EXPECT_EQ(fixture.sent<DescriptorAck>().size(), 1u) << "a repeated one is acknowledged and nothing else";
+  EXPECT_EQ(fixture.seeker.take_outcome(), std::nullopt);
+  EXPECT_EQ(fixture.seeker.counters().declined, 0u);
 }
 
 TEST(GroupSeeker, takes_a_group_from_a_coordinator_that_it_has_left_and_withdraws_at_the_other) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  quest.pass(quest.times.coordinator_timeout);
-  quest.seeker.take_sends();
-  quest.hear(quest.holders[0], Descriptor{quest.group()});
-  const auto withdrawn = quest.sent<Withdraw>();
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  fixture.advance(fixture.times.coordinator_timeout);
+  fixture.seeker.take_sends();
+  fixture.deliver(fixture.holders[0], Descriptor{fixture.group()});
+  const auto withdrawn = fixture.sent<Withdraw>();
   ASSERT_EQ(withdrawn.size(), 1u);
-  EXPECT_EQ(withdrawn[0].first, quest.holders[1]);
-  EXPECT_TRUE(quest.ended<GroupDescriptor>().has_value());
+  EXPECT_EQ(withdrawn[0].first, fixture.holders[1]);
+  EXPECT_TRUE(fixture.ended<GroupDescriptor>().has_value());
 }
 
 TEST(GroupSeeker, declines_a_second_group_to_its_members) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  quest.hear(quest.holders[0], Descriptor{quest.group(1)});
-  quest.seeker.take_sends();
-  quest.hear(quest.holders[1], Descriptor{quest.group(2)});
-  const auto declines = quest.sent<Decline>();
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  fixture.deliver(fixture.holders[0], Descriptor{fixture.group(1)});
+  fixture.seeker.take_sends();
+  fixture.deliver(fixture.holders[1], Descriptor{fixture.group(2)});
+  const auto declines = fixture.sent<Decline>();
   ASSERT_EQ(declines.size(), 2u);
-  EXPECT_EQ(declines[0].first, quest.ids[1]);
-  EXPECT_EQ(declines[1].first, quest.ids[2]);
-  EXPECT_EQ(declines[0].second, (Decline{{2, 0}, quest.request.slot}));
-  quest.seeker.unknown_group({2, 0}, quest.ids[1], quest.now);
-  EXPECT_EQ(quest.sent<Decline>().size(), 1u) << "and again to one that speaks of it all the same";
+  EXPECT_EQ(declines[0].first, fixture.ids[1]);
+  EXPECT_EQ(declines[1].first, fixture.ids[2]);
+  EXPECT_EQ(declines[0].second, (Decline{{2, 0}, fixture.request.slot}));
+  fixture.seeker.unknown_group({2, 0}, fixture.ids[1], fixture.now);
+  EXPECT_EQ(fixture.sent<Decline>().size(), 1u) << "and again to one that speaks of it all the same";
 }
 
-TEST(GroupSeeker, declines_a_group_when_it_does_not_wait_any_more) {
+TEST(GroupSeeker, declines_a_group_after_its_request_has_ended) {
   for (const bool alone : {false, true}) {
-    Quest quest;
-    quest.seeker.seek(quest.request, quest.now);
-    if (alone) quest.hear(quest.holders[0], Alone{quest.request.slot, false, {}, 5});
-    if (!alone) quest.pass(3 * quest.times.coordinator_timeout);
-    quest.seeker.take_sends();
-    quest.hear(quest.holders[0], Descriptor{quest.group()});
-    EXPECT_EQ(quest.sent<Decline>().size(), 2u);
-    EXPECT_FALSE(quest.ended<GroupDescriptor>().has_value());
+    SeekerFixture fixture;
+    fixture.seeker.seek(fixture.request, fixture.now);
+    if (alone) fixture.deliver(fixture.holders[0], Alone{fixture.request.slot, false, {}, 5});
+    if (!alone) fixture.advance(3 * fixture.times.coordinator_timeout);
+    fixture.seeker.take_sends();
+    fixture.deliver(fixture.holders[0], Descriptor{fixture.group()});
+    EXPECT_EQ(fixture.sent<Decline>().size(), 2u);
+    EXPECT_FALSE(fixture.ended<GroupDescriptor>().has_value());
   }
 }
 
-TEST(GroupSeeker, declines_a_group_that_averages_something_else) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  auto group = quest.group();
+TEST(GroupSeeker, declines_a_group_of_another_schema) {
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  auto group = fixture.group();
   group.schema = 6;
-  quest.hear(quest.holders[0], Descriptor{group});
-  EXPECT_EQ(quest.sent<Decline>().size(), 2u);
+  fixture.deliver(fixture.holders[0], Descriptor{group});
+  EXPECT_EQ(fixture.sent<Decline>().size(), 2u);
 }
 
 TEST(GroupSeeker, ignores_a_group_without_itself) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  quest.seeker.take_sends();
-  auto group = quest.group();
-  group.members[0].id = quest.ids[5];
-  quest.hear(quest.holders[0], Descriptor{group});
-  EXPECT_TRUE(quest.seeker.take_sends().empty());
-  EXPECT_TRUE(quest.seeker.seeking());
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  fixture.seeker.take_sends();
+  auto group = fixture.group();
+  group.members[0].id = fixture.ids[5];
+  fixture.deliver(fixture.holders[0], Descriptor{group});
+  EXPECT_TRUE(fixture.seeker.take_sends().empty());
+  EXPECT_TRUE(fixture.seeker.seeking());
 }
 
 TEST(GroupSeeker, a_slot_whose_group_was_declined_here_is_closed) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  quest.seeker.stop(quest.now);
-  quest.hear(quest.holders[0], Descriptor{quest.group()});
-  quest.seeker.seek(quest.request, quest.now);
-  quest.hear(quest.holders[0], Descriptor{quest.group()});
-  EXPECT_TRUE(quest.ended<SeekClosed>().has_value());
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  fixture.seeker.stop(fixture.now);
+  fixture.deliver(fixture.holders[0], Descriptor{fixture.group()});
+  fixture.seeker.seek(fixture.request, fixture.now);
+  fixture.deliver(fixture.holders[0], Descriptor{fixture.group()});
+  EXPECT_TRUE(fixture.ended<SeekClosed>().has_value());
 }
 
-TEST(GroupSeeker, ends_as_its_coordinator_says) {
-  const auto answers = [](const Quest& quest) {
-    const auto& slot = quest.request.slot;
-    return std::vector<FormationMessage>{Alone{slot, true, {quest.ids[3]}, 9}, Closed{slot, 9, 77}, Full{slot, true, 9},
-                                         StaleLayout{slot, 9, quest.layout}};
+TEST(GroupSeeker, ends_with_the_answer_of_its_coordinator) {
+  const auto answers = [](const SeekerFixture& fixture) {
+    const auto& slot = fixture.request.slot;
+    return std::vector<FormationMessage>{Alone{slot, true, {fixture.ids[3]}, 9}, Closed{slot, 9, 77}, Full{slot, true, 9},
+                                         StaleLayout{slot, 9, fixture.layout}};
   };
   for (size_t i = 0; i < 4; ++i) {
-    Quest quest;
-    quest.seeker.seek(quest.request, quest.now);
-    const auto answer = answers(quest)[i];
-    quest.hear(quest.holders[1], answer);
-    EXPECT_TRUE(quest.seeker.seeking()) << "it has asked another one";
-    quest.hear(quest.holders[0], answer);
-    EXPECT_FALSE(quest.seeker.seeking());
-    EXPECT_EQ(quest.seeker.take_opened(), 8u);
-    const auto outcome = quest.seeker.take_outcome();
+    SeekerFixture fixture;
+    fixture.seeker.seek(fixture.request, fixture.now);
+    const auto answer = answers(fixture)[i];
+    fixture.deliver(fixture.holders[1], answer);
+    EXPECT_TRUE(fixture.seeker.seeking()) << "it has asked another one";
+    fixture.deliver(fixture.holders[0], answer);
+    EXPECT_FALSE(fixture.seeker.seeking());
+    EXPECT_EQ(fixture.seeker.take_opened(), 8u);
+    const auto outcome = fixture.seeker.take_outcome();
     ASSERT_TRUE(outcome.has_value());
     if (i == 0) {
-      EXPECT_EQ(std::get<SeekAlone>(*outcome).missing, std::vector{quest.ids[3]});
+      EXPECT_EQ(std::get<SeekAlone>(*outcome).missing, std::vector{fixture.ids[3]});
     }
     if (i == 1) {
       EXPECT_EQ(std::get<SeekClosed>(*outcome).since_ms, 77u);
@@ -300,20 +300,20 @@ TEST(GroupSeeker, ends_as_its_coordinator_says) {
       EXPECT_TRUE(std::get<SeekFull>(*outcome).other_schema);
     }
     if (i == 3) {
-      EXPECT_EQ(std::get<SeekStale>(*outcome).newer, quest.layout);
+      EXPECT_EQ(std::get<SeekStale>(*outcome).newer, fixture.layout);
     }
   }
 }
 
-TEST(GroupSeeker, one_that_came_too_late_says_so_to_the_holders_of_the_next_step) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  quest.seeker.take_sends();
-  quest.hear(quest.holders[0], Closed{quest.request.slot, 5, 10});
-  auto next = quest.request.slot;
+TEST(GroupSeeker, sends_late_to_the_holders_of_the_next_step_if_it_came_too_late) {
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  fixture.seeker.take_sends();
+  fixture.deliver(fixture.holders[0], Closed{fixture.request.slot, 5, 10});
+  auto next = fixture.request.slot;
   ++next.step;
-  const auto late = quest.sent<Late>();
-  const auto holders = quest.view.coordinators(slot_key("run", next), next);
+  const auto late = fixture.sent<Late>();
+  const auto holders = fixture.view.coordinators(slot_key("run", next), next);
   ASSERT_EQ(late.size(), holders.size());
   for (size_t i = 0; i < late.size(); ++i) {
     EXPECT_EQ(late[i].first, holders[i]);
@@ -321,106 +321,106 @@ TEST(GroupSeeker, one_that_came_too_late_says_so_to_the_holders_of_the_next_step
   }
 }
 
-TEST(GroupSeeker, says_late_for_the_line_that_a_newer_layout_gives_it) {
-  Quest quest;
-  const auto newer = test::layout_of(quest.ids, 2, {8}, quest.request.slot.step + 1);
-  quest.view.hold(newer);
-  quest.seeker.seek(quest.request, quest.now);
-  quest.hear(quest.holders[0], Closed{quest.request.slot, 5, 10});
-  EXPECT_EQ(quest.sent<Late>()[0].second.slot, slot_in(newer, quest.ids[0], quest.request.slot.step + 1, 1));
+TEST(GroupSeeker, sends_late_for_its_line_in_a_newer_layout) {
+  SeekerFixture fixture;
+  const auto newer = test::layout_of(fixture.ids, 2, {8}, fixture.request.slot.step + 1);
+  fixture.view.hold(newer);
+  fixture.seeker.seek(fixture.request, fixture.now);
+  fixture.deliver(fixture.holders[0], Closed{fixture.request.slot, 5, 10});
+  EXPECT_EQ(fixture.sent<Late>()[0].second.slot, slot_in(newer, fixture.ids[0], fixture.request.slot.step + 1, 1));
 }
 
-TEST(GroupSeeker, says_nothing_of_being_late_where_nobody_is_expected_by_name) {
-  Quest quest;
+TEST(GroupSeeker, sends_no_late_under_a_layout_with_keys) {
+  SeekerFixture fixture;
   const auto newer = make_layout(
-      {.run = "run", .version = 2, .first_step = quest.request.slot.step + 1, .grid = GridKind::chunk_keys, .max_group = 4},
-      quest.ids);
+      {.run = "run", .version = 2, .first_step = fixture.request.slot.step + 1, .grid = GridKind::chunk_keys, .max_group = 4},
+      fixture.ids);
   ASSERT_TRUE(newer.ok());
-  quest.view.hold(*newer);
-  quest.seeker.seek(quest.request, quest.now);
-  quest.hear(quest.holders[0], Closed{quest.request.slot, 5, 10});
-  EXPECT_TRUE(quest.sent<Late>().empty());
-  EXPECT_TRUE(quest.ended<SeekClosed>());
+  fixture.view.hold(*newer);
+  fixture.seeker.seek(fixture.request, fixture.now);
+  fixture.deliver(fixture.holders[0], Closed{fixture.request.slot, 5, 10});
+  EXPECT_TRUE(fixture.sent<Late>().empty());
+  EXPECT_TRUE(fixture.ended<SeekClosed>());
 }
 
 TEST(GroupSeeker, sends_a_layout_that_the_coordinator_lacks_and_registers_again_behind_it) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  quest.seeker.take_sends();
-  quest.hear(quest.holders[0], NeedLayout{quest.request.slot});
-  const auto sends = quest.seeker.take_sends();
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  fixture.seeker.take_sends();
+  fixture.deliver(fixture.holders[0], NeedLayout{fixture.request.slot});
+  const auto sends = fixture.seeker.take_sends();
   ASSERT_EQ(sends.size(), 2u);
-  EXPECT_EQ(std::get<LayoutReply>(sends[0].message).layout, quest.layout);
+  EXPECT_EQ(std::get<LayoutReply>(sends[0].message).layout, fixture.layout);
   EXPECT_TRUE(std::holds_alternative<Register>(sends[1].message));
-  quest.hear(quest.holders[0], NeedLayout{quest.request.slot});
-  EXPECT_TRUE(quest.seeker.take_sends().empty()) << "not as fast as the other one asks";
-  quest.pass(quest.times.coordinator_timeout);
-  EXPECT_EQ(quest.sent<Register>().back().first, quest.holders[1]) << "asking is no sign that it will slot us";
+  fixture.deliver(fixture.holders[0], NeedLayout{fixture.request.slot});
+  EXPECT_TRUE(fixture.seeker.take_sends().empty()) << "not as fast as the other one asks";
+  fixture.advance(fixture.times.coordinator_timeout);
+  EXPECT_EQ(fixture.sent<Register>().back().first, fixture.holders[1]) << "asking is no sign that it will slot us";
 }
 
-TEST(GroupSeeker, an_announcement_is_repeated_until_acknowledged_and_the_quest_goes_on_with_it) {
-  Quest quest;
-  quest.seeker.pre_register(quest.request, quest.now);
-  auto sent = quest.sent<Register>();
+TEST(GroupSeeker, a_pre_registration_is_repeated_until_acknowledged_and_seek_continues_with_it) {
+  SeekerFixture fixture;
+  fixture.seeker.pre_register(fixture.request, fixture.now);
+  auto sent = fixture.sent<Register>();
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_TRUE(sent[0].second.pre);
-  quest.pass(quest.times.coordinator_timeout);
-  sent = quest.sent<Register>();
-  EXPECT_EQ(sent.back().first, quest.holders[1]) << "the first one is silent";
-  quest.hear(quest.holders[1], Pending{quest.request.slot, sent.back().second.attempt, 5, 0});
-  EXPECT_EQ(quest.seeker.next_deadline(), never);
-  quest.pass(20 * second);
-  quest.seeker.seek(quest.request, quest.now);
-  const auto sends = quest.seeker.take_sends();
+  fixture.advance(fixture.times.coordinator_timeout);
+  sent = fixture.sent<Register>();
+  EXPECT_EQ(sent.back().first, fixture.holders[1]) << "the first one is silent";
+  fixture.deliver(fixture.holders[1], Pending{fixture.request.slot, sent.back().second.attempt, 5, 0});
+  EXPECT_EQ(fixture.seeker.next_deadline(), never);
+  fixture.advance(20 * second);
+  fixture.seeker.seek(fixture.request, fixture.now);
+  const auto sends = fixture.seeker.take_sends();
   ASSERT_EQ(sends.size(), 1u) << "nothing is withdrawn";
-  EXPECT_EQ(sends[0].to, quest.holders[1]);
+  EXPECT_EQ(sends[0].to, fixture.holders[1]);
   EXPECT_FALSE(std::get<Register>(sends[0].message).pre);
 }
 
-TEST(GroupSeeker, an_announcement_that_nobody_heard_leaves_the_quest_all_three_holders) {
-  Quest quest;
-  quest.seeker.pre_register(quest.request, quest.now);
-  quest.pass(10 * second);
-  EXPECT_EQ(quest.seeker.next_deadline(), never);
-  EXPECT_EQ(quest.seeker.take_outcome(), std::nullopt);
-  quest.seeker.take_sends();
-  quest.seeker.seek(quest.request, quest.now);
-  EXPECT_EQ(quest.sent<Register>()[0].first, quest.holders[0]);
+TEST(GroupSeeker, an_unanswered_pre_registration_leaves_seek_all_three_holders) {
+  SeekerFixture fixture;
+  fixture.seeker.pre_register(fixture.request, fixture.now);
+  fixture.advance(10 * second);
+  EXPECT_EQ(fixture.seeker.next_deadline(), never);
+  EXPECT_EQ(fixture.seeker.take_outcome(), std::nullopt);
+  fixture.seeker.take_sends();
+  fixture.seeker.seek(fixture.request, fixture.now);
+  EXPECT_EQ(fixture.sent<Register>()[0].first, fixture.holders[0]);
 }
 
-TEST(GroupSeeker, an_announcement_for_another_slot_is_withdrawn) {
-  Quest quest;
-  quest.seeker.pre_register(quest.request, quest.now);
-  quest.seeker.take_sends();
-  quest.seeker.seek(seek_request(quest.layout, quest.ids[0], 9, 0), quest.now);
-  const auto withdrawn = quest.sent<Withdraw>();
+TEST(GroupSeeker, a_pre_registration_for_another_slot_is_withdrawn) {
+  SeekerFixture fixture;
+  fixture.seeker.pre_register(fixture.request, fixture.now);
+  fixture.seeker.take_sends();
+  fixture.seeker.seek(seek_request(fixture.layout, fixture.ids[0], 9, 0), fixture.now);
+  const auto withdrawn = fixture.sent<Withdraw>();
   ASSERT_EQ(withdrawn.size(), 1u);
-  EXPECT_EQ(withdrawn[0].second.slot, quest.request.slot);
+  EXPECT_EQ(withdrawn[0].second.slot, fixture.request.slot);
 }
 
-TEST(GroupSeeker, an_announcement_follows_when_its_coordinator_is_gone) {
-  Quest quest;
-  quest.seeker.pre_register(quest.request, quest.now);
-  const auto sent = quest.sent<Register>();
-  quest.hear(quest.holders[0], Pending{quest.request.slot, sent[0].second.attempt, 5, 0});
-  quest.view.dead.insert(quest.holders[0]);
-  quest.seeker.peer_gone(quest.holders[0], quest.now);
-  const auto again = quest.sent<Register>();
+TEST(GroupSeeker, a_pre_registration_moves_to_the_next_holder_if_its_coordinator_is_gone) {
+  SeekerFixture fixture;
+  fixture.seeker.pre_register(fixture.request, fixture.now);
+  const auto sent = fixture.sent<Register>();
+  fixture.deliver(fixture.holders[0], Pending{fixture.request.slot, sent[0].second.attempt, 5, 0});
+  fixture.view.dead.insert(fixture.holders[0]);
+  fixture.seeker.peer_gone(fixture.holders[0], fixture.now);
+  const auto again = fixture.sent<Register>();
   ASSERT_EQ(again.size(), 1u);
-  EXPECT_EQ(again[0].first, quest.holders[1]);
+  EXPECT_EQ(again[0].first, fixture.holders[1]);
   EXPECT_TRUE(again[0].second.pre);
 }
 
 TEST(GroupSeeker, stopping_withdraws) {
-  Quest quest;
-  quest.seeker.seek(quest.request, quest.now);
-  quest.seeker.take_sends();
-  quest.seeker.stop(quest.now);
-  EXPECT_EQ(quest.sent<Withdraw>().size(), 1u);
-  EXPECT_EQ(quest.seeker.next_deadline(), never);
-  EXPECT_EQ(quest.seeker.take_outcome(), std::nullopt);
-  quest.seeker.stop(quest.now);
-  EXPECT_TRUE(quest.seeker.take_sends().empty());
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  fixture.seeker.take_sends();
+  fixture.seeker.stop(fixture.now);
+  EXPECT_EQ(fixture.sent<Withdraw>().size(), 1u);
+  EXPECT_EQ(fixture.seeker.next_deadline(), never);
+  EXPECT_EQ(fixture.seeker.take_outcome(), std::nullopt);
+  fixture.seeker.stop(fixture.now);
+  EXPECT_TRUE(fixture.seeker.take_sends().empty());
 }
 
 }  // namespace

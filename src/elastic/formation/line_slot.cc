@@ -9,7 +9,7 @@ namespace {
 
 MoshpitGrid checked_grid(const Layout& layout) {
   auto grid = grid_of(layout);
-  UNISONO_CHECK(grid.ok());  // all layouts come from make_layout or read_layout, which have checked the grid
+  UNISONO_CHECK(grid.ok());  // make_layout and read_layout have checked the grid of every layout
   return std::move(*grid);
 }
 
@@ -22,19 +22,19 @@ LinePosition position_in(const Layout& layout, const PeerId& peer, uint32_t roun
   }
   const auto grid = checked_grid(layout);
   const auto axis = round % grid.axes();
-  LinePosition place;
+  LinePosition line_position;
   const auto rank = layout.rank_of(peer);
-  place.in_layout = rank < layout.peers.size();
-  place.cell = place.in_layout ? grid.cell_of(rank) : grid.cell_of_unlisted(pid64(peer));
-  place.position = grid.position(place.cell, axis);
-  place.line = grid.line(place.cell, axis);
-  return place;
+  line_position.in_layout = rank < layout.peers.size();
+  line_position.cell = line_position.in_layout ? grid.cell_of(rank) : grid.cell_of_unlisted(pid64(peer));
+  line_position.position = grid.position(line_position.cell, axis);
+  line_position.line = grid.line(line_position.cell, axis);
+  return line_position;
 }
 
-bool may_stand(const Layout& layout, const PeerId& peer, uint32_t round, const LinePosition& place) {
+bool may_register(const Layout& layout, const PeerId& peer, uint32_t round, const LinePosition& line_position) {
   auto expected = position_in(layout, peer, round);
-  if (place.cell < key_count(layout)) expected.cell = expected.line = place.cell;
-  return place == expected;
+  if (line_position.cell < key_count(layout)) expected.cell = expected.line = line_position.cell;
+  return line_position == expected;
 }
 
 std::vector<PeerId> line_of(const Layout& layout, uint32_t round, uint32_t line) {

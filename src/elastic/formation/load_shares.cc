@@ -5,21 +5,23 @@
 #include <limits>
 #include <string>
 
+#include "base/concat.h"
+
 namespace unisono {
 
 namespace {
 
 bool contributes(const ShareMember& member) { return member.role != ElasticRole::reducer; }
 
-// The bandwidth that each member can use for adding up, relative to the largest: 0 for clients; the mean of the known ones
-// above 0 for members with unknown bandwidth.
+// Returns each member's bandwidth, divided by the largest bandwidth. A client gets 0, because it owns no chunks. If a bandwidth
+// is unknown, the mean of the known bandwidths above 0 is used instead.
 std::vector<double> usable_bandwidths(const std::vector<ShareMember>& members) {
   const auto known = [](const ShareMember& member) { return member.bandwidth >= 0 && std::isfinite(member.bandwidth); };
   double largest = 0;
   for (const auto& member : members) {
     if (known(member)) largest = std::max(largest, member.bandwidth);
   }
-  // Relative to the largest, so that no sum overflows. Far smaller ones count as none.
+  // Without this division, a sum of bandwidths could overflow. A very small bandwidth may underflow to 0.
   const double unit = largest > 0 ? largest : 1;
   double sum = 0;
   size_t count = 0;
@@ -35,8 +37,8 @@ std::vector<double> usable_bandwidths(const std::vector<ShareMember>& members) {
   return usable;
 }
 
-// With at most two contributors a member's traffic does not depend on its share. Shares are then proportional to bandwidth, and
-// reducers own chunks only if no contributor can.
+// Returns shares that are proportional to bandwidth. This is for at most two contributors, because their traffic does not
+// depend on their shares. Reducers own chunks only if no contributor can.
 std::vector<double> proportional_shares(const ShareRequest& request, const std::vector<double>& bandwidths) {
   std::vector<double> shares(bandwidths.size(), 0);
   double sum = 0;
@@ -52,7 +54,8 @@ std::vector<double> proportional_shares(const ShareRequest& request, const std::
   return shares;
 }
 
-// The optimum: all owners are equally loaded (xi, the largest traffic over bandwidth), and no other member is loaded more.
+// Returns the optimal shares. With these, all owners have the same load xi = traffic / bandwidth, and no other member has a
+// higher load.
 std::vector<double> balanced_shares(const ShareRequest& request, std::vector<double> bandwidths, double contributors) {
   const double slope = contributors - 2;
   double xi = 0;
@@ -71,7 +74,8 @@ std::vector<double> balanced_shares(const ShareRequest& request, std::vector<dou
     }
     xi = (1 + owners / slope) / (of_contributors / slope + of_reducers / contributors);
     if (slowest == bandwidths.size() || xi * bandwidths[slowest] >= 1) break;
-    bandwidths[slowest] = 0;  // sending its own values takes it longer than the owners need, so it owns nothing
+    // This member needs longer than xi even if it only sends its own values, so it owns no chunks.
+    bandwidths[slowest] = 0;
   }
   std::vector<double> shares;
   for (size_t i = 0; i < bandwidths.size(); ++i) {
@@ -82,7 +86,8 @@ std::vector<double> balanced_shares(const ShareRequest& request, std::vector<dou
   return shares;
 }
 
-// Rounded, so that shares that differ only in their last bits give equal numbers of chunks.
+// First rounds the shares, because shares that differ only in their last bits must give equal numbers of chunks. Then drops
+// shares that are too small.
 void round_and_drop_small(std::vector<double>& shares, const ShareRequest& request) {
   for (auto& share : shares) share = std::round(share * 1e9) / 1e9;
   const auto small = [&](double share) { return share * request.chunk_count < request.min_chunks; };
@@ -97,8 +102,8 @@ void round_and_drop_small(std::vector<double>& shares, const ShareRequest& reque
   for (auto& share : shares) share /= kept;
 }
 
-// Whole chunks by the Hagenbach-Bischoff method: first the floors, then one by one to the member with the largest share per
-// chunk.
+// Distributes whole chunks by the Hagenbach-Bischoff method. At first, each member gets its share, rounded down to whole
+// chunks. Then each remaining chunk goes to the member with the largest share / (chunks + 1).
 std::vector<uint32_t> whole_chunks(const std::vector<double>& shares, uint32_t chunk_count) {
   std::vector<uint32_t> chunks;
   uint32_t left = chunk_count;
@@ -124,8 +129,7 @@ std::vector<uint32_t> whole_chunks(const std::vector<double>& shares, uint32_t c
 Result<std::vector<uint32_t>> load_shares(const ShareRequest& request) {
   const auto bandwidths = usable_bandwidths(request.members);
   if (std::none_of(bandwidths.begin(), bandwidths.end(), [](double bandwidth) { return bandwidth > 0; }))
-    return Status{Code::unavailable,
-                  "NO_REDUCER: none of " + std::to_string(request.members.size()) + " members can own chunks"};
+    return Status{Code::unavailable, concat("NO_REDUCER: none of ", request.members.size(), " members can own chunks")};
   const auto contributors = std::count_if(request.members.begin(), request.members.end(), contributes);
   auto shares = contributors <= 2 ? proportional_shares(request, bandwidths)
                                   : balanced_shares(request, bandwidths, static_cast<double>(contributors));

@@ -25,7 +25,7 @@ Chunks shares_of(const ShareRequest& request) {
   return chunks.ok() ? *chunks : Chunks{};
 }
 
-// Check A20 of docs/design/methods/moshpit.md.
+// The shares specified by check A20 of docs/design/methods/moshpit.md.
 TEST(LoadSharesA20, are_the_documented_ones) {
   EXPECT_EQ(shares_of(request_of(60, {.25, .25, .25, .25})), (Chunks{15, 15, 15, 15}));
   EXPECT_EQ(shares_of(request_of(60, {.55, .44, .40})), (Chunks{35, 16, 9}));
@@ -83,18 +83,18 @@ TEST(LoadShares, go_to_reducers_if_no_contributor_can) {
   EXPECT_EQ(shares_of(request), (Chunks{0, 0, 0, 75, 25}));
 }
 
-TEST(LoadShares, give_the_lower_rank_what_is_left) {
+TEST(LoadShares, give_the_remainder_to_lower_ranks) {
   EXPECT_EQ(shares_of(request_of(5, {1, 1, 1, 1})), (Chunks{2, 1, 1, 1}));
   EXPECT_EQ(shares_of(request_of(3, {1, 1, 1, 1})), (Chunks{1, 1, 1, 0}));
   EXPECT_EQ(shares_of(request_of(4, {.3, .1 + .2, .3})), (Chunks{2, 1, 1})) << "equal but for the last bit";
   EXPECT_EQ(shares_of(request_of(0, {1, 1, 1, 1})), (Chunks{0, 0, 0, 0}));
 }
 
-TEST(LoadShares, below_the_least_number_stay_if_nobody_has_more) {
+TEST(LoadShares, below_min_chunks_stay_if_all_shares_are_below) {
   EXPECT_EQ(shares_of(request_of(8, {1, 1, 1, 1}, 3)), (Chunks{2, 2, 2, 2}));
 }
 
-TEST(LoadShares, say_so_if_nobody_can_own_anything) {
+TEST(LoadShares, fail_with_no_reducer_if_no_member_can_own_chunks) {
   const ShareRequest cases[] = {request_of(10, {}),
                                 request_of(10, {0, 0, 0}),
                                 {.members = {{ElasticRole::client, 5}, {ElasticRole::client, -1}}, .chunk_count = 3}};
@@ -106,7 +106,7 @@ TEST(LoadShares, say_so_if_nobody_can_own_anything) {
   }
 }
 
-TEST(LoadShares, are_not_spoilt_by_bandwidths_that_are_no_numbers) {
+TEST(LoadShares, are_valid_for_bandwidths_that_are_not_finite) {
   const double huge = std::numeric_limits<double>::max(), tiny = std::numeric_limits<double>::denorm_min();
   const double infinite = std::numeric_limits<double>::infinity(), none = std::numeric_limits<double>::quiet_NaN();
   const std::vector<double> odd = {huge, huge, tiny, infinite, -infinite, none, 0, -0.0, 1};
@@ -123,7 +123,7 @@ TEST(LoadShares, are_not_spoilt_by_bandwidths_that_are_no_numbers) {
   }
 }
 
-// The largest traffic over bandwidth, with these shares, of the members that can own chunks.
+// Returns the largest ratio of traffic to bandwidth among the members that can own chunks, for these shares.
 double load_of(const ShareRequest& request, const std::vector<double>& shares) {
   const auto n = static_cast<double>(std::count_if(request.members.begin(), request.members.end(),
                                                    [](const ShareMember& m) { return m.role != ElasticRole::reducer; }));
@@ -136,7 +136,7 @@ double load_of(const ShareRequest& request, const std::vector<double>& shares) {
   return worst;
 }
 
-TEST(LoadShares, are_not_beaten_by_others) {
+TEST(LoadShares, are_optimal) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Random random(seed);
     ShareRequest request{.members = {}, .chunk_count = 1u << 24};

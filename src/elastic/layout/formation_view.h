@@ -1,4 +1,5 @@
-// The view of roster and layouts that group formation needs. RosterKeeper implements it; tests have their own.
+// The interface through which group formation sees the roster and the layouts. RosterKeeper implements it, and tests have their
+// own implementation.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +12,27 @@
 
 namespace unisono {
 
-// How far ahead of this peer an opened averaging step may be before it is ignored. At a hundred averaging steps per second the
-// bound is more than a year, so no honest peer is refused. Without it one wrong message could use up the numbers for all peers.
+// A peer may report an averaging step that is at most this far beyond the highest opened step that this process knows. (A
+// REGISTER message, with which a peer asks for a group, opens its step.) Reports beyond the limit are ignored. Otherwise one
+// false message could use up the step numbers of all peers. No honest peer exceeds the limit: 2^32 averaging steps take more
+// than a year, even if there are a hundred per second.
 inline constexpr uint64_t steps_ahead_max = uint64_t{1} << 32;
 
 class FormationView {
  public:
   virtual ~FormationView() = default;
-  // Null: this process does not hold it. Pointers stay valid until the next call that takes in a layout.
+  // Returns null if this process does not hold the layout. The pointer stays valid until the next call that adds a layout.
   virtual const Layout* find_layout(uint64_t version, uint64_t digest) const = 0;
-  // The newest layout in effect for the averaging step (first_step <= step); null if none is known.
+  // Returns the newest layout with first_step <= step, or null if none is known.
   virtual const Layout* layout_for(uint64_t step) const = 0;
-  // The peer is known to be dead or to have left. False for a peer that is not known.
+  // Returns true if the peer is known to be dead, or to have left the run. Returns false for an unknown peer.
   virtual bool gone(const PeerId& peer) const = 0;
-  // The peers that may coordinate a slot with this key, best first. Candidates are live and reachable: alive or suspect, not
-  // clients; this process counts. If the slot's layout is known and any peer that it names is alive, only peers of that layout
-  // are candidates: a newcomer is known to some peers only, and would split a group.
+  // Returns the peers that may coordinate a slot (the name of a group to be formed) with this key, best first. They are alive
+  // or suspect, and they are not clients. This process may be among them. If the slot's layout is known and one of its peers is
+  // alive or suspect, all returned peers belong to that layout. A newcomer is not returned in this case, because only some
+  // peers know it yet, and the group could be split.
   virtual std::vector<PeerId> coordinators(std::string_view key, const SlotName& slot) const = 0;
-  // The highest averaging step known to have been opened by a REGISTER, plus 1; 0: none yet.
+  // Returns the number of the highest averaging step that a REGISTER has opened, plus 1. Returns 0 if no step was opened yet.
   virtual uint64_t steps_opened() const = 0;
 };
 

@@ -1,4 +1,4 @@
-// Support for tests of group formation: peers, layouts, and a view of both that the test fills in.
+// Support for tests of group formation: peers, layouts, and a FormationView that the test fills in.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ inline Layout layout_of(const std::vector<PeerId>& peers, uint64_t version = 1, 
   return *layout;
 }
 
-class ViewOfTest final : public FormationView {
+class FakeFormationView final : public FormationView {
  public:
   const Layout* find_layout(uint64_t version, uint64_t digest) const override {
     for (const auto& layout : layouts) {

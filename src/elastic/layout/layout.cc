@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/concat.h"
 #include "elastic/layout/record_holders.h"
 #include "wire/digest.h"
 
@@ -35,16 +36,14 @@ bool all_differ(std::vector<PeerId> peers) {
 }
 
 Status check(const LayoutRequest& request, const std::vector<PeerId>& peers) {
-  const auto named = "layout " + std::to_string(request.version) + ": ";
+  const auto named = concat("layout ", request.version, ": ");
   if (request.version == 0) return {Code::invalid, named + "versions start with 1"};
   if (peers.empty() || peers.size() > roster_peers_max)
-    return {Code::invalid,
-            named + std::to_string(peers.size()) + " peers: 1 to " + std::to_string(roster_peers_max) + " are possible"};
+    return {Code::invalid, concat(named, peers.size(), " peers: 1 to ", roster_peers_max, " are possible")};
   if (!all_differ(peers)) return {Code::invalid, named + "a peer is listed twice"};
   const uint32_t group_min = request.grid == GridKind::fitted ? 4 : 2;
   if (request.dims.empty() && request.max_group < group_min)
-    return {Code::invalid,
-            named + "groups of " + std::to_string(request.max_group) + ": at least " + std::to_string(group_min)};
+    return {Code::invalid, concat(named, "groups of ", request.max_group, ": at least ", group_min)};
   return {};
 }
 
@@ -63,7 +62,7 @@ Result<Layout> make_layout(const LayoutRequest& request, const std::vector<PeerI
     layout.dims =
         request.grid == GridKind::fitted ? fitted_dims(count, request.max_group) : published_dims(count, request.max_group);
   if (const auto grid = MoshpitGrid::make(layout.grid, layout.dims, count); !grid.ok()) return grid.status();
-  // Sorted first, so that peers with equal scores keep one order, whatever the order of the roster.
+  // Sorts first, so that peers with equal scores keep the order of their ids, whatever the order of `peers` is.
   auto sorted = peers;
   std::sort(sorted.begin(), sorted.end());
   layout.peers = by_score(layout_key(request.run, request.version), sorted);
@@ -96,13 +95,13 @@ Status read_layout(ByteReader& reader, Layout& layout) {
   const auto axes = reader.read<uint32_t>();
   if (!reader.ok()) return corrupt_layout("cut off");
   if (read.version == 0) return corrupt_layout("version 0");
-  if (grid > static_cast<uint8_t>(GridKind::chunk_keys)) return corrupt_layout("grid of kind " + std::to_string(grid));
+  if (grid > static_cast<uint8_t>(GridKind::chunk_keys)) return corrupt_layout(concat("grid of kind ", grid));
   read.grid = static_cast<GridKind>(grid);
-  if (axes == 0 || axes > grid_axes_max) return corrupt_layout("dims: " + std::to_string(axes) + " axes");
+  if (axes == 0 || axes > grid_axes_max) return corrupt_layout(concat("dims: ", axes, " axes"));
   for (uint32_t axis = 0; axis < axes; ++axis) read.dims.push_back(reader.read<uint32_t>());
   const auto count = reader.read<uint32_t>();
   if (!reader.ok()) return corrupt_layout("cut off");
-  if (count == 0 || count > roster_peers_max) return corrupt_layout("peers: " + std::to_string(count));
+  if (count == 0 || count > roster_peers_max) return corrupt_layout(concat("peers: ", count));
   if (reader.left() < count * peer_bytes) return corrupt_layout("peers: cut off");
   for (uint32_t rank = 0; rank < count; ++rank) {
     const auto low = reader.read<uint64_t>();

@@ -1,5 +1,6 @@
-// The layout of a run: each peer's position in the grid, from a given averaging step on. The first holder of the layout's key
-// makes it; all peers then hold the same bytes. Two layouts of one version differ in their digest, and the smaller digest wins.
+// The layout of a run: the position of each peer in the grid. A layout is valid from a given averaging step on. The layout's
+// key selects peers as its holders; the first holder makes the layout, and all other peers receive the same bytes. If two
+// layouts have the same version, the one with the smaller digest is used.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +18,14 @@ inline constexpr uint32_t roster_peers_max = 4096;
 
 struct Layout {
   uint64_t version = 0;     // 1, 2, …; 0: no layout
-  uint64_t first_step = 0;  // the layout takes effect at this averaging step
+  uint64_t first_step = 0;  // the layout is valid from this averaging step on
   GridKind grid = GridKind::fitted;
   std::vector<uint32_t> dims;
-  std::vector<PeerId> peers;  // by rank
-  uint64_t digest = 0;        // digest64 of the encoding of all fields above
+  std::vector<PeerId> peers;  // all peers of the layout, ordered by rank
+  uint64_t digest = 0;        // the digest64 of all other fields, encoded
   friend bool operator==(const Layout&, const Layout&) = default;
 
-  // Rank of the peer, or peers.size() if it is not in the layout.
+  // Returns the peer's rank, or peers.size() if the peer is not in the layout.
   uint32_t rank_of(const PeerId& peer) const;
 };
 
@@ -34,22 +35,24 @@ struct LayoutRequest {
   uint64_t first_step = 0;
   GridKind grid = GridKind::fitted;
   uint32_t max_group = 32;
-  std::vector<uint32_t> dims{};  // set by tests; empty: fitted_dims or published_dims
+  // A test may choose the dimensions. If the list is empty, fitted_dims or published_dims chooses them.
+  std::vector<uint32_t> dims{};
 };
-// Orders the peers by descending score under layout_key(run, version). Error: invalid if there are no peers, or as
-// MoshpitGrid::make.
+// Makes a layout of the peers. Ranks follow descending scores under layout_key(run, version). Returns the error invalid if
+// there are no peers, or if MoshpitGrid::make refuses the dimensions.
 Result<Layout> make_layout(const LayoutRequest& request, const std::vector<PeerId>& peers);
-// The grid of a layout that make_layout or read_layout returned; never fails for those.
+// Returns the layout's grid. Never fails for a layout that make_layout or read_layout returned.
 Result<MoshpitGrid> grid_of(const Layout& layout);
-// Whether an averaging step under this layout can include every peer's values: a fitted grid, one group of all, or a full grid
-// (N = M^d).
+// Returns true if an averaging step under this layout can give the exact mean of all peers. For this, the grid must be fitted,
+// or full (N = M^d), or form a single group.
 bool can_be_exact(const Layout& layout);
-// True if a replaces b: a has a higher version, or the same version and a smaller digest.
+// Returns true if layout a replaces layout b. It does so if it has a higher version, or if it has the same version and a
+// smaller digest.
 bool replaces(const Layout& a, const Layout& b);
 
 void write_layout(ByteWriter& writer, const Layout& layout);
-// Error: corrupt, naming the field: more than roster_peers_max peers, a peer listed twice, dims that do not fit, or a digest
-// that does not match.
+// Reads a layout. Returns the error corrupt with the name of the faulty field if there are more than roster_peers_max peers, a
+// peer is listed twice, `dims` do not fit, or the digest is wrong.
 Status read_layout(ByteReader& reader, Layout& layout);
 
 }  // namespace unisono

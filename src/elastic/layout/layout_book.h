@@ -1,5 +1,5 @@
-// The last few layouts that this process holds, at most one per version. Among layouts of the same version it keeps the one
-// with the smaller digest. A pure value.
+// Holds the newest layouts, at most layouts_held_max of them. If several layouts have the same version, it holds the one with
+// the smallest digest. A value.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,22 @@ inline constexpr size_t layouts_held_max = 4;
 
 class LayoutBook {
  public:
-  // Returns false if the layout is not taken: it is held already, is older than all held ones, or loses to one of the same
-  // version.
+  // Adds the layout. Returns false and adds nothing in three cases:
+  // - this layout is held already
+  // - a layout with the same version and a smaller digest is held
+  // - layouts_held_max newer layouts are held
   bool add(std::shared_ptr<const Layout> layout);
   const Layout* find(uint64_t version, uint64_t digest) const;
-  // The newest layout in effect for the averaging step, or null.
+  // Returns the newest layout with first_step <= step, or null if there is none.
   const Layout* in_effect(uint64_t step) const;
-  // Null if there is none.
+  // Returns the newest layout, or null if no layout is held.
   const std::shared_ptr<const Layout>& newest() const { return newest_; }
-  // The peers of the newest layout, ordered by id.
+  // Returns the peers of the newest layout, ordered by id.
   const std::vector<PeerId>& members() const { return members_; }
   bool has_member(const PeerId& id) const;
 
  private:
-  std::vector<std::shared_ptr<const Layout>> layouts_;  // by version, ascending
+  std::vector<std::shared_ptr<const Layout>> layouts_;  // ordered by ascending version
   std::shared_ptr<const Layout> newest_;
   std::vector<PeerId> members_;
 };

@@ -34,7 +34,7 @@ Bytes bytes_of(const Layout& layout) {
   return std::move(writer).take();
 }
 
-// The layout's bytes with a digest that matches its fields, valid or not.
+// Returns the layout's encoding with a matching digest, even if other fields are invalid.
 Bytes sealed(Layout layout) {
   const auto bytes = bytes_of(layout);
   layout.digest = digest64(ByteView(bytes).first(bytes.size() - sizeof(layout.digest)));
@@ -73,7 +73,7 @@ TEST(Layout, survives_encoding) {
   }
 }
 
-TEST(Layout, leaves_what_follows_it_to_the_next_reader) {
+TEST(Layout, decoding_leaves_the_bytes_that_follow_it) {
   auto bytes = bytes_of(layout_of(5));
   bytes.push_back(std::byte{7});
   ByteReader reader(bytes);
@@ -123,7 +123,7 @@ TEST(Layout, orders_peers_by_score_under_its_key) {
 
 TEST(Layout, is_the_same_however_the_roster_is_ordered) {
   auto peers = peers_of(100);
-  peers.push_back({peers[0].low, 1});  // two peers with equal scores
+  peers.push_back({peers[0].low, 1});  // has the same low half as peers[0], and therefore the same score
   const LayoutRequest request{.run = "demo", .version = 2, .first_step = 4};
   const auto first = make_layout(request, peers);
   ASSERT_TRUE(first.ok());

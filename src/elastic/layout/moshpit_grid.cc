@@ -5,13 +5,15 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "base/random.h"
 
 namespace unisono {
 
 namespace {
 
-// side^axes, or any number above `limit` if the power exceeds it. limit < 2^32, so that no product overflows.
+// Returns side^axes. If this power exceeds `limit`, returns some number above `limit` instead. No product overflows if limit <
+// 2^32.
 uint64_t power_up_to(uint64_t side, size_t axes, uint64_t limit) {
   uint64_t product = 1;
   for (size_t axis = 0; axis < axes && product <= limit; ++axis) product *= side;
@@ -26,12 +28,12 @@ size_t axes_for(uint32_t peers, uint32_t side) {
 
 std::string dims_text(const std::vector<uint32_t>& dims) {
   std::string text;
-  for (const auto size : dims) text += (text.empty() ? "" : "x") + std::to_string(size);
+  for (const auto size : dims) text += concat(text.empty() ? "" : "x", size);
   return text;
 }
 
 Status does_not_fit(const std::vector<uint32_t>& dims, uint32_t peers, const std::string& why) {
-  return {Code::invalid, "a grid of " + dims_text(dims) + " for " + std::to_string(peers) + " peers: " + why};
+  return {Code::invalid, concat("a grid of ", dims_text(dims), " for ", peers, " peers: ", why)};
 }
 
 }  // namespace
@@ -63,27 +65,24 @@ std::vector<uint32_t> published_dims(uint32_t peers, uint32_t group) {
 
 Result<MoshpitGrid> MoshpitGrid::make(GridKind kind, std::vector<uint32_t> dims, uint32_t peers) {
   if (dims.empty() || dims.size() > grid_axes_max)
-    return Status{Code::invalid, "a grid of " + std::to_string(dims.size()) + " axes: 1 to " + std::to_string(grid_axes_max) +
-                                     " are possible"};
+    return Status{Code::invalid, concat("a grid of ", dims.size(), " axes: 1 to ", grid_axes_max, " are possible")};
   if (peers == 0) return does_not_fit(dims, peers, "there are no peers");
   uint64_t cells = 1;
   for (const auto size : dims) {
     if (size == 0) return does_not_fit(dims, peers, "an axis has no cells");
     cells *= size;
-    if (cells > grid_cells_max) return does_not_fit(dims, peers, "more than " + std::to_string(grid_cells_max) + " cells");
+    if (cells > grid_cells_max) return does_not_fit(dims, peers, concat("more than ", grid_cells_max, " cells"));
   }
-  const auto numbers = std::to_string(cells) + " cells";
+  const auto numbers = concat(cells, " cells");
   if (kind != GridKind::fitted && cells < peers) return does_not_fit(dims, peers, numbers + " are too few");
   if (kind == GridKind::chunk_keys && (std::ranges::count(dims, dims.front()) != std::ssize(dims) ||
                                        dims.front() < key_group_min || dims.front() > key_group_max))
-    return does_not_fit(
-        dims, peers, "keys need axes of one length, " + std::to_string(key_group_min) + " to " + std::to_string(key_group_max));
+    return does_not_fit(dims, peers, concat("keys need axes of one length, ", key_group_min, " to ", key_group_max));
   if (kind == GridKind::fitted) {
     if (cells > peers) return does_not_fit(dims, peers, numbers + " cannot all be filled");
     const auto extras_max = cells / dims.back();
     if (peers - cells > extras_max)
-      return does_not_fit(
-          dims, peers, std::to_string(peers - cells) + " more than the cells, " + std::to_string(extras_max) + " are possible");
+      return does_not_fit(dims, peers, concat(peers - cells, " more than the cells, ", extras_max, " are possible"));
   }
   return MoshpitGrid(kind, std::move(dims), peers);
 }
@@ -102,7 +101,8 @@ MoshpitGrid::MoshpitGrid(GridKind kind, std::vector<uint32_t> dims, uint32_t pee
 uint32_t MoshpitGrid::cell_of(uint32_t rank) const {
   UNISONO_CHECK(rank < peers_);
   if (rank < cells_) return rank;
-  // The extra's number equals the number of its line along the last axis, which is its cell without the last coordinate.
+  // Extra peer j (counted from 0) has the rank cells + j, and lies on line j along the last axis. This line gives all
+  // coordinates of the peer's cell except the last one.
   const auto first = (rank - cells_) * dims_.back();
   uint64_t sum = 0;
   for (uint32_t axis = 0; axis + 1 < axes(); ++axis) sum += position(first, axis);
@@ -123,8 +123,8 @@ std::vector<uint32_t> MoshpitGrid::line_members(uint32_t axis, uint32_t line) co
   if (line >= line_count(axis)) return ranks;
   const auto stride = strides_[axis];
   const auto first = line / stride * stride * dims_[axis] + line % stride;
-  for (uint32_t place = 0; place < dims_[axis]; ++place) {
-    const auto cell = first + place * stride;
+  for (uint32_t coordinate = 0; coordinate < dims_[axis]; ++coordinate) {
+    const auto cell = first + coordinate * stride;
     if (cell < peers_) ranks.push_back(cell);
     if (first_extra_[cell] != 0) ranks.push_back(first_extra_[cell]);
   }

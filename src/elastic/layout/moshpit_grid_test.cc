@@ -1,4 +1,5 @@
-// Check A10 of docs/design/methods/moshpit.md: the dimensions, and that each cell holds one or two peers.
+// Check A10 of docs/design/methods/moshpit.md: the dimensions of grids, and that each cell of a fitted grid holds one or two
+// peers.
 #include "elastic/layout/moshpit_grid.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +29,7 @@ void expect_invalid(GridKind kind, Dims dims, uint32_t peers, const std::string&
   EXPECT_NE(grid.status().message().find(why), std::string::npos) << grid.status().message();
 }
 
-// Each cell has one or two peers, and each line along each axis has at most `line_extras_max` cells with two.
+// Checks that each cell has one or two peers, and that each line has at most `line_extras_max` cells with two peers.
 void expect_well_filled(const MoshpitGrid& grid, uint32_t line_extras_max) {
   std::vector<uint32_t> in_cell(grid.cells());
   for (uint32_t rank = 0; rank < grid.peers(); ++rank) ++in_cell[grid.cell_of(rank)];
@@ -81,7 +82,7 @@ TEST(FittedGrid, puts_extras_where_the_rule_says) {
   const auto grid = MoshpitGrid::make(GridKind::fitted, {3, 2, 2}, 16);
   ASSERT_TRUE(grid.ok());
   EXPECT_EQ(grid->cell_of(11), 11u);
-  // Extra j has the coordinates (j / 2, j mod 2, their sum mod 2).
+  // Extra peer j has the coordinates (j / 2, j mod 2, their sum mod 2). The dimensions are (3, 2, 2).
   const uint32_t expected[] = {0, 3, 5, 6};
   for (uint32_t extra = 0; extra < 4; ++extra) EXPECT_EQ(grid->cell_of(12 + extra), expected[extra]);
 }
@@ -126,7 +127,7 @@ TEST(MoshpitGrid, lists_the_members_of_a_line_by_position_and_then_rank) {
   }
 }
 
-TEST(MoshpitGrid, gives_unlisted_a_cell_by_their_identity) {
+TEST(MoshpitGrid, assigns_unlisted_peers_a_cell_by_their_id) {
   const auto grid = fitted(37, 32);
   std::set<uint32_t> cells;
   for (uint64_t pid = 0; pid < 1000; ++pid) {
@@ -153,7 +154,7 @@ TEST(PublishedGrid, is_a_cube_with_empty_cells) {
 TEST(MoshpitGrid, refuses_no_axis) { expect_invalid(GridKind::fitted, {}, 5, "0 axes"); }
 TEST(MoshpitGrid, refuses_more_axes_than_any_grid_needs) { expect_invalid(GridKind::fitted, Dims(21, 1), 1, "21 axes"); }
 TEST(MoshpitGrid, refuses_an_axis_without_cells) { expect_invalid(GridKind::fitted, {4, 0}, 5, "4x0"); }
-TEST(MoshpitGrid, refuses_nobody) { expect_invalid(GridKind::published, {4}, 0, "no peers"); }
+TEST(MoshpitGrid, refuses_zero_peers) { expect_invalid(GridKind::published, {4}, 0, "no peers"); }
 TEST(MoshpitGrid, refuses_more_cells_than_a_large_grid_has) {
   expect_invalid(GridKind::published, {1024, 1025}, 5, "more than 1048576 cells");
 }

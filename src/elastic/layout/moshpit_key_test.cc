@@ -1,5 +1,5 @@
-// Check A33 of docs/design/methods/moshpit.md: with M^d peers the groups that follow from keys are full, no two peers meet
-// twice in d rounds, and d rounds are exact.
+// Check A33 of docs/design/methods/moshpit.md. With M^d peers, all groups are full, no two peers meet twice in d rounds, and d
+// rounds give the exact mean.
 #include "elastic/layout/moshpit_key.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ Layout keyed_layout(uint32_t peers, uint32_t group, uint64_t version = 1) {
   return *layout;
 }
 
-// Peers that all come to each round, without faults.
+// M^d peers that all take part in each round, without faults.
 struct KeyedPeers {
   KeyedPeers(uint32_t group, uint32_t digits)
       : layout(keyed_layout(static_cast<uint32_t>(std::lround(std::pow(group, digits))), group)), keys(layout.peers.size()) {
@@ -33,8 +33,8 @@ struct KeyedPeers {
     }
     mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
   }
-  // Runs one round and returns the groups' members. Each member then has its group's mean.
-  std::vector<std::vector<uint32_t>> meet() {
+  // Runs one round, in which each member takes its group's mean. Returns the members of all groups.
+  std::vector<std::vector<uint32_t>> form_groups() {
     std::vector<std::vector<uint32_t>> groups(key_count(layout));
     for (uint32_t rank = 0; rank < keys.size(); ++rank) groups[keys[rank].index()].push_back(rank);
     for (const auto& group : groups) {
@@ -61,10 +61,11 @@ struct KeyedPeers {
   double mean = 0;
 };
 
-TEST(MoshpitKey, a33_a_full_grid_is_exact_after_d_rounds_in_which_nobody_meets_twice) {
+TEST(MoshpitKey, a33_a_full_grid_is_exact_after_d_rounds_and_no_two_peers_meet_twice) {
   for (const auto& [group, digits] : {std::pair{2u, 3u}, {3u, 4u}, {4u, 5u}, {8u, 3u}, {32u, 2u}}) {
     KeyedPeers peers(group, digits);
-    // This holds for any d rounds, not only for those that begin with a new layout.
+    // The second step begins with the last keys of the first step. So any d successive rounds must be exact, not only the first
+    // d.
     for (int step = 0; step < 2; ++step) {
       if (step > 0) {
         for (auto& value : peers.values) value = peers.random.unit();
@@ -72,7 +73,7 @@ TEST(MoshpitKey, a33_a_full_grid_is_exact_after_d_rounds_in_which_nobody_meets_t
       }
       std::set<std::pair<uint32_t, uint32_t>> met;
       for (uint32_t round = 1; round <= digits; ++round) {
-        for (const auto& members : peers.meet()) {
+        for (const auto& members : peers.form_groups()) {
           ASSERT_EQ(members.size(), group);
           for (size_t i = 0; i < members.size(); ++i) {
             for (size_t j = 0; j < i; ++j)
@@ -98,7 +99,7 @@ TEST(MoshpitKey, begins_with_the_rank_so_that_keys_are_balanced) {
   }
 }
 
-TEST(MoshpitKey, of_one_that_the_layout_does_not_name_follows_from_its_identity) {
+TEST(MoshpitKey, of_an_unlisted_peer_follows_from_its_id) {
   const auto layout = keyed_layout(37, 4);
   const auto ids = test::peer_ids(200);
   std::set<uint32_t> keys;
@@ -112,7 +113,7 @@ TEST(MoshpitKey, of_one_that_the_layout_does_not_name_follows_from_its_identity)
 }
 
 TEST(MoshpitKey, loses_its_oldest_digit_and_gains_the_slot) {
-  const auto layout = keyed_layout(200, 4);  // three digits
+  const auto layout = keyed_layout(200, 4);  // 4^3 < 200 <= 4^4, so d = 4 and keys have d-1 = 3 digits in base 4
   MoshpitKey key;
   key.enter(layout, layout.peers[1 * 16 + 2 * 4 + 3]);
   key.move(0);
@@ -143,7 +144,7 @@ TEST(MoshpitKey, no_slot_leads_beyond_the_keys) {
   }
 }
 
-TEST(MoshpitKey, there_is_none_on_other_grids_and_where_all_are_one_group) {
+TEST(MoshpitKey, does_not_exist_on_other_grids_or_with_a_single_group) {
   const auto one_group = keyed_layout(4, 4);
   const auto published =
       *make_layout({.run = "run", .version = 2, .grid = GridKind::published, .max_group = 4}, test::peer_ids(37));
@@ -169,7 +170,7 @@ TEST(MoshpitKeySlots, are_all_different_and_the_same_for_all_members) {
   }
 }
 
-TEST(MoshpitKeySlots, each_falls_to_each_rank_equally_often) {
+TEST(MoshpitKeySlots, each_slot_is_drawn_equally_often_by_each_rank) {
   std::vector<std::vector<int>> times(4, std::vector<int>(4));
   for (uint64_t group = 0; group < 8000; ++group) {
     const auto slots = draw_slots({group, group % 3}, 4);
@@ -180,28 +181,28 @@ TEST(MoshpitKeySlots, each_falls_to_each_rank_equally_often) {
   }
 }
 
-TEST(MoshpitKeyPlace, is_the_line_of_the_key_for_peers_of_the_layout_and_others) {
+TEST(MoshpitKeyPosition, is_the_line_of_the_key_for_peers_of_the_layout_and_others) {
   const auto layout = keyed_layout(37, 4);
   EXPECT_EQ(position_in(layout, layout.peers[21], 1), (LinePosition{.cell = 5, .position = 0, .line = 5, .in_layout = true}));
   const auto unlisted = test::peer_ids(60).back();
-  const auto place = position_in(layout, unlisted, 0);
-  EXPECT_FALSE(place.in_layout);
-  EXPECT_EQ(place.line, mix64(pid64(unlisted)) % 16);
-  EXPECT_TRUE(line_of(layout, 0, 5).empty()) << "nobody can know who comes";
+  const auto line_position = position_in(layout, unlisted, 0);
+  EXPECT_FALSE(line_position.in_layout);
+  EXPECT_EQ(line_position.line, mix64(pid64(unlisted)) % 16);
+  EXPECT_TRUE(line_of(layout, 0, 5).empty()) << "under keys no peer is expected by name";
 }
 
-TEST(MoshpitKeyPlace, may_be_any_of_the_keys_and_nothing_else) {
+TEST(MoshpitKeyPosition, may_be_any_of_the_keys_and_nothing_else) {
   const auto layout = keyed_layout(37, 4);
   const auto& peer = layout.peers[21];
   for (uint32_t key = 0; key < 16; ++key)
-    EXPECT_TRUE(may_stand(layout, peer, 0, {.cell = key, .position = 0, .line = key, .in_layout = true}));
-  EXPECT_FALSE(may_stand(layout, peer, 0, {.cell = 16, .position = 0, .line = 16, .in_layout = true}));
-  EXPECT_FALSE(may_stand(layout, peer, 0, {.cell = 5, .position = 0, .line = 6, .in_layout = true}));
-  EXPECT_FALSE(may_stand(layout, peer, 0, {.cell = 5, .position = 1, .line = 5, .in_layout = true}));
-  EXPECT_FALSE(may_stand(layout, peer, 0, {.cell = 5, .position = 0, .line = 5, .in_layout = false}));
+    EXPECT_TRUE(may_register(layout, peer, 0, {.cell = key, .position = 0, .line = key, .in_layout = true}));
+  EXPECT_FALSE(may_register(layout, peer, 0, {.cell = 16, .position = 0, .line = 16, .in_layout = true}));
+  EXPECT_FALSE(may_register(layout, peer, 0, {.cell = 5, .position = 0, .line = 6, .in_layout = true}));
+  EXPECT_FALSE(may_register(layout, peer, 0, {.cell = 5, .position = 1, .line = 5, .in_layout = true}));
+  EXPECT_FALSE(may_register(layout, peer, 0, {.cell = 5, .position = 0, .line = 5, .in_layout = false}));
   const auto fitted = test::layout_of(test::peer_ids(6), 1, {2, 3});
-  EXPECT_TRUE(may_stand(fitted, fitted.peers[4], 0, position_in(fitted, fitted.peers[4], 0)));
-  EXPECT_FALSE(may_stand(fitted, fitted.peers[4], 0, position_in(fitted, fitted.peers[5], 0)));
+  EXPECT_TRUE(may_register(fitted, fitted.peers[4], 0, position_in(fitted, fitted.peers[4], 0)));
+  EXPECT_FALSE(may_register(fitted, fitted.peers[4], 0, position_in(fitted, fitted.peers[5], 0)));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/random.h"
 
 namespace unisono {
@@ -44,18 +45,14 @@ std::vector<PeerId> record_holders(std::string_view key, std::span<const PeerId>
   return best(key, peers, record_holders_max);
 }
 
-std::string layout_key(std::string_view run, uint64_t version) {
-  return "layout/" + std::string(run) + '/' + std::to_string(version);
-}
+std::string layout_key(std::string_view run, uint64_t version) { return concat("layout/", run, '/', version); }
 
 std::string slot_key(std::string_view run, const SlotName& slot) {
-  return "seat/" + std::string(run) + '/' + std::to_string(slot.layout_version) + '/' + std::to_string(slot.step) + '/' +
-         std::to_string(slot.round) + '/' + std::to_string(slot.line);
+  return concat("seat/", run, '/', slot.layout_version, '/', slot.step, '/', slot.round, '/', slot.line);
 }
 
 std::string to_string(const SlotName& slot) {
-  return "averaging step " + std::to_string(slot.step) + ", round " + std::to_string(slot.round) + ", line " +
-         std::to_string(slot.line) + " of layout " + std::to_string(slot.layout_version);
+  return concat("averaging step ", slot.step, ", round ", slot.round, ", line ", slot.line, " of layout ", slot.layout_version);
 }
 
 }  // namespace unisono

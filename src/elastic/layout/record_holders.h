@@ -1,8 +1,9 @@
-// The peers that keep a record: the live peers with the highest scores under its key (rendezvous hashing, Thaler and
-// Ravishankar 1998).
+// The peers that keep a record, that is, the live peers with the highest scores under the record's key. This is rendezvous
+// hashing (Thaler and Ravishankar 1998).
 //
-// If the rosters of two peers differ by a peers on one side and b on the other, their sets of three holders share at least 3 -
-// max(a, b).
+// A record has three holders if there are enough peers. Two peers may have different rosters. If `a` peers are only in the
+// first roster and `b` peers are only in the second, then the holders according to both rosters have at least 3 - max(a, b)
+// peers in common.
 #pragma once
 
 #include <cstddef>
@@ -19,29 +20,31 @@ namespace unisono {
 inline constexpr size_t record_holders_max = 3;
 
 uint64_t fnv1a64(std::string_view text);
-// The score is mix64(fnv1a64(key) XOR pid64), where pid64 is PeerId::low.
+// Returns the 64 bits of a PeerId that are hashed. The score of a peer is mix64(fnv1a64(key) XOR pid64).
 inline uint64_t pid64(const PeerId& id) { return id.low; }
 uint64_t holder_score(std::string_view key, const PeerId& peer);
 
-// All of `peers` by descending score under the key. Equal scores (chance 2^-64) are ordered by ascending pid64.
+// Returns all of `peers`, ordered by descending score under the key. Peers with equal scores (probability 2^-64) are ordered by
+// ascending pid64.
 std::vector<PeerId> by_score(std::string_view key, std::span<const PeerId> peers);
-// The first record_holders_max peers of by_score(), or all if there are fewer.
+// Returns the first record_holders_max peers of by_score(), or all peers if there are fewer.
 std::vector<PeerId> record_holders(std::string_view key, std::span<const PeerId> peers);
 
-// "layout/<run>/<version>"
+// Returns "layout/<run>/<version>".
 std::string layout_key(std::string_view run, uint64_t version);
-// Names one group to be formed: all peers that register for the same slot are in one group.
+// Identifies one group that is to be formed. All peers that register for the same slot come into the same group.
 struct SlotName {
   uint64_t layout_version = 0;
-  uint64_t layout_digest = 0;  // not part of the key: a coordinator forms groups for one digest of a version only
+  // The digest is not part of slot_key(). For each layout version, a coordinator forms groups for one digest only.
+  uint64_t layout_digest = 0;
   uint64_t step = 0;
   uint32_t round = 0;
   uint32_t line = 0;
   friend auto operator<=>(const SlotName&, const SlotName&) = default;
 };
-// "seat/<run>/<version>/<averaging step>/<round>/<line>"
+// Returns "seat/<run>/<version>/<averaging step>/<round>/<line>".
 std::string slot_key(std::string_view run, const SlotName& slot);
-// For messages: "averaging step 7, round 1, line 3 of layout 2".
+// Returns a text for messages, for example "averaging step 7, round 1, line 3 of layout 2".
 std::string to_string(const SlotName& slot);
 
 }  // namespace unisono

@@ -1,8 +1,9 @@
-// Check A21 of docs/design/methods/moshpit.md: the hash, the score and the order of peers under two keys, bit for bit.
+// Check A21 of docs/design/methods/moshpit.md: the hash, the scores, and the order of peers under two keys, all bit for bit.
 #include "elastic/layout/record_holders.h"
 
 #include <gtest/gtest.h>
 
+#include "base/concat.h"
 #include "base/random.h"
 
 namespace unisono {
@@ -54,7 +55,7 @@ TEST(RecordHolders, rosters_that_differ_little_share_holders) {
     const auto a = random.below(3), b = random.below(3);
     for (uint64_t i = 0; i < a; ++i) mine.push_back({random.next(), 0});
     for (uint64_t i = 0; i < b; ++i) yours.push_back({random.next(), 0});
-    const auto key = "seat/x/1/1/0/" + std::to_string(trial);
+    const auto key = concat("seat/x/1/1/0/", trial);
     const auto here = record_holders(key, mine), there = record_holders(key, yours);
     size_t shared = 0;
     for (const auto& id : here) shared += std::count(there.begin(), there.end(), id);

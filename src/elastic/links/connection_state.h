@@ -1,5 +1,5 @@
-// The state that ElasticLinks keeps per peer, or per address whose process is not identified yet: the link, and its waiting
-// messages.
+// The data that ElasticLinks keeps for each peer: the link and the waiting messages. An address also has a connection, even
+// while the process at it is not identified yet.
 #pragma once
 
 #include <cstddef>
@@ -17,49 +17,57 @@
 
 namespace unisono {
 
-// FrameHeader::round of frames between elastic links.
+// The kinds of frames between elastic links. FrameHeader::round carries the kind.
 enum class ElasticFrame : uint16_t {
   message = 0,
-  greeting = 1,   // the payload is a LinkNonce. The first frame in each direction, only with a run key, and without a tag
-  parting = 2,    // the sender will send nothing more over this link
-  beginning = 3,  // the first bytes of the message that the next frame completes
+  // With a run key, this is the first frame in each direction. It carries a LinkNonce and has no tag.
+  greeting = 1,
+  parting = 2,      // the sender sends no further frame over this link
+  first_piece = 3,  // carries the first bytes of a message; the next frame carries the rest
 };
 
 enum class LinkPhase : uint8_t { none, connecting, greeting, up };
 
-inline constexpr size_t beginning_bytes_max = 4096;  // both sides copy these bytes
+// The payload of a `first_piece` frame is no longer than this, because both sides copy it.
+inline constexpr size_t first_piece_bytes_max = 4096;
 
 struct ElasticConnection {
   PeerIndex index = 0;
-  uint64_t serial = 0;  // unique among all connections that had this index
-  PeerId id;            // PeerId{}: unknown, because only the address is known yet
-  std::string address;  // the address being asked; empty once there is a link
+  uint64_t serial = 0;  // each connection has another one, even if the index is reused
+  PeerId id;            // PeerId{}: only the address is known yet
+  std::string address;  // send_to_address() sends to this address; empty once the link is up
   std::vector<std::string> addresses;
-  bool known = false, dialable = false;  // as know() was told
+  bool known = false, dialable = false;  // set by ElasticLinks::know()
 
-  std::deque<SharedMessage> queue;  // not handed to the transport yet
-  size_t waiting_bytes = 0;         // of queued messages and of those the transport still holds, each plus its overhead
+  std::deque<SharedMessage> queue;  // messages that the transport has not got yet
+  // Size of the messages that are in `queue` or in the transport. For each message, overhead_bytes are added.
+  size_t waiting_bytes = 0;
   bool credit_refused = false;
 
   LinkPhase phase = LinkPhase::none;
   bool wants_link = false;
-  bool dialled = false;          // the connecting link is this side's dial
-  std::optional<Status> loss;    // why the previous link was lost; reported when the attempt to make a new one has ended
-  std::optional<Status> broken;  // set: the link must be closed, because its data cannot be trusted
+  bool dialled = false;  // true: this side has dialled the link that is being made
+  // Why the previous link was lost. The loss is reported after the attempt to make a new link has ended.
+  std::optional<Status> loss;
+  std::optional<Status> broken;  // if set, the link must be closed for this reason
   bool sent_parting = false, received_parting = false;
-  bool closing = false;  // forgotten when everything is sent and both sides have parted
-  bool over = false;     // ElasticLinks::act forgets it now
-  bool due = false;      // ElasticLinks::act must look at it
+  // True: close() was called. The connection ends once all messages are sent and both sides have parted.
+  bool closing = false;
+  bool over = false;  // the next ElasticLinks::act deletes this connection
+  bool due = false;   // this connection's index is in ElasticLinks::due_
   Nanos last_used = 0;
-  // A loss before this time is reported without a new attempt: a path that breaks every link is not retried for ever.
+  // If the link is lost before this time, the loss is reported at once, and no new link is attempted. Otherwise, if a path
+  // breaks every link, it would be redialled for ever.
   Nanos next_redial = 0;
   Nanos parting_until = never;
-  Nanos greeting_until = never;  // the other side must have identified itself by then
+  Nanos greeting_until = never;  // the other side's greeting must come before; `never`: none is expected
 
-  LinkNonce nonce{};  // this side's
+  LinkNonce nonce{};  // this side has sent this nonce
   LinkSeal out, in;
-  SharedBuffer landing;  // buffer of the frame that is arriving, with the beginning of its message if that came before
-  SharedBuffer beginning;
+  // Buffer for the frame that is arriving. If a `first_piece` frame came before it, the buffer begins with the bytes of that
+  // frame.
+  SharedBuffer receive_buffer;
+  SharedBuffer first_piece;
 };
 
 }  // namespace unisono

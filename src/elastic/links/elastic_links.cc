@@ -1,4 +1,5 @@
-// Connections, queues, and the parts of poll() that do not move bytes. The life of a link is in elastic_links_life.cc.
+// The connections, queues and event loop of ElasticLinks. elastic_links_life.cc makes and ends links, and sends and receives
+// their frames.
 #include "elastic/links/elastic_links.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 namespace unisono {
 namespace {
 
-constexpr Nanos clock_period = 1 * second;  // how often idle links are searched
+constexpr Nanos idle_check_period = 1 * second;  // how often idle links are searched
 
 }  // namespace
 
@@ -32,7 +33,7 @@ ElasticConnection* ElasticLinks::find(const PeerId& id) const {
   return known == by_id_.end() ? nullptr : at(known->second);
 }
 
-// PeerId{}: only an address is known yet.
+// Adds a connection to the peer. If only the address is known yet, `id` is PeerId{}.
 ElasticConnection& ElasticLinks::add_connection(const PeerId& id) {
   PeerIndex index = static_cast<PeerIndex>(connections_.size());
   if (free_.empty()) {
@@ -46,16 +47,16 @@ ElasticConnection& ElasticLinks::add_connection(const PeerId& id) {
   connection.index = index;
   connection.serial = next_serial_++;
   connection.id = id;
-  if (id == PeerId{}) ++asked_;
+  if (id == PeerId{}) ++unidentified_;
   else by_id_[id] = index;
   return connection;
 }
 
-// Its link, if there was one, must be closed or reported already.
+// Deletes the connection. If it had a link, this must already be closed or reported as lost.
 void ElasticLinks::forget(ElasticConnection& connection) {
   drop_queue(connection);
   if (connection.id == PeerId{}) {
-    --asked_;
+    --unidentified_;
   } else if (const auto known = by_id_.find(connection.id); known != by_id_.end() && known->second == connection.index) {
     by_id_.erase(known);
   }
@@ -92,7 +93,7 @@ void ElasticLinks::know(const PeerId& peer, const std::vector<std::string>& addr
 }
 
 bool ElasticLinks::enqueue(ElasticConnection& connection, SharedMessage message, Nanos now) {
-  UNISONO_CHECK(message.rest.size() == 0 || (message.head.size() > 0 && message.head.size() <= beginning_bytes_max));
+  UNISONO_CHECK(message.rest.size() == 0 || (message.head.size() > 0 && message.head.size() <= first_piece_bytes_max));
   const size_t cost = message.size() + overhead_bytes;
   if (message.size() > message_bytes_max || connection.waiting_bytes + cost > options_.queue_bytes_max) return false;
   connection.waiting_bytes += cost;
@@ -105,7 +106,7 @@ bool ElasticLinks::send(const PeerId& peer, SharedMessage message, Nanos now) {
   auto* connection = find(peer);
   if (connection == nullptr || connection->closing || connection->broken) return false;
   const bool can_dial = connection->dialable && !connection->addresses.empty();
-  // A link that is ending in order takes no more messages, and only a dial brings another link.
+  // There is no link, or it is ending and takes no new messages. Only if the peer can be dialled is a new link possible.
   if ((connection->phase == LinkPhase::none || connection->sent_parting || connection->received_parting) && !can_dial)
     return false;
   if (!enqueue(*connection, std::move(message), now)) return false;
@@ -123,11 +124,11 @@ bool ElasticLinks::send_to_address(const std::string& address, SharedBuffer mess
   const auto same = [&](const auto& connection) {
     return connection && connection->id == PeerId{} && connection->address == address && !connection->over;
   };
-  if (asked_ > 0) {
+  if (unidentified_ > 0) {
     const auto asked = std::find_if(connections_.begin(), connections_.end(), same);
     if (asked != connections_.end()) return enqueue(**asked, std::move(message), now);
   }
-  if (asked_ >= addresses_max || message.size() > message_bytes_max) return false;
+  if (unidentified_ >= addresses_max || message.size() > message_bytes_max) return false;
   auto& connection = add_connection(PeerId{});
   connection.address = address;
   connection.addresses = {address};
@@ -165,7 +166,7 @@ void ElasticLinks::close_all() {
     connection->loss.reset();
     touch(*connection);
     if (connection->id != PeerId{}) continue;
-    // A process that is not identified yet gets no orderly end.
+    // If the process is not identified yet, its connection is closed at once, without parting.
     if (connection->phase == LinkPhase::connecting) transport_->close(connection->index);
     connection->phase = LinkPhase::none;
     connection->wants_link = false;
@@ -186,7 +187,8 @@ void ElasticLinks::drop_queue(ElasticConnection& connection) {
   connection.queue.clear();
 }
 
-// These bytes wait no more.
+// Subtracts `bytes` from waiting_bytes, because the transport has written them. If credit() has returned false and would return
+// true now, reports credit.
 void ElasticLinks::settle(ElasticConnection& connection, size_t bytes) {
   connection.waiting_bytes -= bytes;
   if (connection.closing && connection.waiting_bytes == 0) touch(connection);
@@ -202,18 +204,19 @@ bool ElasticLinks::poll(Nanos now, ElasticSink& sink) {
   UNISONO_CHECK(sink_ == nullptr);
   sink_ = &sink;
   now_ = now;
-  if (now >= next_clock_) look_at_clocks(now);
+  if (now >= next_check_) check_deadlines(now);
   bool any = act(now);
   any |= transport_->poll(now, *this);
   any |= act(now);
-  any |= tell(sink);
+  any |= notify(sink);
   sink_ = nullptr;
   return any;
 }
 
 bool ElasticLinks::act(Nanos now) {
   bool any = false;
-  // Connections that are added during the loop are visited too; none adds itself again.
+  // Connections that are added to due_ while the loop runs are handled, too. The loop ends, because no connection adds itself
+  // again.
   for (size_t i = 0; i < due_.size(); ++i) {
     auto* connection = at(due_[i]);
     if (connection == nullptr || !connection->due) continue;
@@ -230,11 +233,11 @@ void ElasticLinks::act_on(ElasticConnection& connection, Nanos now) {
   if (connection.broken) {
     transport_->close(connection.index);
     const auto why = *std::exchange(connection.broken, std::nullopt);
-    return ended(connection, why);
+    return end_link(connection, why);
   }
   if (connection.sent_parting && connection.received_parting && now >= connection.parting_until) {
     transport_->close(connection.index);
-    return ended(connection, {});
+    return end_link(connection, {});
   }
   if (connection.wants_link && connection.phase == LinkPhase::none) return dial(connection, now);
   if (!connection.closing) return;
@@ -251,42 +254,44 @@ void ElasticLinks::dial(ElasticConnection& connection, Nanos now) {
   request.endpoints = connection.addresses;
   request.dial = true;
   request.fail_if_refused = true;
-  request.deadline = now + (connection.loss ? std::min(options_.dial_timeout, redial_patience) : options_.dial_timeout);
+  request.deadline = now + (connection.loss ? std::min(options_.dial_timeout, redial_timeout) : options_.dial_timeout);
   if (connection.loss) {
-    // After a loss, only the peer's previous host is dialled. At the peer's other addresses another process may listen, which
-    // would wrongly look like a refusal.
+    // After a loss, dials only the host of the previous link. At the peer's other addresses, other processes may listen. They
+    // would refuse the link, and the peer would wrongly count as dead.
     const auto there = transport_->remote(connection.index);
     const auto elsewhere = [&](const std::string& address) { return !parse_tcp_endpoint(address)->same_host(there); };
     std::erase_if(request.endpoints, elsewhere);
     if (request.endpoints.empty()) request.endpoints = connection.addresses;
   }
   ++counters_.dials;
-  if (auto status = transport_->add_peer(request); !status.ok()) return failed(connection, status, false);
+  if (auto status = transport_->add_peer(request); !status.ok()) return fail_connection(connection, status, false);
   connection.phase = LinkPhase::connecting;
   connection.dialled = true;
 }
 
-void ElasticLinks::look_at_clocks(Nanos now) {
-  next_clock_ = never;
+void ElasticLinks::check_deadlines(Nanos now) {
+  next_check_ = never;
   for (auto& connection : connections_) {
     if (!connection) continue;
     if (now >= connection->greeting_until) {
-      connection->broken = Status(Code::peer_lost, label(*connection) + ": did not show in time that it knows the run key");
+      connection->broken =
+          Status(Code::peer_lost,
+                 label(*connection) + ": sent no valid greeting in time; check that both processes have the same run key");
       touch(*connection);
     } else {
-      next_clock_ = std::min(next_clock_, connection->greeting_until);
+      next_check_ = std::min(next_check_, connection->greeting_until);
     }
     if (now >= connection->parting_until) {
       if (!(connection->sent_parting && connection->received_parting))
         connection->broken = Status(Code::peer_lost, label(*connection) + ": did not confirm the end of the link in time");
       touch(*connection);
     } else {
-      next_clock_ = std::min(next_clock_, connection->parting_until);
+      next_check_ = std::min(next_check_, connection->parting_until);
     }
   }
   if (linked_ > options_.links_kept_max) {
     close_idle_links(now);
-    next_clock_ = std::min(next_clock_, now + clock_period);
+    next_check_ = std::min(next_check_, now + idle_check_period);
   }
 }
 
@@ -297,7 +302,7 @@ void ElasticLinks::close_idle_links(Nanos now) {
     if (!connection || connection->phase != LinkPhase::up) continue;
     const bool parting = connection->sent_parting || connection->received_parting;
     if (parting) --staying;
-    // A peer that cannot be dialled would become unreachable.
+    // If a peer cannot be dialled, its link is kept, because the peer would be unreachable without it.
     if (parting || !connection->dialable || connection->waiting_bytes > 0) continue;
     if (now - connection->last_used >= options_.idle_close) idle.push_back(connection.get());
   }
@@ -309,7 +314,7 @@ void ElasticLinks::close_idle_links(Nanos now) {
   }
 }
 
-bool ElasticLinks::tell(ElasticSink& sink) {
+bool ElasticLinks::notify(ElasticSink& sink) {
   const auto events = std::exchange(events_, {});
   for (const auto& event : events) {
     switch (event.kind) {
@@ -323,7 +328,7 @@ bool ElasticLinks::tell(ElasticSink& sink) {
 
 Nanos ElasticLinks::next_deadline() const {
   if (!due_.empty() || !events_.empty()) return 0;
-  return std::min(transport_->next_deadline(), next_clock_);
+  return std::min(transport_->next_deadline(), next_check_);
 }
 
 bool ElasticLinks::arm() { return due_.empty() && events_.empty() && transport_->arm(); }

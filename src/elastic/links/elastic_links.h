@@ -1,11 +1,12 @@
-// The links of one process of an elastic run: messages to and from peers that come and go, over TCP, by PeerId or by address.
+// The links of one process of an elastic run. They carry messages over TCP to and from peers that come and go. A message is
+// addressed by PeerId or by address.
 //
-// Sending makes a link, unless the other side has made one; both sides may make it at the same time. Messages of a pair of
-// peers arrive whole, once and in order. Otherwise `lost` reports that everything sent before it may be gone; later messages go
-// over a new link. Links that end in order (close(), idle ones) lose nothing and are not reported. With a run key every message
-// is authenticated (elastic/links/run_key.h).
+// The first message to a peer makes a link if there is none. Both sides may make it at the same time. Messages between two
+// peers arrive whole, once and in order. If a link breaks, `lost` reports that earlier messages may be lost, and later messages
+// use a new link. A link may also end in order, by close() or because it is idle; then no message is lost, and the end is not
+// reported. With a run key, every message is authenticated (elastic/links/run_key.h).
 //
-// Not thread-safe: one thread makes all calls. Upcalls come from poll() only, and may call everything except poll().
+// Not thread-safe: one thread must make all calls. Upcalls come only from poll(), and may call everything except poll().
 #pragma once
 
 #include <cstddef>
@@ -29,21 +30,22 @@ namespace unisono {
 struct LinksOptions {
   PeerId self{};
   std::string run_id{};
-  std::string run_key{};     // a secret that all peers share; empty: nothing is authenticated
-  std::string interface {};  // as in TcpOptions
-  uint16_t port = 0;         // 0: the kernel chooses
-  // Limit of bytes that wait for one peer. A member that owns all chunks of a round may have to send a whole result at once,
-  // and 16 million elements are 64 MiB. A peer with a longer queue is too slow to take part.
+  std::string run_key{};     // all peers share this secret; if empty, messages are not authenticated
+  std::string interface {};  // network interface, as in TcpOptions
+  uint16_t port = 0;         // the port at which to listen; 0: the kernel chooses
+  // At most this many bytes may wait for one peer. A member that owns all chunks of a round may send all results at once, which
+  // are 64 MiB for 16 million elements. If more bytes wait, the peer is too slow to take part.
   size_t queue_bytes_max = 64u << 20;
-  // The limit of credit(). It keeps 10 Gbit/s busy for 3 ms, longer than the pause between polls. On 1 Gbit/s a control message
-  // waits at most 34 ms behind it.
+  // credit() is true while fewer bytes than this wait. So many bytes keep a link of 10 Gbit/s busy for 3 ms, which is longer
+  // than the pause between polls. On a link of 1 Gbit/s, they delay a control message by at most 34 ms.
   size_t bulk_bytes = 4u << 20;
   Nanos dial_timeout = 5 * second;
-  // While there are more than links_kept_max links, those that carried nothing for this long are closed. 4096 peers would need
-  // as many file descriptors.
+  // If there are more than links_kept_max links, those that have carried no message for this long are closed. Otherwise a run
+  // of 4096 peers would need as many file descriptors.
   Nanos idle_close = 60 * second;
   size_t links_kept_max = 256;
-  // Limit of known or linked peers: twice the largest roster, to leave room for dead peers and their successors.
+  // Limit of the number of peers that are known or linked. It is twice the largest roster, because dead peers count as well as
+  // the peers that replace them.
   size_t peers_max = 8192;
 };
 
@@ -51,82 +53,88 @@ class ElasticSink {
  public:
   virtual ~ElasticSink() = default;
   virtual void received(const PeerId& from, SharedBuffer message) = 0;
-  // Everything sent to this peer before now may not have arrived, and messages that waited for it are dropped. refused: no
-  // process listens there any more, or another one does, so the peer is dead. Called after an attempt to make a new link, which
-  // may have succeeded.
+  // The link to the peer is lost. Messages that were sent to it before this call may be lost, and waiting messages are dropped.
+  // If `refused` is true, the peer is dead: at its address no process listens any more, or another process does. If a new link
+  // is attempted, this call comes after the attempt, even if the attempt has succeeded.
   virtual void lost(const PeerId& peer, const Status& why, bool refused) = 0;
-  // Messages sent to this address have not arrived. invalid: another run, run key or version is there, so a new attempt is
-  // pointless. unavailable: no answer, or this process itself listens there.
+  // Messages that were sent to this address were not delivered. With the error invalid, the process there has another run, run
+  // key or version, so a retry is useless. With the error unavailable, no process answers there, or this process itself listens
+  // there.
   virtual void address_failed(const std::string& address, const Status& why) = 0;
-  // credit(peer) was false and now is true.
+  // Called when credit(peer) has returned false and would now return true.
   virtual void credit(const PeerId& peer) = 0;
 };
 
 struct ElasticLinkCounters {
-  uint64_t sent_messages = 0, sent_bytes = 0;  // handed to the transport; headers not counted
+  uint64_t sent_messages = 0, sent_bytes = 0;  // messages that the transport has got, and their size without headers
   uint64_t received_messages = 0, received_bytes = 0;
-  uint64_t refused_messages = 0;     // wrong tag or number, or not an elastic message; ends the link
-  uint64_t refused_connections = 0;  // of other runs, other run keys, unauthenticated peers
-  uint64_t dropped_messages = 0;     // waited for a peer that was lost, or for an address that failed
+  // Received frames that had a wrong tag, a wrong number or an invalid form. Each of them ended its link.
+  uint64_t refused_messages = 0;
+  uint64_t refused_connections = 0;  // connections that had another run or run key, or whose peer was not authenticated
+  // Messages that were dropped while they waited, because their peer was lost or their address failed.
+  uint64_t dropped_messages = 0;
   uint64_t dials = 0, links_made = 0, links_lost = 0, links_idled = 0;
 };
 
 class ElasticLinks final : private Sink, private InboundRegistry {
  public:
   static constexpr size_t message_bytes_max = payload_bytes_max;  // 16 MiB
-  // Limit of addresses asked at the same time, such as seeds.
+  // So many addresses (for example of seeds) may be waiting for the answer of their process.
   static constexpr size_t addresses_max = 64;
-  // After a loss, the report is delayed by at most this time, during which a new link is attempted.
-  static constexpr Nanos redial_patience = 1 * second;
-  // How long the other side may take to agree to an orderly end.
-  static constexpr Nanos parting_patience = 5 * second;
+  // After a loss, a new link is attempted for at most this long. If the attempt fails, the loss is reported then.
+  static constexpr Nanos redial_timeout = 1 * second;
+  // The other side must confirm the end of a link within this time.
+  static constexpr Nanos parting_timeout = 5 * second;
 
-  // Errors. invalid: no such interface, or an invalid secret. unavailable: the port is taken.
+  // Returns the error invalid if the interface does not exist or the run key is invalid. Returns the error unavailable if the
+  // port is in use.
   static Result<std::unique_ptr<ElasticLinks>> make(const LinksOptions& options);
   ~ElasticLinks() override = default;
   ElasticLinks(const ElasticLinks&) = delete;
   ElasticLinks& operator=(const ElasticLinks&) = delete;
 
-  // Where this process listens, best first: "tcp://10.0.0.1:4000".
+  // Returns the addresses at which this process listens, best first, for example "tcp://10.0.0.1:4000".
   std::vector<std::string> endpoints() const { return transport_->endpoints(); }
   uint16_t port() const { return transport_->port(); }
 
-  // Sets the addresses of a peer; call it on each change. dialable false: a client, which makes its links itself. Invalid
-  // addresses are ignored.
+  // Sets a peer's addresses; call it again whenever they change. If `dialable` is false, the peer is a client, and only the
+  // client makes links. Invalid addresses are ignored.
   void know(const PeerId& peer, const std::vector<std::string>& addresses, bool dialable);
-  // Queues a message, and makes a link if there is none. Returns false and sends nothing if the queue is full, the message is
-  // too long, or the peer has no link and cannot be dialled.
+  // Queues a message, and makes a link if there is none. Returns false and sends nothing in three cases: the queue is full, the
+  // message is too long, or the peer has no link and cannot be dialled.
   [[nodiscard]] bool send(const PeerId& peer, SharedMessage message, Nanos now);
-  // Sends to the process that listens at this address. False: an invalid address, too many addresses at a time, or as for
-  // send().
+  // Sends a message to whichever process listens at this address. Returns false and sends nothing if the address is invalid,
+  // the message is too long, the queue is full, or addresses_max addresses are waiting for an answer.
   [[nodiscard]] bool send_to_address(const std::string& address, SharedBuffer message, Nanos now);
-  // True: little waits for this peer, so bulk data may be sent. After false, ElasticSink::credit follows, or lost.
+  // Returns true if fewer than bulk_bytes wait for this peer, so that bulk data may be sent. If it has returned false, a call
+  // of ElasticSink::credit or ElasticSink::lost follows.
   bool credit(const PeerId& peer);
   bool linked(const PeerId& peer) const;
-  // Ends a link in order: waiting messages are sent, then both sides part. The peer and its addresses are forgotten; no `lost`
-  // follows.
+  // Ends a link in order: sends the waiting messages, and then both sides part. Forgets the peer and its addresses.
+  // ElasticSink::lost is not called.
   void close(const PeerId& peer);
   void close_all();
-  // True while messages wait to be sent or a link is being closed. A leaving process polls until it is false, or until it runs
-  // out of time.
+  // Returns true while messages wait to be sent or a link is being closed. A process that leaves should call poll() until
+  // draining() is false, or until its own deadline.
   bool draining() const;
 
-  // True if anything happened.
+  // Moves data, reports events to the sink, and returns true if anything happened.
   bool poll(Nanos now, ElasticSink& sink);
   Nanos next_deadline() const;
-  // As Transport::wait_handle, arm and disarm.
+  // See Transport::wait_handle, Transport::arm and Transport::disarm.
   int wait_handle() const { return transport_->wait_handle(); }
   bool arm();
   void disarm() { transport_->disarm(); }
 
   ElasticLinkCounters counters() const;
-  // The last refused message and the last refused connection, with their senders; empty: none.
+  // Returns a text about the last refused message and the last refused connection, with their senders. The text is empty if
+  // nothing was refused.
   std::string last_refusal() const;
-  // "tcp 127.0.0.1:1234 -> 127.0.0.1:999 (eth0)", or the reason why there is no link.
+  // Returns for example "tcp 127.0.0.1:1234 -> 127.0.0.1:999 (eth0)", or the reason why there is no link.
   std::string describe(const PeerId& peer) const;
 
  private:
-  // Added to a waiting message's bytes in the limits, so that many small messages are limited too.
+  // For each waiting message this is added to its size, so that many small messages reach the limits, too.
   static constexpr size_t overhead_bytes = 256;
 
   struct Event {
@@ -136,7 +144,7 @@ class ElasticLinks final : private Sink, private InboundRegistry {
     Status why;
     bool refused = false;
   };
-  // A message that the transport has not written yet.
+  // A message that the transport has got but has not written yet.
   struct Flight {
     PeerIndex index = 0;
     uint64_t serial = 0;
@@ -146,7 +154,7 @@ class ElasticLinks final : private Sink, private InboundRegistry {
 
   ElasticLinks(const LinksOptions& options, RunKey key) : options_(options), key_(std::move(key)) {}
 
-  // Connections.
+  // Handling of connections.
   ElasticConnection* at(PeerIndex index) const { return index < connections_.size() ? connections_[index].get() : nullptr; }
   ElasticConnection* find(const PeerId& id) const;
   ElasticConnection& add_connection(const PeerId& id);
@@ -156,54 +164,54 @@ class ElasticLinks final : private Sink, private InboundRegistry {
   [[nodiscard]] bool enqueue(ElasticConnection& connection, SharedMessage message, Nanos now);
   void drop_queue(ElasticConnection& connection);
 
-  // Event loop.
+  // Parts of the event loop in poll().
   bool act(Nanos now);
   void act_on(ElasticConnection& connection, Nanos now);
   void dial(ElasticConnection& connection, Nanos now);
-  void look_at_clocks(Nanos now);
+  void check_deadlines(Nanos now);
   void close_idle_links(Nanos now);
-  bool tell(ElasticSink& sink);
+  bool notify(ElasticSink& sink);
 
-  // The life of a link.
-  void made(ElasticConnection& connection);
-  void came_up(ElasticConnection& connection);
+  // How a link is made, used and ended.
+  void on_connected(ElasticConnection& connection);
+  void on_ready(ElasticConnection& connection);
   void pump(ElasticConnection& connection);
-  // bytes: how many waiting bytes end once the frame is written.
+  // Sends a frame. Once it is written, `bytes` are subtracted from waiting_bytes.
   void send_frame(ElasticConnection& connection, ElasticFrame kind, SharedBuffer payload, size_t bytes);
   void send_parting(ElasticConnection& connection, Nanos now);
-  void ended(ElasticConnection& connection, const Status& why);
-  void failed(ElasticConnection& connection, const Status& why, bool refused);
+  void end_link(ElasticConnection& connection, const Status& why);
+  void fail_connection(ElasticConnection& connection, const Status& why, bool refused);
   void refuse(ElasticConnection& connection, const char* what);
-  void landed(ElasticConnection& connection, const FrameHeader& header, SharedBuffer payload);
+  void on_frame(ElasticConnection& connection, const FrameHeader& header, SharedBuffer payload);
   void settle(ElasticConnection& connection, size_t bytes);
 
-  // Sink
-  std::byte* place(PeerIndex from, const FrameHeader& header) override;
+  // Functions of Sink, called by the transport.
+  std::byte* receive_buffer(PeerIndex from, const FrameHeader& header) override;
   void received(PeerIndex from, const FrameHeader& header, const View& view) override;
   void sent(uint64_t id) override;
   void lost(PeerIndex peer, const Status& why) override;
   void credit(PeerIndex peer) override;
-  // InboundRegistry
+  // Functions of InboundRegistry, called by the transport.
   bool admit(LinkRequest& inbound) override;
   void answered(PeerIndex peer, const PeerId& id, bool goes_on) override;
 
   const LinksOptions options_;
   const RunKey key_;
-  std::vector<std::unique_ptr<ElasticConnection>> connections_;  // by PeerIndex
+  std::vector<std::unique_ptr<ElasticConnection>> connections_;  // indexed by PeerIndex; null: the index is not used
   std::vector<PeerIndex> free_;
   std::map<PeerId, PeerIndex> by_id_;
-  size_t asked_ = 0;   // connections without a PeerId
-  size_t linked_ = 0;  // connections whose link is up
+  size_t unidentified_ = 0;  // how many connections have no PeerId yet
+  size_t linked_ = 0;        // how many connections have a link that is up
   std::unordered_map<uint64_t, Flight> flights_;
   uint64_t next_flight_ = 1, next_serial_ = 1;
   std::vector<PeerIndex> due_;
   std::vector<Event> events_;
-  ElasticSink* sink_ = nullptr;  // during poll()
+  ElasticSink* sink_ = nullptr;  // null except during poll()
   Nanos now_ = 0;
-  Nanos next_clock_ = never;
+  Nanos next_check_ = never;
   ElasticLinkCounters counters_;
   std::string last_refused_message_;
-  std::unique_ptr<TcpTransport> transport_;  // destroyed first
+  std::unique_ptr<TcpTransport> transport_;  // the last member, so that it is destroyed first
 };
 
 }  // namespace unisono

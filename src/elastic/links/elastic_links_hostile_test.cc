@@ -1,4 +1,4 @@
-// Runs and keys that differ, and connections that change, repeat, swap or inject messages.
+// Peers with different runs or run keys, and connections on which messages are changed, repeated, swapped or injected.
 #include <gtest/gtest.h>
 
 #include "tests/conformance/elastic_crowd.h"
@@ -11,22 +11,22 @@ using conformance::same;
 using conformance::test_seed;
 using conformance::Unauthenticated;
 
-class ElasticHostile : public Crowd {
+class ElasticHostile : public ElasticLinksCluster {
  protected:
-  // Member 0 reaches member 1 through the proxy; both have the key.
+  // Connects member 0 to member 1 through the proxy. Both members have the run key.
   void meet_through_proxy() {
     add({.run_key = "secret"}), add({.run_key = "secret"});
     proxy = std::make_unique<Proxy>(address(1));
     others.push_back([&] { proxy->turn(); });
     links(0).know(id(1), {proxy->endpoint()}, true);
-    say(0, 1, message_of(100, 0));
-    ASSERT_TRUE(hears(1, 1));
+    send_message(0, 1, message_of(100, 0));
+    ASSERT_TRUE(has_received(1, 1));
   }
-  // Sends three messages through `change`. The first `passed` of them arrive, then the link ends as corrupt, and a new link
-  // works.
+  // Sends three messages through a proxy that changes the frames by `change`. Checks that only the first `passed` messages
+  // arrive, that the link ends with the error corrupt, and that a new link works.
   void expect_refusal(size_t passed, std::function<Proxy::Frames(Bytes)> change, bool in_pieces = false) {
     meet_through_proxy();
-    // Only the first link is disturbed.
+    // The proxy changes frames only until the first refusal, so the new link is undisturbed.
     proxy->change = [this, change = std::move(change)](Bytes frame) {
       return links(1).counters().refused_messages == 0 ? change(std::move(frame)) : Proxy::Frames{std::move(frame)};
     };
@@ -34,18 +34,18 @@ class ElasticHostile : public Crowd {
       const auto whole = message_of(100 * i, i);
       if (in_pieces)
         EXPECT_TRUE(links(0).send(id(1), SharedMessage(whole.slice(0, 64), whole.slice(64, whole.size() - 64)), now));
-      else say(0, 1, whole);
+      else send_message(0, 1, whole);
     }
-    ASSERT_TRUE(within(1 * second, [&] { return !ears(1).losses.empty(); }));
-    EXPECT_EQ(ears(1).losses[0].peer, id(0));
-    EXPECT_EQ(ears(1).losses[0].why.code(), Code::corrupt);
-    EXPECT_NE(ears(1).losses[0].why.message().find("run key"), std::string::npos) << ears(1).losses[0].why.message();
-    EXPECT_EQ(ears(1).messages.size(), 1 + passed);
+    ASSERT_TRUE(within(1 * second, [&] { return !handler(1).losses.empty(); }));
+    EXPECT_EQ(handler(1).losses[0].peer, id(0));
+    EXPECT_EQ(handler(1).losses[0].why.code(), Code::corrupt);
+    EXPECT_NE(handler(1).losses[0].why.message().find("run key"), std::string::npos) << handler(1).losses[0].why.message();
+    EXPECT_EQ(handler(1).messages.size(), 1 + passed);
     EXPECT_EQ(links(1).counters().refused_messages, 1u);
-    ASSERT_TRUE(within(1 * second, [&] { return ears(0).losses.size() == 1; }));
-    say(0, 1, message_of(77, 7));
-    ASSERT_TRUE(within(1 * second, [&] { return ears(1).messages.size() == 2 + passed; }));
-    EXPECT_TRUE(same(ears(1).messages.back().second.view(), message_of(77, 7).view()));
+    ASSERT_TRUE(within(1 * second, [&] { return handler(0).losses.size() == 1; }));
+    send_message(0, 1, message_of(77, 7));
+    ASSERT_TRUE(within(1 * second, [&] { return handler(1).messages.size() == 2 + passed; }));
+    EXPECT_TRUE(same(handler(1).messages.back().second.view(), message_of(77, 7).view()));
   }
   static FrameHeader header_of(const Bytes& frame) {
     FrameHeader header;
@@ -70,12 +70,12 @@ TEST_F(ElasticHostile, runs_with_other_keys_or_none_refuse_each_other_by_name) {
     }
   }
   ASSERT_TRUE(within(1 * second, [&] {
-    return ears(0).failures.size() == 2 && ears(1).failures.size() == 2 && ears(2).failures.size() == 2;
+    return handler(0).failures.size() == 2 && handler(1).failures.size() == 2 && handler(2).failures.size() == 2;
   }));
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(links(i).counters().refused_connections, 2u);
-    EXPECT_TRUE(ears(i).messages.empty());
-    for (const auto& [there, why] : ears(i).failures) {
+    EXPECT_TRUE(handler(i).messages.empty());
+    for (const auto& [there, why] : handler(i).failures) {
       EXPECT_EQ(why.code(), Code::invalid);
       EXPECT_NE(why.message().find("another job"), std::string::npos) << why.message();
     }
@@ -101,7 +101,7 @@ TEST_F(ElasticHostile, a_repeated_message_is_refused) {
   expect_refusal(1, [](Bytes frame) { return Proxy::Frames{frame, frame}; });
 }
 
-TEST_F(ElasticHostile, a_missing_message_is_noticed_with_the_next) {
+TEST_F(ElasticHostile, a_missing_message_is_detected_with_the_next_one) {
   expect_refusal(0,
                  [count = 0](Bytes frame) mutable { return ++count == 1 ? Proxy::Frames{} : Proxy::Frames{std::move(frame)}; });
 }
@@ -129,8 +129,8 @@ TEST_F(ElasticHostile, a_message_cannot_be_turned_into_a_parting) {
   });
 }
 
-// The frames of a message in two pieces: its beginning of 64 bytes, and its end.
-TEST_F(ElasticHostile, a_message_of_two_pieces_whose_end_was_changed_is_refused) {
+// Each message takes two frames: its first 64 bytes, then the rest. The fourth frame is the end of the second message.
+TEST_F(ElasticHostile, a_message_whose_second_piece_was_changed_is_refused) {
   expect_refusal(
       1,
       [count = 0](Bytes frame) mutable {
@@ -140,7 +140,7 @@ TEST_F(ElasticHostile, a_message_of_two_pieces_whose_end_was_changed_is_refused)
       true);
 }
 
-TEST_F(ElasticHostile, a_message_of_two_pieces_whose_end_was_cut_is_refused) {
+TEST_F(ElasticHostile, a_message_whose_second_piece_was_cut_is_refused) {
   expect_refusal(
       1,
       [count = 0](Bytes frame) mutable {
@@ -153,7 +153,7 @@ TEST_F(ElasticHostile, a_message_of_two_pieces_whose_end_was_cut_is_refused) {
       true);
 }
 
-TEST_F(ElasticHostile, a_message_of_two_pieces_whose_beginning_was_changed_is_refused) {
+TEST_F(ElasticHostile, a_message_whose_first_piece_was_changed_is_refused) {
   expect_refusal(
       1,
       [count = 0](Bytes frame) mutable {
@@ -163,12 +163,12 @@ TEST_F(ElasticHostile, a_message_of_two_pieces_whose_beginning_was_changed_is_re
       true);
 }
 
-TEST_F(ElasticHostile, an_end_without_its_beginning_is_no_message) {
+TEST_F(ElasticHostile, a_second_piece_without_its_first_is_refused) {
   expect_refusal(
       1, [count = 0](Bytes frame) mutable { return ++count == 3 ? Proxy::Frames{} : Proxy::Frames{std::move(frame)}; }, true);
 }
 
-TEST_F(ElasticHostile, a_beginning_cannot_be_given_the_end_of_another_message) {
+TEST_F(ElasticHostile, a_first_piece_with_the_second_of_another_message_is_refused) {
   expect_refusal(
       0,
       [count = 0](Bytes frame) mutable {
@@ -181,56 +181,57 @@ TEST_F(ElasticHostile, messages_of_an_earlier_link_are_refused_on_a_new_one) {
   meet_through_proxy();
   Bytes recorded;
   proxy->change = [&](Bytes frame) { return recorded = frame, Proxy::Frames{std::move(frame)}; };
-  say(0, 1, message_of(100, 1));
-  ASSERT_TRUE(hears(1, 2));
-  // On the next link it replaces the message with the same number.
+  send_message(0, 1, message_of(100, 1));
+  ASSERT_TRUE(has_received(1, 2));
+  // Both links have a frame with number 1. On the new link, the proxy replaces it by the recorded frame of the earlier link.
   proxy->change = [&](Bytes frame) { return Proxy::Frames{header_of(frame).operation == 1 ? recorded : std::move(frame)}; };
   proxy->cut();
-  ASSERT_TRUE(within(1 * second, [&] { return ears(0).losses.size() == 1 && links(0).linked(id(1)); }));
-  say(0, 1, message_of(100, 2)), say(0, 1, message_of(100, 3));
+  ASSERT_TRUE(within(1 * second, [&] { return handler(0).losses.size() == 1 && links(0).linked(id(1)); }));
+  send_message(0, 1, message_of(100, 2)), send_message(0, 1, message_of(100, 3));
   ASSERT_TRUE(within(1 * second, [&] { return links(1).counters().refused_messages == 1; }));
-  EXPECT_EQ(ears(1).messages.size(), 3u);
+  EXPECT_EQ(handler(1).messages.size(), 3u);
 }
 
-TEST_F(ElasticHostile, a_way_that_spoils_every_link_is_not_tried_without_end) {
+TEST_F(ElasticHostile, a_path_that_breaks_every_link_is_not_redialled_without_end) {
   meet_through_proxy();
   const auto before = links(0).counters().dials;
   proxy->change = [](Bytes) { return Proxy::Frames{conformance::pattern(sizeof(FrameHeader), test_seed())}; };
-  say(0, 1, message_of(10, 1));
+  send_message(0, 1, message_of(10, 1));
   EXPECT_FALSE(within(3 * second, [&] { return links(0).counters().dials - before > 1; }));
-  EXPECT_EQ(ears(0).losses.size(), 2u) << "the link, and the one that was to replace it";
+  EXPECT_EQ(handler(0).losses.size(), 2u) << "the link, and the one that was to replace it";
 }
 
-// A process that has seen the job key on the wire, or that has the run key, and sends arbitrary frames.
+// A process that sends arbitrary frames. It knows the job key, which it may have seen on the wire, or even the run key.
 struct Intruder : ElasticHostile {
-  // frames: headers without payloads. The link must end, and nothing may be received.
+  // Sends the frames, with payloads of zeros. Checks that the link ends with an error that contains `what`, and that no message
+  // is received.
   void expect_refused(const std::string& key, std::vector<FrameHeader> frames, const std::string& what) {
     auto& victim = add({.run_key = key});
     Unauthenticated unauthenticated(victim.endpoints()[0]);
-    unauthenticated.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", key)).job()));
+    unauthenticated.send_bytes(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", key)).job()));
     settle();
     for (auto& header : frames) {
       seal_frame(header);
       const auto bytes = std::as_bytes(std::span(&header, 1));
       Bytes whole(bytes.begin(), bytes.end());
       whole.resize(whole.size() + header.payload_bytes);
-      unauthenticated.say(whole);
+      unauthenticated.send_bytes(whole);
     }
     ASSERT_TRUE(within(1 * second, [&] { return unauthenticated.closed(); }));
-    EXPECT_TRUE(ears(0).messages.empty());
+    EXPECT_TRUE(handler(0).messages.empty());
     EXPECT_EQ(victim.counters().refused_messages, 1u);
-    ASSERT_EQ(ears(0).losses.size(), 1u);
-    EXPECT_EQ(ears(0).losses[0].why.code(), Code::corrupt);
-    EXPECT_NE(ears(0).losses[0].why.message().find(what), std::string::npos) << ears(0).losses[0].why.message();
-    EXPECT_FALSE(ears(0).losses[0].refused);
-    EXPECT_EQ(victim.last_refusal(), ears(0).losses[0].why.message());
+    ASSERT_EQ(handler(0).losses.size(), 1u);
+    EXPECT_EQ(handler(0).losses[0].why.code(), Code::corrupt);
+    EXPECT_NE(handler(0).losses[0].why.message().find(what), std::string::npos) << handler(0).losses[0].why.message();
+    EXPECT_FALSE(handler(0).losses[0].refused);
+    EXPECT_EQ(victim.last_refusal(), handler(0).losses[0].why.message());
   }
   static FrameHeader frame(ElasticFrame kind, uint32_t bytes = 0) {
     return {.kind = FrameKind::elastic, .round = static_cast<uint16_t>(kind), .payload_bytes = bytes};
   }
 };
 
-TEST_F(Intruder, who_knows_the_key_of_the_job_only_cannot_say_anything) {
+TEST_F(Intruder, a_process_with_only_the_job_key_cannot_send_messages) {
   expect_refused("secret", {frame(ElasticFrame::greeting, 32), frame(ElasticFrame::message, 10)}, "run key");
 }
 
@@ -242,28 +243,28 @@ TEST_F(Intruder, a_greeting_of_another_length_is_refused) {
   expect_refused("secret", {frame(ElasticFrame::greeting, 31)}, "greeting");
 }
 
-TEST_F(Intruder, no_memory_is_given_before_the_greeting) {
+TEST_F(Intruder, no_memory_is_allocated_before_the_greeting) {
   auto& victim = add({.run_key = "secret"});
   Unauthenticated unauthenticated(victim.endpoints()[0]);
-  unauthenticated.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "secret")).job()));
+  unauthenticated.send_bytes(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "secret")).job()));
   settle();
   auto header = frame(ElasticFrame::greeting, 16u << 20);
   seal_frame(header);
-  unauthenticated.say(std::as_bytes(std::span(&header, 1)));  // the payload never follows
+  unauthenticated.send_bytes(std::as_bytes(std::span(&header, 1)));  // only the header; the payload of 16 MiB never follows
   ASSERT_TRUE(within(1 * second, [&] { return unauthenticated.closed(); }));
-  ASSERT_EQ(ears(0).losses.size(), 1u);
-  EXPECT_EQ(ears(0).losses[0].why.code(), Code::corrupt);
+  ASSERT_EQ(handler(0).losses.size(), 1u);
+  EXPECT_EQ(handler(0).losses[0].why.code(), Code::corrupt);
 }
 
-TEST_F(Intruder, who_never_greets_is_not_waited_for_without_end) {
+TEST_F(Intruder, a_process_that_never_sends_a_greeting_times_out) {
   auto& victim = add({.run_key = "secret"});
   Unauthenticated unauthenticated(victim.endpoints()[0]);
-  unauthenticated.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "secret")).job()));
+  unauthenticated.send_bytes(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "secret")).job()));
   settle();
   EXPECT_FALSE(within(4 * second, [&] { return unauthenticated.closed(); }));
   ASSERT_TRUE(within(2 * second, [&] { return unauthenticated.closed(); }));
-  ASSERT_EQ(ears(0).losses.size(), 1u);
-  EXPECT_EQ(ears(0).losses[0].why.code(), Code::peer_lost);
+  ASSERT_EQ(handler(0).losses.size(), 1u);
+  EXPECT_EQ(handler(0).losses[0].why.code(), Code::peer_lost);
 }
 
 TEST_F(Intruder, a_second_greeting_is_refused) {
@@ -274,11 +275,11 @@ TEST_F(Intruder, a_parting_without_a_tag_is_refused) {
   expect_refused("secret", {frame(ElasticFrame::greeting, 32), frame(ElasticFrame::parting)}, "run key");
 }
 
-TEST_F(Intruder, a_greeting_where_there_is_no_key_is_refused) {
+TEST_F(Intruder, a_greeting_in_a_run_without_a_key_is_refused) {
   expect_refused("", {frame(ElasticFrame::greeting, 32)}, "greeting");
 }
 
-TEST_F(Intruder, a_tag_where_there_is_no_key_is_refused) {
+TEST_F(Intruder, a_tag_in_a_run_without_a_key_is_refused) {
   auto tagged = frame(ElasticFrame::message, 10);
   tagged.slice = 1;
   expect_refused("", {tagged}, "without a key");
@@ -292,21 +293,21 @@ TEST_F(Intruder, a_parting_with_a_payload_is_refused) {
   expect_refused("", {frame(ElasticFrame::parting, 1)}, "a parting with a payload");
 }
 
-TEST_F(Intruder, a_beginning_that_another_frame_follows_than_its_end_is_refused) {
-  expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::beginning, 10)}, "without its end");
+TEST_F(Intruder, a_first_piece_followed_by_another_first_piece_is_refused) {
+  expect_refused("", {frame(ElasticFrame::first_piece, 10), frame(ElasticFrame::first_piece, 10)}, "without the second");
 }
-TEST_F(Intruder, a_beginning_before_a_parting_is_refused) {
-  expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::parting)}, "without its end");
+TEST_F(Intruder, a_first_piece_before_a_parting_is_refused) {
+  expect_refused("", {frame(ElasticFrame::first_piece, 10), frame(ElasticFrame::parting)}, "without the second");
 }
-TEST_F(Intruder, a_beginning_before_an_end_of_nothing_is_refused) {
-  expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::message)}, "without its end");
+TEST_F(Intruder, a_first_piece_before_an_empty_second_piece_is_refused) {
+  expect_refused("", {frame(ElasticFrame::first_piece, 10), frame(ElasticFrame::message)}, "without the second");
 }
-TEST_F(Intruder, a_beginning_of_nothing_is_refused) { expect_refused("", {frame(ElasticFrame::beginning)}, "too many bytes"); }
-TEST_F(Intruder, a_long_beginning_is_refused) {
-  expect_refused("", {frame(ElasticFrame::beginning, beginning_bytes_max + 1)}, "too many bytes");
+TEST_F(Intruder, an_empty_first_piece_is_refused) { expect_refused("", {frame(ElasticFrame::first_piece)}, "too many bytes"); }
+TEST_F(Intruder, a_first_piece_that_is_too_long_is_refused) {
+  expect_refused("", {frame(ElasticFrame::first_piece, first_piece_bytes_max + 1)}, "too many bytes");
 }
 
-TEST_F(Intruder, an_unknown_frame_of_a_link_is_refused) {
+TEST_F(Intruder, a_frame_of_an_unknown_elastic_kind_is_refused) {
   expect_refused("", {frame(static_cast<ElasticFrame>(4))}, "a frame that no elastic run sends");
 }
 
@@ -316,21 +317,21 @@ TEST_F(Intruder, a_frame_of_another_kind_is_refused) {
   expect_refused("", {other}, "a frame that no elastic run sends");
 }
 
-TEST_F(Intruder, fields_that_mean_nothing_are_zero) {
+TEST_F(Intruder, unused_header_fields_must_be_zero) {
   auto odd = frame(ElasticFrame::message);
   odd.epoch = 1;
   expect_refused("", {odd}, "a frame that no elastic run sends");
 }
 
-TEST_F(ElasticHostile, a_header_that_is_none_ends_the_link_and_no_more) {
+TEST_F(ElasticHostile, an_invalid_header_ends_only_its_link) {
   auto& victim = add();
   Unauthenticated unauthenticated(victim.endpoints()[0]);
-  unauthenticated.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "")).job()));
+  unauthenticated.send_bytes(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "")).job()));
   settle();
-  unauthenticated.say(conformance::pattern(64, test_seed()));
+  unauthenticated.send_bytes(conformance::pattern(64, test_seed()));
   ASSERT_TRUE(within(1 * second, [&] { return unauthenticated.closed(); }));
-  ASSERT_EQ(ears(0).losses.size(), 1u);
-  EXPECT_EQ(ears(0).losses[0].why.code(), Code::corrupt);
+  ASSERT_EQ(handler(0).losses.size(), 1u);
+  EXPECT_EQ(handler(0).losses[0].why.code(), Code::corrupt);
 }
 
 }  // namespace

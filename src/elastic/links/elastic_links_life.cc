@@ -1,4 +1,4 @@
-// The life of one link: making it, greetings, tagged frames, parting, and the handling of a loss.
+// How ElasticLinks makes links, uses greetings and tags, ends links in order, and handles losses.
 #include <cstring>
 #include <utility>
 
@@ -7,7 +7,7 @@
 namespace unisono {
 namespace {
 
-// In frames of elastic links all fields that only groups use are 0.
+// Returns true if all header fields that elastic frames do not use are 0.
 bool is_plain(const FrameHeader& header) {
   return header.kind == FrameKind::elastic && header.codec == 0 && header.epoch == 0 && header.group == 0 &&
          header.sender == 0 && header.contributors == 0 && header.descriptor == 0;
@@ -47,12 +47,12 @@ void ElasticLinks::answered(PeerIndex peer, const PeerId& id, bool goes_on) {
   if (asked == nullptr) return;
   auto* known = find(id);
   if (id == options_.self) {
-    failed(*asked, Status(Code::unavailable, asked->address + ": this process itself listens there"), false);
+    fail_connection(*asked, Status(Code::unavailable, asked->address + ": this process itself listens there"), false);
     asked->over = true;
     return touch(*asked);
   }
   if (!goes_on) {
-    // The peer has a link already; it takes the waiting messages.
+    // The peer already has a link. The messages that waited for the address are passed to that link.
     for (auto& message : std::exchange(asked->queue, {})) {
       asked->waiting_bytes -= message.size() + overhead_bytes;
       if (known == nullptr || !enqueue(*known, std::move(message), now_)) ++counters_.dropped_messages;
@@ -61,8 +61,9 @@ void ElasticLinks::answered(PeerIndex peer, const PeerId& id, bool goes_on) {
     asked->over = true;
     return touch(*asked);
   }
-  // The dial continues as that peer's connection, and takes over its settings and queue.
-  --asked_;
+  // The connection that was dialled becomes the peer's connection. It takes over the settings and the queue of the peer's old
+  // connection.
+  --unidentified_;
   asked->id = id;
   if (known != nullptr) {
     asked->known = known->known;
@@ -72,40 +73,41 @@ void ElasticLinks::answered(PeerIndex peer, const PeerId& id, bool goes_on) {
     asked->loss = std::move(known->loss);
     if (known->known) asked->addresses = known->addresses;
     for (const auto& message : known->queue)
-      asked->waiting_bytes += message.size() + overhead_bytes;  // bytes in flight stay with the old connection
+      // Messages that are in the transport are not moved: they still count at the old connection.
+      asked->waiting_bytes += message.size() + overhead_bytes;
     asked->queue.insert(asked->queue.begin(), std::make_move_iterator(known->queue.begin()),
                         std::make_move_iterator(known->queue.end()));
     known->queue.clear();
     known->id = PeerId{};
     known->known = false;
-    ++asked_;
+    ++unidentified_;
     known->over = true;
     touch(*known);
   }
   by_id_[id] = peer;
 }
 
-void ElasticLinks::made(ElasticConnection& connection) {
+void ElasticLinks::on_connected(ElasticConnection& connection) {
   ++linked_;
   ++counters_.links_made;
   connection.address.clear();
   connection.sent_parting = connection.received_parting = false;
   connection.last_used = now_;
-  if (linked_ > options_.links_kept_max && next_clock_ == never) next_clock_ = now_ + options_.idle_close;
+  if (linked_ > options_.links_kept_max && next_check_ == never) next_check_ = now_ + options_.idle_close;
   if (auto loss = std::exchange(connection.loss, std::nullopt)) {
     drop_queue(connection);
     connection.credit_refused = false;
     events_.push_back({.kind = Event::Kind::lost, .peer = connection.id, .address = {}, .why = std::move(*loss)});
   }
-  if (!key_.authenticates()) return came_up(connection);
+  if (!key_.authenticates()) return on_ready(connection);
   connection.phase = LinkPhase::greeting;
   connection.greeting_until = now_ + options_.dial_timeout;
-  next_clock_ = std::min(next_clock_, connection.greeting_until);
+  next_check_ = std::min(next_check_, connection.greeting_until);
   connection.nonce = RunKey::draw_nonce();
   send_frame(connection, ElasticFrame::greeting, SharedBuffer::copy(connection.nonce), 0);
 }
 
-void ElasticLinks::came_up(ElasticConnection& connection) {
+void ElasticLinks::on_ready(ElasticConnection& connection) {
   connection.phase = LinkPhase::up;
   connection.greeting_until = never;
   pump(connection);
@@ -125,7 +127,7 @@ void ElasticLinks::pump(ElasticConnection& connection) {
     if (message.rest.size() == 0) {
       send_frame(connection, ElasticFrame::message, std::move(message.head), bytes);
     } else {
-      send_frame(connection, ElasticFrame::beginning, std::move(message.head), 0);
+      send_frame(connection, ElasticFrame::first_piece, std::move(message.head), 0);
       send_frame(connection, ElasticFrame::message, std::move(message.rest), bytes);
     }
   }
@@ -154,40 +156,40 @@ void ElasticLinks::sent(uint64_t id) {
 void ElasticLinks::credit(PeerIndex peer) {
   auto* connection = at(peer);
   if (connection == nullptr) return;
-  if (connection->phase == LinkPhase::connecting) made(*connection);
+  if (connection->phase == LinkPhase::connecting) on_connected(*connection);
   else pump(*connection);
 }
 
 // Receiving -----------------------------------------------------------------------------------------------------------
 
-std::byte* ElasticLinks::place(PeerIndex from, const FrameHeader& header) {
+std::byte* ElasticLinks::receive_buffer(PeerIndex from, const FrameHeader& header) {
   auto* connection = at(from);
   if (connection == nullptr || connection->broken || header.kind != FrameKind::elastic) return nullptr;
   if (key_.authenticates() && connection->phase != LinkPhase::up && header.payload_bytes > sizeof(LinkNonce)) {
-    refuse(*connection, "a message before the greeting");  // no memory is allocated for unauthenticated peers
+    refuse(*connection, "a message before the greeting");  // no memory is allocated for a peer that is not authenticated
     return nullptr;
   }
-  const auto& beginning = connection->beginning;
-  connection->landing = SharedBuffer::make(beginning.size() + header.payload_bytes);
-  if (beginning.size() > 0) std::memcpy(connection->landing.data(), beginning.data(), beginning.size());
-  return connection->landing.data() + beginning.size();
+  const auto& first_piece = connection->first_piece;
+  connection->receive_buffer = SharedBuffer::make(first_piece.size() + header.payload_bytes);
+  if (first_piece.size() > 0) std::memcpy(connection->receive_buffer.data(), first_piece.data(), first_piece.size());
+  return connection->receive_buffer.data() + first_piece.size();
 }
 
 void ElasticLinks::received(PeerIndex from, const FrameHeader& header, const View& view) {
-  // A view that the transport still owns exists only if place() returned no buffer.
+  // receive_buffer() may have returned no buffer. In that case the transport still owns the memory of the view.
   if (view.handle != 0) transport_->release(view);
   auto* connection = at(from);
   if (connection == nullptr || connection->broken) return;
-  auto payload = std::exchange(connection->landing, {});
-  if (connection->phase == LinkPhase::connecting) made(*connection);
-  if (!is_plain(header) || header.round > static_cast<uint16_t>(ElasticFrame::beginning))
+  auto payload = std::exchange(connection->receive_buffer, {});
+  if (connection->phase == LinkPhase::connecting) on_connected(*connection);
+  if (!is_plain(header) || header.round > static_cast<uint16_t>(ElasticFrame::first_piece))
     return refuse(*connection, "a frame that no elastic run sends");
-  landed(*connection, header, std::move(payload));
+  on_frame(*connection, header, std::move(payload));
 }
 
-void ElasticLinks::landed(ElasticConnection& connection, const FrameHeader& header, SharedBuffer payload) {
+void ElasticLinks::on_frame(ElasticConnection& connection, const FrameHeader& header, SharedBuffer payload) {
   const auto kind = static_cast<ElasticFrame>(header.round);
-  const size_t begun = std::exchange(connection.beginning, {}).size();
+  const size_t begun = std::exchange(connection.first_piece, {}).size();
   if (kind == ElasticFrame::greeting) {
     LinkEnd self{options_.self, connection.nonce}, other{connection.id, {}};
     if (connection.phase != LinkPhase::greeting || payload.size() != other.nonce.size())
@@ -195,28 +197,28 @@ void ElasticLinks::landed(ElasticConnection& connection, const FrameHeader& head
     std::memcpy(other.nonce.data(), payload.data(), payload.size());
     connection.out = key_.seal(self, other);
     connection.in = key_.seal(other, self);
-    return came_up(connection);
+    return on_ready(connection);
   }
   if (connection.phase != LinkPhase::up) return refuse(connection, "a message before the greeting");
   if (connection.received_parting) return refuse(connection, "a message after the parting");
   if (begun > 0 && (kind != ElasticFrame::message || payload.size() <= begun))
-    return refuse(connection, "the beginning of a message without its end");
+    return refuse(connection, "the first piece of a message without the second");
   if (key_.authenticates()) {
     if (!connection.in.open(header.round, header.operation, read_tag(header), payload.view().subspan(begun)))
-      return refuse(connection, "a message with a wrong number or tag, not of a peer with the run key");
+      return refuse(connection, "a message with a wrong number or tag: its sender does not have the run key");
   } else if (has_tag(header)) {
     return refuse(connection, "a message with a tag, in a run without a key");
   }
-  if (kind == ElasticFrame::beginning) {
-    if (payload.size() == 0 || payload.size() > beginning_bytes_max)
-      return refuse(connection, "the beginning of a message with no or too many bytes");
-    connection.beginning = std::move(payload);
+  if (kind == ElasticFrame::first_piece) {
+    if (payload.size() == 0 || payload.size() > first_piece_bytes_max)
+      return refuse(connection, "the first piece of a message is empty or has too many bytes");
+    connection.first_piece = std::move(payload);
     return;
   }
   if (kind == ElasticFrame::parting) {
     if (payload.size() > 0) return refuse(connection, "a parting with a payload");
     connection.received_parting = true;
-    // The side that parted first closes the link: everything that the other side sent has arrived.
+    // If this side has parted before, everything has arrived in both directions. The side that parted first closes the link.
     if (connection.sent_parting) {
       connection.parting_until = now_;
       touch(connection);
@@ -245,8 +247,8 @@ void ElasticLinks::send_parting(ElasticConnection& connection, Nanos now) {
   if (connection.sent_parting) return;
   send_frame(connection, ElasticFrame::parting, {}, 0);
   connection.sent_parting = true;
-  connection.parting_until = now + parting_patience;
-  next_clock_ = std::min(next_clock_, connection.parting_until);
+  connection.parting_until = now + parting_timeout;
+  next_check_ = std::min(next_check_, connection.parting_until);
 }
 
 void ElasticLinks::lost(PeerIndex peer, const Status& why) {
@@ -254,39 +256,42 @@ void ElasticLinks::lost(PeerIndex peer, const Status& why) {
   if (connection == nullptr || connection->phase == LinkPhase::none) return;
   if (connection->phase == LinkPhase::connecting) {
     connection->phase = LinkPhase::none;
-    return failed(*connection, why, connection->dialled && why.code() == Code::peer_lost);
+    return fail_connection(*connection, why, connection->dialled && why.code() == Code::peer_lost);
   }
   const bool parted = connection->sent_parting && connection->received_parting;
-  ended(*connection, parted ? Status() : connection->broken.value_or(why));
+  end_link(*connection, parted ? Status() : connection->broken.value_or(why));
 }
 
-// Handles the end of a link that was up. why is ok: it ended in order.
-void ElasticLinks::ended(ElasticConnection& connection, const Status& why) {
+// Handles the end of a link that was up. If the link ended in order, `why` is ok.
+void ElasticLinks::end_link(ElasticConnection& connection, const Status& why) {
   if (connection.phase != LinkPhase::none) --linked_;
   connection.phase = LinkPhase::none;
   connection.parting_until = connection.greeting_until = never;
   connection.sent_parting = connection.received_parting = false;
-  connection.landing = connection.beginning = {};
+  connection.receive_buffer = connection.first_piece = {};
   connection.out = connection.in = {};
   const bool suspicious = std::exchange(connection.broken, std::nullopt).has_value() || why.code() == Code::corrupt;
   const bool can_dial = connection.dialable && !connection.addresses.empty();
   if (why.ok()) {
     if (!connection.queue.empty() && can_dial) connection.wants_link = true;
     else if (!connection.queue.empty())
-      failed(connection, Status(Code::peer_lost, label(connection) + ": has ended the link, and cannot be dialled"), false);
+      fail_connection(connection, Status(Code::peer_lost, label(connection) + ": has ended the link, and cannot be dialled"),
+                      false);
     else if (!connection.known) connection.over = true;
     return touch(connection);
   }
   ++counters_.links_lost;
-  if (connection.closing || suspicious || !can_dial || now_ < connection.next_redial) return failed(connection, why, false);
-  connection.next_redial = now_ + redial_patience;
+  if (connection.closing || suspicious || !can_dial || now_ < connection.next_redial)
+    return fail_connection(connection, why, false);
+  connection.next_redial = now_ + redial_timeout;
   connection.loss = why;
   connection.wants_link = true;
   touch(connection);
 }
 
-// There is no link, and none is being made: reports that to the sink.
-void ElasticLinks::failed(ElasticConnection& connection, const Status& why, bool refused) {
+// Called when there is no link and none is being made. Drops the queue. Reports to the sink that the peer is lost, or that the
+// address has failed.
+void ElasticLinks::fail_connection(ElasticConnection& connection, const Status& why, bool refused) {
   drop_queue(connection);
   connection.credit_refused = connection.wants_link = connection.dialled = false;
   if (!connection.address.empty()) {

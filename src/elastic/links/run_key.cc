@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/concat.h"
 
 namespace unisono {
 namespace {
@@ -22,7 +23,8 @@ static_assert(crypto_aead_chacha20poly1305_ietf_NPUBBYTES == sizeof(uint32_t) + 
 
 const unsigned char* raw(const void* data) { return static_cast<const unsigned char*>(data); }
 
-// BLAKE2b of `context` followed by the parts. All parts but the last have fixed lengths, so the input is unambiguous.
+// Returns the BLAKE2b hash of `context` followed by `parts`. Only the last part may vary in length. Two different lists of
+// parts therefore never give the same input.
 template <size_t bytes>
 std::array<std::byte, bytes> hash(std::string_view context, const Key* key, std::initializer_list<ByteView> parts) {
   std::array<std::byte, bytes> result;
@@ -67,8 +69,7 @@ bool LinkSeal::open(uint32_t kind, uint64_t number, const MessageTag& shown, Byt
 
 Result<RunKey> RunKey::make(const std::string& run_id, const std::string& secret) {
   if (secret.size() > secret_bytes_max) {
-    return Status(Code::invalid, "run key: " + std::to_string(secret.size()) + " bytes; up to " +
-                                     std::to_string(secret_bytes_max) + " are possible");
+    return Status(Code::invalid, concat("run key: ", secret.size(), " bytes; up to ", secret_bytes_max, " are possible"));
   }
   if (sodium_init() < 0) return Status(Code::unavailable, "run key: libsodium finds no random device");
   RunKey key;
@@ -85,7 +86,7 @@ Result<RunKey> RunKey::make(const std::string& run_id, const std::string& secret
   if (crypto_pwhash(reinterpret_cast<unsigned char*>(&derived), sizeof derived, secret.data(), secret.size(), raw(salt.data()),
                     argon_passes, argon_bytes, crypto_pwhash_ALG_ARGON2ID13) != 0) {
     return Status(Code::unavailable,
-                  "run key: Argon2id needs " + std::to_string(argon_bytes >> 20) + " MiB of memory, which are not available");
+                  concat("run key: Argon2id needs ", argon_bytes >> 20, " MiB of memory, which are not available"));
   }
   key.job_ = derived.job;
   key.master_ = derived.master;

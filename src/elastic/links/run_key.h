@@ -1,10 +1,13 @@
-// The secret of a run, and the keys derived from it: the job key that connections show, and the tags of messages.
+// The secret of a run, and the keys that are derived from it: the job key, which connections present, and the keys of message
+// tags.
 //
-// Without a secret the job key is BLAKE2b-128 of the run id; that separates runs and protects from nobody. With a secret,
-// Argon2id (two passes over 64 MiB; salt: BLAKE2b-128 of the run id) derives 48 bytes. 16 of them are the job key, which is
-// sent in the clear; 32 never leave the process. Each direction of each link gets a key of its own from these 32 bytes and both
-// sides' random nonces. So a message is valid at one position of one link only. This gives authenticity, not secrecy: messages
-// can be read. It does not protect from an attacker that has the key.
+// Without a secret, the job key is BLAKE2b-128 of the run's id. It keeps runs apart, but does not protect them. With a secret,
+// Argon2id (two passes over 64 MiB; the salt is BLAKE2b-128 of the run's id) derives 48 bytes. 16 of these bytes are the job
+// key, which is sent in the clear. The other 32 bytes never leave the process.
+//
+// Each direction of each link has its own key, which is derived from these 32 bytes and from the random nonces of both sides.
+// Therefore a tag is valid for one message number on one link only. Messages are authenticated but not encrypted. Nothing
+// protects a run from an attacker that has the secret.
 #pragma once
 
 #include <array>
@@ -26,20 +29,21 @@ struct MessageTag {
   friend bool operator==(const MessageTag&, const MessageTag&) = default;
 };
 
-// The tags of one direction of one link. The tag of message n is that of ChaCha20-Poly1305 (RFC 8439) with nonce `u32 kind, u64
-// n`, no text, and the message as additional data. The receiver accepts n = 0, 1, 2, … only, so no message is missing, repeated
-// or out of order.
+// Makes and checks the message tags of one direction of one link. A tag is the tag that ChaCha20-Poly1305 (RFC 8439) gives for
+// an empty plaintext, with the message as additional data. The nonce of message n is `u32 kind, u64 n`. The receiver accepts
+// only n = 0, 1, 2, …, so no message can be missing, repeated or out of order.
 class LinkSeal {
  public:
   LinkSeal() = default;
   explicit LinkSeal(const std::array<std::byte, 32>& key) : key_(key) {}
   ~LinkSeal();
 
-  // The number of the next message.
+  // Returns the number that the next message will have.
   uint64_t next() const { return next_; }
-  // Returns the tag of the next message and counts it as sent.
+  // Returns the tag of the next message, and counts the message as sent.
   MessageTag seal(uint32_t kind, ByteView message);
-  // True if the message is the next one and its tag shows knowledge of the key. Otherwise false, and nothing changes.
+  // Returns true if `number` is the next number and the tag was made with this key. Otherwise returns false and changes
+  // nothing.
   [[nodiscard]] bool open(uint32_t kind, uint64_t number, const MessageTag& tag, ByteView message);
 
  private:
@@ -56,17 +60,17 @@ struct LinkEnd {
 
 class RunKey {
  public:
-  // An empty secret means no authentication. Errors. invalid: a secret longer than 4096 bytes. unavailable: no memory for
-  // Argon2id.
+  // With an empty secret, messages are not authenticated. Returns the error invalid if the secret has more than 4096 bytes, and
+  // the error unavailable if there is too little memory for Argon2id.
   static Result<RunKey> make(const std::string& run_id, const std::string& secret);
   ~RunKey();
 
   const JobKey& job() const { return job_; }
-  // There is a secret: links exchange nonces in greetings, and every message has a tag.
+  // Returns true if there is a secret. If so, links exchange nonces in greetings, and every message has a tag.
   bool authenticates() const { return authenticates_; }
-  // The seal of the direction from one end to the other.
+  // Returns the seal for the messages that `from` sends to `to` over one link.
   LinkSeal seal(const LinkEnd& from, const LinkEnd& to) const;
-  // Random bytes of the operating system.
+  // Returns random bytes that the operating system draws.
   static LinkNonce draw_nonce();
 
  private:

@@ -1,4 +1,4 @@
-// Keys of a run: the data that they depend on, and the messages that a tag accepts.
+// The keys of a run: which data they depend on, and which messages a tag accepts.
 #include "elastic/links/run_key.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(RunKey, refuses_a_secret_of_a_megabyte) {
   EXPECT_EQ(RunKey::make("run", std::string(1u << 20, 'x')).status().code(), Code::invalid);
 }
 
-TEST_F(LinkSeals, lets_pass_what_was_sealed_in_order) {
+TEST_F(LinkSeals, accept_messages_in_the_order_of_sealing) {
   for (const auto* text : {"", "one", "two", ""}) {
     const auto number = out.next();
     const auto tag = out.seal(0, bytes(text));
@@ -54,7 +54,7 @@ TEST_F(LinkSeals, lets_pass_what_was_sealed_in_order) {
   EXPECT_EQ(in.next(), 4u);
 }
 
-TEST_F(LinkSeals, refuses_other_bytes_another_kind_and_another_tag) {
+TEST_F(LinkSeals, refuse_other_bytes_another_kind_and_another_tag) {
   auto tag = out.seal(0, bytes("one"));
   EXPECT_FALSE(in.open(0, 0, tag, bytes("onE")));
   EXPECT_FALSE(in.open(0, 0, tag, bytes("one ")));
@@ -64,7 +64,7 @@ TEST_F(LinkSeals, refuses_other_bytes_another_kind_and_another_tag) {
   EXPECT_TRUE(in.open(0, 0, tag, bytes("one")));
 }
 
-TEST_F(LinkSeals, refuses_what_comes_twice_or_too_early) {
+TEST_F(LinkSeals, refuse_messages_that_are_repeated_or_too_early) {
   const auto one = out.seal(0, bytes("one")), two = out.seal(0, bytes("two"));
   EXPECT_FALSE(in.open(0, 1, two, bytes("two")));
   EXPECT_TRUE(in.open(0, 0, one, bytes("one")));
@@ -73,7 +73,7 @@ TEST_F(LinkSeals, refuses_what_comes_twice_or_too_early) {
   EXPECT_TRUE(in.open(0, 1, two, bytes("two")));
 }
 
-TEST_F(LinkSeals, of_other_links_directions_and_secrets_do_not_fit) {
+TEST_F(LinkSeals, of_other_links_directions_and_secrets_are_refused) {
   const auto tag = out.seal(0, bytes("one"));
   LinkEnd other = b;
   other.nonce = RunKey::draw_nonce();

@@ -1,7 +1,8 @@
-// Text of an averaging report, for logs.
+// Writes an averaging report as text, for logs.
 #include <cstdio>
 #include <utility>
 
+#include "base/concat.h"
 #include "unisono/elastic.h"
 
 namespace unisono {
@@ -21,14 +22,14 @@ std::string join_names(const std::vector<std::string>& names) {
 }
 
 std::string round_text(const RoundSummary& round) {
-  std::string text = "round " + std::to_string(round.round) + ": " + round.outcome;
-  if (round.group > 0)
-    text += ", group of " + std::to_string(round.group) + ", " + number(round.contributors_mean) + " contributed";
+  std::string text = concat("round ", round.round, ": ", round.outcome);
+  if (round.group > 0) text += concat(", group of ", round.group, ", ", number(round.contributors_mean), " contributed");
   const std::pair<uint64_t, const char*> counts[] = {
       {round.kept_local, "kept"}, {round.voided, "void"}, {round.undecided, "undecided"}, {round.lost, "lost"}};
   for (const auto& [count, name] : counts) {
-    if (count > 0) text += ", " + std::to_string(count) + " chunks " + name;
+    if (count > 0) text += concat(", ", count, " chunks ", name);
   }
+  if (round.refused > 0) text += concat(", ", round.refused, " contributions refused");
   if (!round.absent.empty()) text += "; absent: " + join_names(round.absent);
   return text;
 }
@@ -36,9 +37,8 @@ std::string round_text(const RoundSummary& round) {
 }  // namespace
 
 std::string AveragingReport::to_string() const {
-  std::string text = "averaging step " + std::to_string(step) + (exact ? ", exact" : ", not exact") + ", " +
-                     std::to_string(peers) + " peers, layout " + std::to_string(layout);
-  for (size_t axis = 0; axis < dims.size(); ++axis) text += (axis == 0 ? " (" : "x") + std::to_string(dims[axis]);
+  std::string text = concat("averaging step ", step, exact ? ", exact" : ", not exact", ", ", peers, " peers, layout ", layout);
+  for (size_t axis = 0; axis < dims.size(); ++axis) text += concat(axis == 0 ? " (" : "x", dims[axis]);
   if (!dims.empty()) text += ")";
   text += ", " + number(seconds * 1e3) + " ms";
   for (const auto& round : rounds) text += "; " + round_text(round);

@@ -1,27 +1,38 @@
-// Implements unisono/elastic.h over elastic/peer/elastic_run.
+// Implements unisono/elastic.h with elastic/peer/elastic_run.
 #include "unisono/elastic.h"
 
 #include <utility>
 
+#include "base/concat.h"
 #include "elastic/peer/elastic_run.h"
 
 namespace unisono {
 
+namespace {
+
+// In a child made by fork(), returns the error of every call. Otherwise returns ok.
+Status check_process(const std::shared_ptr<internal::ElasticRun>& run) {
+  return run == nullptr ? Status() : run->process().check();
+}
+
+}  // namespace
+
 ElasticWork::ElasticWork(std::shared_ptr<internal::ElasticCall> call) : call_(std::move(call)) {}
 
 bool ElasticWork::done() const {
-  if (call_ == nullptr) return true;
+  if (call_ == nullptr || !check_process(call_->run.lock()).ok()) return true;
   const std::lock_guard lock(call_->mutex);
   return call_->done;
 }
 
 Result<AveragingReport> ElasticWork::wait(Milliseconds timeout) {
   if (call_ == nullptr) return Status(Code::invalid, "no averaging step was begun");
+  if (auto status = check_process(call_->run.lock()); !status.ok()) return status;
   std::unique_lock lock(call_->mutex);
   const auto over = [&] { return call_->done; };
   if (timeout.count() == 0) call_->ended.wait(lock, over);
   else if (!call_->ended.wait_for(lock, timeout, over))
-    return Status(Code::late, "the averaging step is not done after " + std::to_string(timeout.count()) + " ms");
+    return Status(Code::late, concat("the averaging step is not done after ", timeout.count(), " ms"));
   if (call_->taken) return Status(Code::invalid, "the result of this averaging step has been taken already");
   return call_->take();
 }
@@ -44,9 +55,10 @@ Result<Elastic> Elastic::join(const ElasticOptions& options) {
 
 const ElasticState& Elastic::state() const { return run_->state(); }
 
-bool Elastic::ready(Milliseconds timeout) { return run_->ready(timeout.count() * millisecond); }
+bool Elastic::ready(Milliseconds timeout) { return check_process(run_).ok() && run_->ready(timeout.count() * millisecond); }
 
 Result<AveragingReport> Elastic::average(std::span<const std::span<float>> tensors, double weight) {
+  if (auto status = check_process(run_); !status.ok()) return status;
   auto call = run_->begin({tensors.begin(), tensors.end()}, weight, false);
   if (!call.ok()) return call.status();
   return ElasticWork(std::move(*call)).wait();
@@ -57,23 +69,32 @@ Result<AveragingReport> Elastic::average(std::span<float> tensor, double weight)
 }
 
 Result<ElasticWork> Elastic::average_async(std::vector<std::span<float>> tensors, double weight) {
+  if (auto status = check_process(run_); !status.ok()) return status;
   auto call = run_->begin(std::move(tensors), weight, true);
   if (!call.ok()) return call.status();
   return ElasticWork(std::move(*call));
 }
 
 Status Elastic::set_state(std::vector<std::pair<std::string, std::vector<std::byte>>> blobs) {
+  if (auto status = check_process(run_); !status.ok()) return status;
   return run_->set_blobs(std::move(blobs));
 }
 
-Status Elastic::offer_values(std::span<const std::span<float>> tensors) { return run_->offer(tensors); }
+Status Elastic::offer_values(std::span<const std::span<float>> tensors) {
+  if (auto status = check_process(run_); !status.ok()) return status;
+  return run_->offer(tensors);
+}
 
 Result<Group> Elastic::group(Milliseconds timeout, const Options& options) {
+  if (auto status = check_process(run_); !status.ok()) return status;
   return run_->group(timeout.count() * millisecond, options);
 }
 
-ElasticStatus Elastic::status() const { return run_->status(); }
+ElasticStatus Elastic::status() const { return check_process(run_).ok() ? run_->status() : ElasticStatus{}; }
 
-Status Elastic::leave() { return run_->leave(); }
+Status Elastic::leave() {
+  if (auto status = check_process(run_); !status.ok()) return status;
+  return run_->leave();
+}
 
 }  // namespace unisono

@@ -6,9 +6,12 @@
 #include <array>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "elastic/seeds/elastic_options.h"
 #include "rendezvous/rendezvous_socket.h"
+
+static_assert(unisono::offered_addresses_max < unisono::peer_addresses_max, "a peer may add the address that others see");
 
 namespace unisono {
 
@@ -28,7 +31,8 @@ class ElasticDriver::Port final : public ElasticPort {
   void close(const PeerId& peer) override { links_.close(peer); }
 
   Nanos now = 0;
-  // Reported to the peer after its call has returned.
+  // Peers and addresses for which a message could not be queued. When this happens, the peer is in the middle of a call, so
+  // poll() tells the peer later.
   std::vector<PeerId> undeliverable;
   std::vector<std::string> failed_addresses;
 
@@ -42,7 +46,7 @@ std::string own_name(const ElasticOptions& options) {
   if (!options.name.empty()) return options.name;
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
-  return std::string(host.data()) + ':' + std::to_string(::getpid());
+  return concat(host.data(), ':', ::getpid());
 }
 
 MoshpitSettings settings_of(const ElasticOptions& options, const PeerId& self) {
@@ -91,6 +95,7 @@ ElasticDriver::~ElasticDriver() = default;
 
 Result<std::unique_ptr<ElasticDriver>> ElasticDriver::make(const ElasticOptions& options) {
   if (auto status = check_elastic_options(options); !status.ok()) return status;
+  const auto begin = monotonic_now();  // everything below counts towards join_timeout; the run key alone takes a while
   const auto self = random_peer_id();
   if (!self.ok()) return self.status();
   auto links = ElasticLinks::make({.self = *self,
@@ -99,31 +104,33 @@ Result<std::unique_ptr<ElasticDriver>> ElasticDriver::make(const ElasticOptions&
                                    .interface = options.interface,
                                    .port = options.port});
   if (!links.ok()) return links.status();
-  const auto patience = std::max<Nanos>(options.join_timeout.count(), 1) * millisecond;
+  const auto join_timeout = std::max<Nanos>(options.join_timeout.count(), 1) * millisecond;
   SeedFinderOptions seeds{.seeds = options.seeds,
                           .dht = {.run_id = options.run_id, .seed = mix64(self->high ^ mix64(self->low))}};
-  // Half of the time for joining, so that an error can still report the table's answer.
-  seeds.dht_wait = std::min(seeds.dht_wait, std::max(patience / 2, millisecond));
+  // Waits for the hash table for at most half of join_timeout. If the table gives an error, this comes in time for the message
+  // of a failed join.
+  seeds.dht_wait = std::min(seeds.dht_wait, std::max(join_timeout / 2, millisecond));
   if (options.role != ElasticOptions::Role::client) seeds.dht.addresses = (*links)->endpoints();
   if (!options.interface.empty()) seeds.dht.bind = addresses_of((*links)->endpoints());
   auto finder = std::make_unique<SeedFinder>(std::move(seeds));
-  const auto begin = monotonic_now();
-  if (auto status = finder->start(patience); !status.ok()) return status;
+  const auto left = [&] { return std::max(join_timeout - (monotonic_now() - begin), millisecond); };
+  if (auto status = finder->start(left()); !status.ok()) return status;
   std::unique_ptr<ElasticDriver> driver(
       new ElasticDriver(options, settings_of(options, *self), std::move(*links), std::move(finder)));
-  driver->patience_ = std::max(patience - (monotonic_now() - begin), millisecond);
+  driver->join_timeout_ = left();
   return driver;
 }
 
 void ElasticDriver::start(Nanos now) {
   now_ = port_->now = now;
-  join_until_ = now + patience_;
-  look_at_ = now + settings_.times.heal_period;
+  join_until_ = now + join_timeout_;
+  next_look_up_ = now + settings_.times.heal_period;
   make_peer();
 }
 
 std::vector<std::string> ElasticDriver::other_seeds(std::string& failures) {
-  seeds_version_ = finder_->version();  // read before the seeds: what arrives in between is read again
+  // The version is read before the seeds. If newer seeds arrive in between, the seeds are read again later.
+  seeds_version_ = finder_->version();
   auto seeds = finder_->found();
   for (const auto& failure : seeds.failures) failures += (failures.empty() ? "" : "; ") + failure;
   const auto own = links_->endpoints();
@@ -131,56 +138,67 @@ std::vector<std::string> ElasticDriver::other_seeds(std::string& failures) {
   return seeds.addresses;
 }
 
+// Returns how long an attempt to join may last that begins now. After a heal_period without an answer, another attempt looks up
+// the seeds again. The last attempt is the longest one: a short one would call seeds silent that had no time to answer.
+Nanos ElasticDriver::attempt_timeout() const {
+  const auto left = std::max(join_until_ - now_, millisecond), usual = settings_.times.heal_period;
+  return left < 2 * usual ? left : usual;
+}
+
 void ElasticDriver::make_peer() {
   retry_at_ = never;
-  const bool looking = finder_->busy();  // read before the results
+  // This is read before the results of the look-up, because results may arrive in between.
+  const bool looking_up = finder_->busy();
   std::string failures;
   settings_.seeds = other_seeds(failures);
+  settings_.join_timeout = attempt_timeout();
   peer_ = std::make_unique<MoshpitPeer>(settings_, *port_);
   if (!settings_.seeds.empty() || options_.found) {
     failure_ = peer_->start(now_);
     return;
   }
-  retry_at_ = now_ + (looking ? look_period : retry_join);
-  if (looking && failures.empty()) failures = "they are still being looked up";
+  retry_at_ = now_ + (looking_up ? look_up_poll_period : retry_join);
+  if (looking_up && failures.empty()) failures = "they are still being looked up";
   failure_ = {Code::unavailable, "NO_SEED: the seeds name no other process" + (failures.empty() ? "" : ": " + failures)};
   finder_->look_again();
 }
 
-// A seed that does not answer yet is asked again until the time for joining is over.
+// While no seed answers, tries to join again and again, until join_timeout is over.
 void ElasticDriver::watch_joining(Nanos now) {
   if (now >= retry_at_) {
     if (now >= join_until_) {
-      retry_at_ = join_until_;  // it woke after the end of that time, so there is no other attempt
+      retry_at_ = join_until_;  // poll() came too late for another attempt
       return;
     }
     if (!settings_.seeds.empty() || !finder_->busy() || finder_->version() != seeds_version_) return make_peer();
-    retry_at_ = now + look_period;
+    retry_at_ = now + look_up_poll_period;
   }
   const auto& status = peer_->join_status();
   if (retry_at_ != never || peer_->joined() || status.ok()) return;
   failure_ = status;
-  // A seed of another run is an error that stays, unless the address came from the hash table, where anybody can put addresses.
-  const bool misled = status.message().starts_with("RUN_ID_MISMATCH") && finder_->by_table();
-  if (!status.message().starts_with("NO_SEED") && !misled) return;
+  // If a seed belongs to another run, joining fails for good. But if the address may have come from the hash table, the driver
+  // tries again, because anybody can write to the table.
+  const bool other_run = status.message().starts_with("RUN_ID_MISMATCH") && finder_->by_table();
+  if (!status.message().starts_with("NO_SEED") && !other_run) return;
   std::string failures;
   (void)other_seeds(failures);
   if (!failures.empty()) failure_ = {status.code(), status.message() + "; " + failures};
   if (now >= join_until_) return;
   retry_at_ = std::min(now + retry_join, join_until_);
-  finder_->look_again();  // names and files may have changed by then
+  finder_->look_again();  // names and files may have changed by the next attempt
 }
 
-// Names, files and tables may have changed since this process joined. The parts of a run that was cut in two may find each
-// other only through them.
-void ElasticDriver::watch_seeds(Nanos now) {
+// Looks up the seeds from time to time, because names, files and hash tables may change. After a network cut, the two parts of
+// a run may find each other only through new seeds.
+void ElasticDriver::refresh_seeds(Nanos now) {
   if (retry_at_ == never && finder_->version() != seeds_version_) {
     std::string failures;
     peer_->set_seeds(other_seeds(failures), now);
   }
-  if (now < look_at_) return;
-  look_at_ = now + settings_.times.heal_period;
-  if (peer_->keeper().join_state() == JoinState::joined && random_.below(peer_->keeper().roster().present().size()) < lookers)
+  if (now < next_look_up_) return;
+  next_look_up_ = now + settings_.times.heal_period;
+  if (peer_->keeper().join_state() == JoinState::joined &&
+      random_.below(peer_->keeper().roster().present().size()) < peers_looking_up)
     finder_->look_again();
 }
 
@@ -197,14 +215,14 @@ bool ElasticDriver::poll(Nanos now) {
     acted = true;
     peer_->address_failed(address, {Code::unavailable, address + " cannot be dialled"}, now);
   }
-  if (const bool waiting = links_->draining(); meter_.wants(now, waiting)) {
+  if (const bool waiting = links_->draining(); meter_.needs_update(now, waiting)) {
     const auto counters = links_->counters();
     meter_.update(now, counters.sent_bytes, counters.received_bytes, waiting);
     peer_->set_sending_rate(meter_.sending());
   }
-  if (const auto rate = meter_.take_news()) peer_->set_bandwidth(*rate, now);
+  if (const auto rate = meter_.take_change()) peer_->set_bandwidth(*rate, now);
   watch_joining(now);
-  watch_seeds(now);
+  refresh_seeds(now);
   return acted;
 }
 

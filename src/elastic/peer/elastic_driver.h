@@ -1,7 +1,9 @@
-// A MoshpitPeer together with its links, driven in real time. Not thread-safe: one thread makes all calls and passes the time.
+// A MoshpitPeer together with its links, driven in real time. Not thread-safe: one thread must make all calls. The argument
+// `now` of a call is the current time.
 //
-// While no seed answers it keeps trying to join, because other processes may still be starting. Seeds are looked up again for
-// each attempt, and later for healing.
+// While no seed answers, the driver tries again to join, because other processes may still be starting. Before each attempt it
+// looks up the seeds again. No attempt lasts beyond join_timeout. After joining it looks them up from time to time, for
+// healing.
 #pragma once
 
 #include <memory>
@@ -21,48 +23,50 @@ namespace unisono {
 class ElasticDriver final : private ElasticSink {
  public:
   static constexpr Nanos retry_join = 250 * millisecond;
-  // While joining waits for a look-up, it checks this often whether the look-up has ended.
-  static constexpr Nanos look_period = 10 * millisecond;
-  // About this many of all peers repeat their seed look-ups per heal_period. One on each side of a network cut would suffice;
-  // more would load name servers and tables that others use too.
-  static constexpr uint64_t lookers = 32;
+  // During an attempt to join, it is checked this often whether the running look-up of seeds has ended.
+  static constexpr Nanos look_up_poll_period = 10 * millisecond;
+  // In each heal_period, about this many peers of the run look up their seeds. One peer on each side of a network cut would be
+  // enough. If more peers did so, they would burden name servers and hash tables, which serve others, too.
+  static constexpr uint64_t peers_looking_up = 32;
 
-  // Checks the options, starts the look-up of the seeds, and listens. Errors: as Elastic::join.
+  // Checks the options, begins to look up the seeds, and listens. Returns the same errors as Elastic::join.
   static Result<std::unique_ptr<ElasticDriver>> make(const ElasticOptions& options);
   ~ElasticDriver() override;
 
   void start(Nanos now);
-  // True if anything happened.
+  // Handles all pending events. Returns true if anything happened.
   bool poll(Nanos now);
   Nanos next_deadline() const;
   int wait_handle() const { return links_->wait_handle(); }
   bool arm() { return links_->arm(); }
   void disarm() { links_->disarm(); }
 
-  // After calls into the peer, poll() must be called.
+  // After calling functions of the peer, the caller must call poll().
   MoshpitPeer& peer() { return *peer_; }
   const MoshpitPeer& peer() const { return *peer_; }
-  // Why joining has failed for good; ok while it may still succeed.
+  // Returns why the latest attempt to join has failed. While an attempt is running, or if it has succeeded, returns ok.
   const Status& failure() const { return failure_; }
-  // Time of the next attempt to join; `never`: there will be none.
+  // Returns when the next attempt to join begins, or `never` if there will be none.
   Nanos next_attempt() const { return retry_at_ < join_until_ ? retry_at_ : never; }
   ElasticStatus status(Nanos now) const;
-  // Messages are still waiting to be sent.
+  // Returns true while messages wait to be sent.
   bool draining() const { return links_->draining(); }
-  void part() { links_->close_all(); }
-  // The last call: ends seed look-ups, and removes this process's addresses from look-up tables.
-  void stop_looking() { finder_.reset(); }
+  void close_links() { links_->close_all(); }
+  // Ends look-ups of seeds, and removes this process's addresses from hash tables. No other call may follow.
+  void stop_look_ups() { finder_.reset(); }
 
  private:
-  // Passes the peer's messages to the links.
+  // The peer's ElasticPort. It passes messages on to the links.
   class Port;
 
   ElasticDriver(const ElasticOptions& options, const MoshpitSettings& settings, std::unique_ptr<ElasticLinks> links,
                 std::unique_ptr<SeedFinder> finder);
   void make_peer();
+  Nanos attempt_timeout() const;
   void watch_joining(Nanos now);
-  void watch_seeds(Nanos now);
-  // The seeds that the finder knows now, without this process. failures: why some gave no address.
+  void refresh_seeds(Nanos now);
+  // Returns the addresses of the seeds that the finder knows now, except this process's own addresses. If the look-up of some
+  // seeds failed, appends the reasons to `failures`.
   std::vector<std::string> other_seeds(std::string& failures);
 
   void received(const PeerId& from, SharedBuffer message) override { peer_->received(from, std::move(message), now_); }
@@ -78,10 +82,10 @@ class ElasticDriver final : private ElasticSink {
   std::unique_ptr<SeedFinder> finder_;
   BandwidthMeter meter_;
   Random random_;
-  uint64_t seeds_version_ = 0;  // version of the seeds that the peer has
-  Nanos look_at_ = never;
+  uint64_t seeds_version_ = 0;  // SeedFinder::version() of those seeds that the peer has
+  Nanos next_look_up_ = never;
   Nanos now_ = 0;
-  Nanos patience_ = 0;  // time left for joining when start() is called
+  Nanos join_timeout_ = 0;  // joining may take this long from start() on
   Nanos join_until_ = never;
   Nanos retry_at_ = never;
   Status failure_;

@@ -1,4 +1,4 @@
-// Joining over real sockets with time set by the test: how long it is tried, when it stops, and which errors it reports.
+// Joining over real sockets, with time set by the test. Checks how long attempts are repeated and which errors are reported.
 #include "elastic/peer/elastic_driver.h"
 
 #include <gtest/gtest.h>
@@ -7,9 +7,11 @@
 #include <fstream>
 #include <set>
 
+#include "base/concat.h"
 #include "elastic/seeds/seed_test_support.h"
 #include "net/socket_address.h"
 #include "net/tcp_socket.h"
+#include "rendezvous/rendezvous_socket.h"
 #include "testing/temporary_folder.h"
 
 namespace unisono {
@@ -20,7 +22,7 @@ using test::comes_true;
 using test::make_driver;
 using test::options_of;
 
-// Reserves a port chosen by the kernel. No process listens there unless the test starts one at that port.
+// Reserves a port chosen by the kernel. No process listens at the port unless the test starts one there.
 class QuietPort {
  public:
   QuietPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -30,7 +32,7 @@ class QuietPort {
     EXPECT_EQ(::bind(socket_.get(), here.get(), here.bytes), 0);
   }
   uint16_t number() const { return local_address(socket_.get()).port(); }
-  std::string seed() const { return "127.0.0.1:" + std::to_string(number()); }
+  std::string seed() const { return concat("127.0.0.1:", number()); }
 
  private:
   const Descriptor socket_;
@@ -38,7 +40,7 @@ class QuietPort {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// Advances the time by one step and polls all drivers.
+// Advances the time by one step, and polls all drivers.
 struct Clock {
   bool poll(const std::vector<ElasticDriver*>& drivers) {
     now += step;
@@ -51,7 +53,7 @@ struct Clock {
 
 }  // namespace
 
-TEST(ElasticDriver, a_seed_where_nobody_listens_yet_is_asked_again_until_somebody_does) {
+TEST(ElasticDriver, a_seed_without_a_listener_is_asked_again_until_one_listens) {
   const QuietPort port;
   const auto joiner = make_driver(options_of(port.seed(), false));
   ASSERT_NE(joiner, nullptr);
@@ -75,7 +77,7 @@ TEST(ElasticDriver, a_seed_where_nobody_listens_yet_is_asked_again_until_somebod
   EXPECT_TRUE(joiner->failure().ok()) << joiner->failure().to_string();
 }
 
-TEST(ElasticDriver, it_gives_up_after_join_timeout_and_names_each_seed_and_why) {
+TEST(ElasticDriver, joining_fails_after_join_timeout_and_names_each_seed_with_its_reason) {
   const QuietPort one, another;
   auto options = options_of(one.seed(), false);
   options.seeds = {one.seed(), another.seed(), "file:/nonexistent/seeds"};
@@ -102,7 +104,54 @@ TEST(ElasticDriver, it_gives_up_after_join_timeout_and_names_each_seed_and_why) 
   EXPECT_EQ(joiner->peer().keeper().newest_layout(), nullptr) << "it founds no run by itself";
 }
 
-TEST(ElasticDriver, the_answer_of_another_run_ends_joining_at_once) {
+// The system completes the connection, but no process ever answers.
+TEST(ElasticDriver, joining_ends_at_join_timeout_although_a_seed_is_silent) {
+  const Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto here = *parse_tcp_address("127.0.0.1");
+  ASSERT_EQ(::bind(listener.get(), here.get(), here.bytes), 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  const auto port = local_address(listener.get()).port();
+  for (const int timeout_ms : {700, 3000, 4900, 12'000}) {
+    auto options = options_of(concat("127.0.0.1:", port), false);
+    options.join_timeout = Milliseconds(timeout_ms);
+    const auto begin = monotonic_now();
+    const auto joiner = make_driver(options);
+    ASSERT_NE(joiner, nullptr);
+    const auto spent = monotonic_now() - begin;  // making the driver counts, too
+    Clock clock;
+    ASSERT_TRUE(comes_true([&] {
+      return clock.poll({joiner.get()}) && joiner->next_attempt() == never && !joiner->failure().ok();
+    })) << timeout_ms;
+    EXPECT_TRUE(joiner->failure().message().starts_with("NO_SEED: none of 1 seeds answers")) << joiner->failure().to_string();
+    EXPECT_LE(clock.now, timeout_ms * millisecond + clock.step);
+    EXPECT_GE(clock.now + spent, timeout_ms * millisecond - ElasticDriver::retry_join);
+  }
+}
+
+TEST(ElasticDriver, two_processes_that_look_for_each_other_learn_that_nobody_has_begun_the_run) {
+  const QuietPort ports[2];
+  std::unique_ptr<ElasticDriver> drivers[2];
+  for (size_t i = 0; i < 2; ++i) {
+    auto options = options_of(ports[1 - i].seed(), false);
+    options.name = concat("worker ", i);
+    options.port = ports[i].number();
+    options.join_timeout = Milliseconds(3000);
+    drivers[i] = make_driver(options);
+    ASSERT_NE(drivers[i], nullptr);
+  }
+  Clock clock{.step = millisecond};
+  ASSERT_TRUE(comes_true([&] { return clock.poll({drivers[0].get(), drivers[1].get()}) && clock.now > 3 * second; }));
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(drivers[i]->failure().code(), Code::unavailable);
+    EXPECT_EQ(drivers[i]->next_attempt(), never);
+    EXPECT_EQ(drivers[i]->failure().message(),
+              concat("NO_SEED: none of 1 seeds is in run \"run\" yet: tcp://", ports[1 - i].seed(), " (worker ", 1 - i,
+                     " is itself still looking for the run). Has anybody begun the run? One process must begin it, with the "
+                     "option found"));
+  }
+}
+
+TEST(ElasticDriver, an_answer_from_another_run_ends_joining_at_once) {
   auto other = options_of("127.0.0.1:1", true);
   other.run_id = "another";
   const auto founder = make_driver(other);
@@ -150,7 +199,7 @@ TEST(ElasticDriver, seeds_are_looked_up_again_for_each_attempt) {
   std::ofstream(path) << one.seed() << '\n';
   const auto founder = make_driver(options_of("127.0.0.1:1", true));
   auto options = options_of("file:" + path, false);
-  options.join_timeout = Milliseconds(3'600'000);  // in the test's time, which runs fast
+  options.join_timeout = Milliseconds(3'600'000);  // one hour of the test's time, which runs faster than real time
   const auto joiner = make_driver(options);
   ASSERT_TRUE(founder != nullptr && joiner != nullptr);
   Clock clock;

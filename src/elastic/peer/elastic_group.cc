@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "base/concat.h"
 #include "rendezvous/rendezvous_socket.h"
 
 namespace unisono {
@@ -15,35 +16,35 @@ ElasticRendezvous::~ElasticRendezvous() {
 Result<std::string> ElasticRendezvous::serve(const std::string& host) {
   const std::lock_guard one_at_a_time(mutex_);
   if (address_) return *address_;
-  struct News {
+  struct ServerState {
     std::mutex mutex;
-    std::condition_variable told;
+    std::condition_variable changed;
     std::optional<uint16_t> port;
     std::optional<Status> ended;
   };
-  const auto news = std::make_shared<News>();
-  thread_ = std::thread([this, news] {
+  const auto server = std::make_shared<ServerState>();
+  thread_ = std::thread([this, server] {
     const StandaloneOptions options{.listen = {.kind = RendezvousAddress::Kind::tcp, .host = "", .port = 0, .path = ""}};
     auto status = serve_rendezvous(options, stop_, [&](const RendezvousEvent& event) {
       if (event.kind != RendezvousEvent::Kind::listening) return;
-      const std::lock_guard lock(news->mutex);
-      news->port = event.address.port;
-      news->told.notify_all();
+      const std::lock_guard lock(server->mutex);
+      server->port = event.address.port;
+      server->changed.notify_all();
     });
-    const std::lock_guard lock(news->mutex);
-    news->ended = std::move(status);
-    news->told.notify_all();
+    const std::lock_guard lock(server->mutex);
+    server->ended = std::move(status);
+    server->changed.notify_all();
   });
-  std::unique_lock lock(news->mutex);
-  news->told.wait(lock, [&] { return news->port || news->ended; });
-  if (!news->port) {
-    auto status = *news->ended;
+  std::unique_lock lock(server->mutex);
+  server->changed.wait(lock, [&] { return server->port || server->ended; });
+  if (!server->port) {
+    auto status = *server->ended;
     lock.unlock();
     thread_.join();
     return status.ok() ? Status(Code::unavailable, "the rendezvous of the group ended at once") : status;
   }
   const bool brackets = host.find(':') != std::string::npos;
-  address_ = std::string(group_address_begin) + (brackets ? "[" + host + "]" : host) + ':' + std::to_string(*news->port);
+  address_ = concat(group_address_begin, brackets ? "[" + host + "]" : host, ':', *server->port);
   return *address_;
 }
 
@@ -54,13 +55,12 @@ std::string host_of_endpoint(std::string_view endpoint) {
   return std::string(host);
 }
 
-Options group_options(const ElasticGroupLocation& place, const std::string& run_id, const Options& base) {
+Options group_options(const ElasticGroupLocation& location, const std::string& run_id, const Options& base) {
   auto options = base;
-  options.rank = static_cast<int32_t>(place.rank);
-  options.world_size = static_cast<int32_t>(place.layout.peers.size());
-  options.rendezvous = "tcp://" + place.rendezvous.substr(group_address_begin.size());
-  options.job = run_id + '/' + std::to_string(place.layout.version) + '/' + std::to_string(place.layout.digest) + '/' +
-                std::to_string(place.step);
+  options.rank = static_cast<int32_t>(location.rank);
+  options.world_size = static_cast<int32_t>(location.layout.peers.size());
+  options.rendezvous = "tcp://" + location.rendezvous.substr(group_address_begin.size());
+  options.job = concat(run_id, '/', location.layout.version, '/', location.layout.digest, '/', location.step);
   return options;
 }
 

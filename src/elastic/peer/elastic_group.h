@@ -1,7 +1,9 @@
-// Ordinary groups made from an elastic run: the peers that a layout names, in its order, with all collectives of a group.
+// Makes an ordinary group from an elastic run. The ranks of the group are the peers that a layout lists, in the layout's order.
+// The group has all collectives of an ordinary group.
 //
-// The layout's first peer serves their rendezvous from its own thread once it is asked for a group; its roster entry carries
-// the address. Peers that call after the same averaging step join the same group. The rendezvous names peers that do not come.
+// The layout's first peer runs the group's rendezvous in a thread, which starts when this peer first calls Elastic::group. The
+// peer publishes the address of the rendezvous in its roster entry. Peers join the same group if they call Elastic::group after
+// the same averaging step. If some peers do not come, the rendezvous reports them.
 #pragma once
 
 #include <atomic>
@@ -17,33 +19,33 @@
 
 namespace unisono {
 
-// Marks a rendezvous address among a peer's addresses: "group://10.0.0.1:4711".
+// Among a peer's addresses, that of a rendezvous begins with this text, as in "group://10.0.0.1:4711".
 inline constexpr std::string_view group_address_begin = "group://";
 
 class ElasticRendezvous {
  public:
   ~ElasticRendezvous();
-  // Starts serving on a free port unless it does already. `host`: where other processes reach this one. Returns the address to
-  // publish.
+  // Begins to serve on a free port, if it does not serve yet. Other processes reach this process at `host`. Returns the address
+  // that is to be published.
   Result<std::string> serve(const std::string& host);
 
  private:
   std::atomic<bool> stop_{false};
-  std::mutex mutex_;  // for threads that ask at the same time
+  std::mutex mutex_;  // several threads may call serve() at the same time
   std::optional<std::string> address_;
   std::thread thread_;
 };
 
-// The data that a peer needs to join a group.
+// The data with which a peer joins the ordinary group.
 struct ElasticGroupLocation {
   Layout layout;
   uint32_t rank = 0;
-  int64_t step = -1;       // the peer's last finished averaging step
-  std::string rendezvous;  // empty: not known yet
+  int64_t step = -1;       // the averaging step that the peer finished last
+  std::string rendezvous;  // address of the rendezvous; empty if it is not known yet
 };
 
-// "tcp://[::1]:4040" -> "::1"
+// Returns the host of an endpoint, for example "::1" for "tcp://[::1]:4040".
 std::string host_of_endpoint(std::string_view endpoint);
-Options group_options(const ElasticGroupLocation& place, const std::string& run_id, const Options& base);
+Options group_options(const ElasticGroupLocation& location, const std::string& run_id, const Options& base);
 
 }  // namespace unisono

@@ -1,5 +1,5 @@
-// The message transport of a peer of an elastic run. Implemented by elastic/peer/elastic_driver over links in real time, and by
-// sim/elastic/elastic_cluster in virtual time.
+// The transport that carries the messages of one peer of an elastic run. elastic/peer/elastic_driver implements it with links
+// in real time, and sim/elastic/elastic_cluster implements it in virtual time.
 #pragma once
 
 #include <string>
@@ -14,17 +14,18 @@ namespace unisono {
 class ElasticPort {
  public:
   virtual ~ElasticPort() = default;
-  // Sets where a peer can be reached; called again on each change. dialable: false for clients, which open all their
-  // connections themselves.
+  // Sets the addresses of a peer. It is called again whenever they change. If `dialable` is false, the peer is a client, and
+  // only the client opens connections.
   virtual void know(const PeerId& peer, const std::vector<std::string>& addresses, bool dialable) = 0;
-  // Delivers whole messages in order, or reports the link as lost. Queues while the link is being made.
+  // Sends a message, or queues it while the link is being made. Messages arrive whole and in order. If they cannot, the port
+  // reports the link as lost.
   virtual void send(const PeerId& to, SharedMessage message) = 0;
-  // Sends to the process that listens at this address.
+  // Sends a message to whichever process listens at this address.
   virtual void send_to_address(const std::string& address, SharedBuffer message) = 0;
-  // True: little is queued for the peer, so large messages may be sent. After false, MoshpitPeer::credit follows when that
-  // changes.
+  // Returns true if few bytes are queued for the peer, so that large messages may be sent. If it has returned false, the port
+  // calls MoshpitPeer::credit once large messages may be sent again.
   virtual bool credit(const PeerId& to) = 0;
-  // Nothing more will be sent to the peer.
+  // Ends the link, because no further message will be sent to the peer.
   virtual void close(const PeerId& peer) = 0;
 };
 

@@ -11,40 +11,45 @@
 #include <cstring>
 #include <utility>
 
+#include "base/concat.h"
+#include "base/error_text.h"
 #include "elastic/round/round_messages.h"
+#include "events/process_log.h"
+#include "rendezvous/environment.h"
 #include "rendezvous/rendezvous_socket.h"
 
 namespace unisono::internal {
 
 namespace {
 
-constexpr Nanos drain_time = 2 * second;  // after leaving: time to send the last messages
+constexpr Nanos drain_time = 2 * second;  // a leaving process may take this long to send its last messages
 constexpr size_t blobs_max = 64;
 constexpr uint64_t blob_bytes_max = uint64_t{1} << 30;
 
-Status not_here() { return {Code::unavailable, "SHUTTING_DOWN: this process has left the run"}; }
+Status left_run_status() { return {Code::unavailable, "SHUTTING_DOWN: this process has left the run"}; }
 
-// Calls each(tensor, index of its first element in the joined vector).
+// Calls each(tensor, at) for every tensor. `at` is the number of elements that all tensors before this one have together.
 template <typename Each>
 void for_each_piece(std::span<const std::span<float>> tensors, Each each) {
   size_t at = 0;
   for (const auto& tensor : tensors) each(tensor, at), at += tensor.size();
 }
 
-// Adds the mean to what the caller changed since the values were contributed. If the contribution had no weight, the mean
-// replaces the tensor.
-void add_step(std::span<float> tensor, std::span<const float> mean, std::span<const float> given, bool replaced) {
+// Replaces the contributed values by the mean, but keeps what the caller has added to the tensor since then. If `replaced` is
+// true, the contribution had no weight, and the mean overwrites the tensor.
+void add_step(std::span<float> tensor, std::span<const float> mean, std::span<const float> contributed, bool replaced) {
   if (replaced) {
     std::ranges::copy(mean, tensor.begin());
     return;
   }
-  for (size_t i = 0; i < tensor.size(); ++i) tensor[i] = tensor[i] == given[i] ? mean[i] : tensor[i] + (mean[i] - given[i]);
+  for (size_t i = 0; i < tensor.size(); ++i)
+    tensor[i] = tensor[i] == contributed[i] ? mean[i] : tensor[i] + (mean[i] - contributed[i]);
 }
 
 }  // namespace
 
-// An element that the caller has not changed meanwhile becomes the mean, bit for bit, as on all peers. To a changed element the
-// caller's change is added.
+// Writes the result. An element that the caller has not changed since begin() becomes the mean, with the same bits on all
+// peers. If the caller has changed the element, (mean - contributed value) is added to it.
 Result<AveragingReport> ElasticCall::take() {
   taken = true;
   if (!status.ok()) return status;
@@ -54,23 +59,30 @@ Result<AveragingReport> ElasticCall::take() {
     for_each_piece(tensors, [&](std::span<float> tensor, size_t at) { values.read(at, tensor); });
     return step.report;
   }
-  const auto* const given_values = reinterpret_cast<const float*>(contributed.data());
+  const auto* const contributed_values = reinterpret_cast<const float*>(contributed.data());
   const auto chunk_elements = values.table().chunk_elements();
   for_each_piece(tensors, [&](std::span<float> tensor, size_t at) {
     for (size_t i = 0; i < tensor.size();) {
-      // Up to the end of one chunk.
+      // Each pass of the loop goes up to the end of a chunk or to the end of the tensor, whichever comes first.
       const auto chunk = static_cast<uint32_t>((at + i) / chunk_elements);
       const auto mean = std::span(values.chunk(chunk), values.table().count(chunk)).subspan((at + i) % chunk_elements);
       const auto count = std::min(mean.size(), tensor.size() - i);
-      add_step(tensor.subspan(i, count), mean.first(count), {given_values + at + i, count}, step.replaced[chunk]);
+      // A chunk that no average has replaced still has the memory of the contribution. The tensor then stays as it is: the sum
+      // of NaN and a difference would make NaN of an element that the caller has mended meanwhile.
+      if (mean.data() != contributed_values + at + i)
+        add_step(tensor.subspan(i, count), mean.first(count), {contributed_values + at + i, count}, step.replaced[chunk]);
       i += count;
     }
   });
   return step.report;
 }
 
-ElasticRun::ElasticRun(const ElasticOptions& options, std::unique_ptr<ElasticDriver> driver, int wake_fd)
-    : options_(options), driver_(std::move(driver)), wake_fd_(wake_fd) {}
+ElasticRun::ElasticRun(const ElasticOptions& options, std::unique_ptr<ElasticDriver> driver, EventLog& log, int wake_fd)
+    : options_(options),
+      driver_(std::move(driver)),
+      wake_fd_(wake_fd),
+      events_(options.on_event, &log),
+      run_events_(events_, options.run_id) {}
 
 ElasticRun::~ElasticRun() {
   (void)leave();
@@ -84,11 +96,21 @@ ElasticRun::~ElasticRun() {
 }
 
 Result<std::shared_ptr<ElasticRun>> ElasticRun::join(const ElasticOptions& options) {
+  const auto environment = process_environment();
+  const auto chosen = environment.find("UNISONO_LOG");
+  const auto target = parse_log_target(chosen == environment.end() ? "" : chosen->second);
+  if (!target.ok()) return target.status();
   auto driver = ElasticDriver::make(options);
   if (!driver.ok()) return driver.status();
   const int wake_fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (wake_fd < 0) return Status(Code::unavailable, std::string("eventfd: ") + std::strerror(errno));
-  std::shared_ptr<ElasticRun> run(new ElasticRun(options, std::move(*driver), wake_fd));
+  if (wake_fd < 0) return Status(Code::unavailable, "eventfd: " + error_text(errno));
+  Status problem;
+  auto& log = process_log(*target, monotonic_now, problem);
+  // In a child made by fork(), the run is left alone: it has no thread there, and its links belong to the parent.
+  std::shared_ptr<ElasticRun> run(new ElasticRun(options, std::move(*driver), log, wake_fd), [](const ElasticRun* made) {
+    if (!made->process().forked()) delete made;
+  });
+  if (!problem.ok()) run->events_.add(EventKind::log_unavailable, -1, problem.message());
   run->thread_ = std::thread([raw = run.get()] { raw->drive(); });
   if (auto status = run->wait_joined(); !status.ok()) return status;
   return run;
@@ -97,7 +119,7 @@ Result<std::shared_ptr<ElasticRun>> ElasticRun::join(const ElasticOptions& optio
 Status ElasticRun::wait_joined() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return joined_ || !failure_.ok() || ended_; });
-  if (!joined_) return failure_.ok() ? not_here() : failure_;
+  if (!joined_) return failure_.ok() ? left_run_status() : failure_;
   state_ = std::move(*loaded_);
   loaded_.reset();
   return {};
@@ -116,29 +138,38 @@ bool ElasticRun::command(Command what) {
 
 void ElasticRun::drive() {
   ::pthread_setname_np(::pthread_self(), "unisono-elastic");
+  driving_thread_ = std::this_thread::get_id();
   auto now = monotonic_now();
   driver_->start(now);
-  Nanos parted_at = never;
+  Nanos links_closed_at = never;
   for (;;) {
     now = monotonic_now();
     bool acted = run_commands(now);
     acted |= driver_->poll(now);
     publish();
-    if (driver_->peer().left() && parted_at == never) driver_->part(), parted_at = now, acted = true;
+    report_events(now);
+    if (driver_->peer().left() && links_closed_at == never) driver_->close_links(), links_closed_at = now, acted = true;
     {
       const std::lock_guard lock(mutex_);
-      const bool over = driver_->peer().left() ? !driver_->draining() || now >= parted_at + drain_time : stop_;
+      // If joining failed, stop_ ends the thread at once: there is no peer to which this process owes a message.
+      const bool over = stop_ || (driver_->peer().left() && (!driver_->draining() || now >= links_closed_at + drain_time));
       if (over) break;
     }
-    if (!acted) sleep(now, parted_at == never ? never : parted_at + drain_time);
+    if (!acted) sleep(now, links_closed_at == never ? never : links_closed_at + drain_time);
   }
-  driver_->stop_looking();
+  driver_->stop_look_ups();
   while (!end(now)) run_commands(now);
+  events_.deliver();
 }
 
-// False: new commands have come, and each must be answered.
+void ElasticRun::report_events(Nanos now) {
+  if (driver_->peer().joined() && run_events_.is_due(now)) run_events_.look(driver_->status(now), now);
+  if (events_.is_waiting()) events_.deliver();
+}
+
+// Ends the run. Returns false if new commands have arrived, because each command must get an answer before the run ends.
 bool ElasticRun::end(Nanos now) {
-  end_call(not_here(), std::nullopt);
+  end_call(left_run_status(), std::nullopt);
   const std::lock_guard lock(mutex_);
   if (!commands_.empty()) return false;
   last_status_ = driver_->status(now);
@@ -172,13 +203,13 @@ void ElasticRun::publish() {
   if (auto step = peer.take_step()) end_call({}, std::move(step));
   const bool joined = peer.joined(), ready = peer.ready(), left = peer.left();
   const std::lock_guard lock(mutex_);
-  const bool given_up = !joined_ && !joined && !driver_->failure().ok() && driver_->next_attempt() == never;
-  if (joined == joined_ && ready == ready_ && left == left_ && given_up == !failure_.ok()) return;
+  const bool joining_failed = !joined_ && !joined && !driver_->failure().ok() && driver_->next_attempt() == never;
+  if (joined == joined_ && ready == ready_ && left == left_ && joining_failed == !failure_.ok()) return;
   if (joined && !joined_) loaded_ = peer.take_state();
   joined_ |= joined;
   ready_ = ready;
   left_ = left;
-  if (given_up) failure_ = driver_->failure();
+  if (joining_failed) failure_ = driver_->failure();
   changed_.notify_all();
 }
 
@@ -205,12 +236,12 @@ bool ElasticRun::ready(Nanos timeout) {
 Status ElasticRun::check_tensors(std::span<const std::span<float>> tensors) const {
   if (options_.role == ElasticOptions::Role::reducer && tensors.empty()) return {};
   if (tensors.size() != options_.tensor_elements.size())
-    return {Code::invalid, std::to_string(tensors.size()) + " tensors were given, and the run averages " +
-                               std::to_string(options_.tensor_elements.size())};
+    return {Code::invalid,
+            concat(tensors.size(), " tensors were given, and the run averages ", options_.tensor_elements.size())};
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].size() != options_.tensor_elements[i])
-      return {Code::invalid, "tensor " + std::to_string(i) + " has " + std::to_string(tensors[i].size()) +
-                                 " elements, and the run averages " + std::to_string(options_.tensor_elements[i])};
+      return {Code::invalid, concat("tensor ", i, " has ", tensors[i].size(), " elements, and the run averages ",
+                                    options_.tensor_elements[i])};
   }
   return {};
 }
@@ -247,7 +278,7 @@ Result<std::shared_ptr<ElasticCall>> ElasticRun::begin(std::vector<std::span<flo
     call->done = true;
     call->ended.notify_all();
   });
-  if (!taken) return not_here();
+  if (!taken) return left_run_status();
   return call;
 }
 
@@ -260,7 +291,7 @@ Status ElasticRun::set_blobs(std::vector<NamedBlob> blobs) {
   for (size_t i = 0; i < blobs.size(); ++i) {
     bytes += blobs[i].second.size();
     if (blobs[i].first.size() > state_blob_name_bytes_max)
-      return {Code::invalid, "a blob's name has " + std::to_string(blobs[i].first.size()) + " bytes: up to 255 are possible"};
+      return {Code::invalid, concat("a blob's name has ", blobs[i].first.size(), " bytes: up to 255 are possible")};
     for (size_t j = 0; j < i; ++j) {
       if (blobs[i].first == blobs[j].first) return {Code::invalid, "two blobs are called " + blobs[i].first};
     }
@@ -268,21 +299,23 @@ Status ElasticRun::set_blobs(std::vector<NamedBlob> blobs) {
   if (blobs.size() > blobs_max || bytes > blob_bytes_max)
     return {Code::invalid, "up to 64 blobs of 1 GiB together are possible"};
   auto shared = std::make_shared<std::vector<NamedBlob>>(std::move(blobs));
-  return command([this, shared](Nanos) { driver_->peer().set_blobs(std::move(*shared)); }) ? Status() : not_here();
+  return command([this, shared](Nanos) { driver_->peer().set_blobs(std::move(*shared)); }) ? Status() : left_run_status();
 }
 
 Status ElasticRun::offer(std::span<const std::span<float>> tensors) {
   if (auto status = check_tensors(tensors); !status.ok()) return status;
   auto values = joined(tensors);
-  return command([this, values = std::move(values)](Nanos now) { driver_->peer().offer_values(values, now); }) ? Status()
-                                                                                                               : not_here();
+  return command([this, values = std::move(values)](Nanos now) { driver_->peer().offer_values(values, now); })
+             ? Status()
+             : left_run_status();
 }
 
 template <typename Answer>
 std::optional<Answer> ElasticRun::ask(std::function<Answer(Nanos now)> question) {
+  if (std::this_thread::get_id() == driving_thread_) return question(monotonic_now());
   struct Asked {
     std::mutex mutex;
-    std::condition_variable given;
+    std::condition_variable changed;
     std::optional<Answer> answer;
   };
   const auto asked = std::make_shared<Asked>();
@@ -290,11 +323,11 @@ std::optional<Answer> ElasticRun::ask(std::function<Answer(Nanos now)> question)
     auto answer = question(now);
     const std::lock_guard lock(asked->mutex);
     asked->answer = std::move(answer);
-    asked->given.notify_all();
+    asked->changed.notify_all();
   });
   if (!taken) return std::nullopt;
   std::unique_lock lock(asked->mutex);
-  asked->given.wait(lock, [&] { return asked->answer.has_value(); });
+  asked->changed.wait(lock, [&] { return asked->answer.has_value(); });
   return asked->answer;
 }
 
@@ -307,22 +340,22 @@ ElasticStatus ElasticRun::status() {
 Result<Group> ElasticRun::group(Nanos timeout, const Options& options) {
   const auto until = monotonic_now() + timeout;
   for (;;) {
-    const auto place = ask<Result<ElasticGroupLocation>>([this](Nanos) { return driver_->peer().group_location(); });
-    if (!place) return not_here();
-    if (!place->ok()) return place->status();
-    if (!(*place)->rendezvous.empty()) {
-      auto own = group_options(**place, options_.run_id, options);
+    const auto location = ask<Result<ElasticGroupLocation>>([this](Nanos) { return driver_->peer().group_location(); });
+    if (!location) return left_run_status();
+    if (!location->ok()) return location->status();
+    if (!(*location)->rendezvous.empty()) {
+      auto own = group_options(**location, options_.run_id, options);
       own.join_timeout = Milliseconds(std::max<Nanos>(1, (until - monotonic_now()) / millisecond));
       return Group::join(own);
     }
-    if ((*place)->rank == 0) {
+    if ((*location)->rank == 0) {
       const auto address = rendezvous_.serve(host_of_endpoint(status().endpoints.front()));
       if (!address.ok()) return address.status();
-      (void)command([this, address = *address](Nanos now) { driver_->peer().tell_address(address, now); });
+      (void)command([this, address = *address](Nanos now) { driver_->peer().publish_address(address, now); });
     }
     if (monotonic_now() >= until)
-      return Status(Code::late, "the first peer of layout " + std::to_string((*place)->layout.version) +
-                                    " has not published the group's rendezvous: it did not call group()");
+      return Status(Code::late, concat("the first peer of layout ", (*location)->layout.version,
+                                       " has not published the group's rendezvous: it did not call group()"));
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::milliseconds(20), [this] { return ended_; });
   }

@@ -1,4 +1,4 @@
-// Elastic runs with real threads and sockets on this host, through the public API.
+// Elastic runs in real threads with real sockets on this host, through the public API.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -7,6 +7,8 @@
 #include <future>
 #include <thread>
 
+#include "base/concat.h"
+#include "elastic/seeds/seed_test_support.h"
 #include "unisono/elastic.h"
 
 namespace unisono {
@@ -21,7 +23,7 @@ ElasticOptions options_of(size_t index, const std::vector<std::string>& seeds, u
   options.found = seeds.empty();
   options.seeds = seeds;
   options.tensor_elements = {elements - 1000, 1000};
-  options.name = "peer " + std::to_string(index);
+  options.name = concat("peer ", index);
   options.interface = "127.0.0.1";
   options.max_group = 4;
   options.min_peers = min_peers;
@@ -40,13 +42,14 @@ Result<AveragingReport> average(Elastic& run, std::vector<float>& values, double
   return run.average(tensors, weight);
 }
 
-// A founder and `count - 1` joiners.
+// Starts a founder and `count - 1` joiners.
 std::vector<Elastic> start(uint32_t count, ElasticOptions::Grid grid = ElasticOptions::Grid::fitted) {
   std::vector<Elastic> runs;
   const auto options = [&](size_t index, const std::vector<std::string>& seeds) {
     auto all = options_of(index, seeds, count);
     all.grid = grid;
-    if (grid != ElasticOptions::Grid::fitted) all.gather_timeout = Milliseconds{300};  // small groups wait for it
+    // This gather_timeout is short, because groups smaller than max_group wait for all of it.
+    if (grid != ElasticOptions::Grid::fitted) all.gather_timeout = Milliseconds{300};
     return all;
   };
   auto founder = Elastic::join(options(0, {}));
@@ -121,7 +124,7 @@ TEST(ElasticRun, groups_may_follow_from_keys) {
   });
 }
 
-TEST(ElasticRun, who_joins_later_gets_values_and_state) {
+TEST(ElasticRun, a_later_joiner_gets_values_and_state) {
   auto runs = start(3);
   ASSERT_EQ(runs.size(), 3u);
   std::vector<std::vector<float>> values(3);
@@ -151,7 +154,7 @@ TEST(ElasticRun, local_steps_during_an_averaging_step_are_kept) {
     const std::span<float> all(values[index]);
     auto work = run.average_async({all.first(elements - 1000), all.subspan(elements - 1000)});
     ASSERT_TRUE(work.ok());
-    values[index][7] += 1;  // the same result whether this happens during the averaging step or after it
+    values[index][7] += 1;  // the result is the same whether this addition runs during the averaging step or after it
     const auto report = work->wait(plenty);
     ASSERT_TRUE(report.ok()) << report.status().to_string();
     EXPECT_EQ(work->wait().status().code(), Code::invalid) << "its result is taken once";
@@ -162,7 +165,7 @@ TEST(ElasticRun, local_steps_during_an_averaging_step_are_kept) {
   EXPECT_FLOAT_EQ(values[0][8], 5 + 1);
 }
 
-TEST(ElasticRun, a_seed_that_nobody_listens_at_is_named) {
+TEST(ElasticRun, the_error_names_a_seed_at_which_no_process_listens) {
   auto options = options_of(0, {"127.0.0.1:1"}, 1);
   options.join_timeout = Milliseconds(300);
   const auto run = Elastic::join(options);
@@ -170,6 +173,46 @@ TEST(ElasticRun, a_seed_that_nobody_listens_at_is_named) {
   EXPECT_EQ(run.status().code(), Code::unavailable);
   EXPECT_TRUE(run.status().message().starts_with("NO_SEED")) << run.status().message();
   EXPECT_NE(run.status().message().find("127.0.0.1:1"), std::string::npos) << run.status().message();
+}
+
+// The seed answers as long as it is polled, so there is a link. Its end is never confirmed.
+TEST(ElasticRun, joining_ends_at_join_timeout_although_the_seed_has_stopped) {
+  const auto seed = test::make_driver(test::options_of("127.0.0.1:1", false));
+  ASSERT_NE(seed, nullptr);
+  auto options = test::options_of(seed->status(0).endpoints.front(), false);
+  options.join_timeout = Milliseconds(1000);
+  const auto begin = std::chrono::steady_clock::now();
+  auto joining = std::async(std::launch::async, [&] { return Elastic::join(options).status(); });
+  EXPECT_TRUE(test::comes_true([&] { return (void)seed->poll(0), seed->status(0).received_bytes > 0; }));
+  const auto status = joining.get();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_TRUE(status.message().starts_with("NO_SEED")) << status.message();
+  EXPECT_GE(took.count(), 0.7);
+  EXPECT_LE(took.count(), 1.5);
+}
+
+TEST(ElasticRun, a_value_that_is_not_finite_stays_where_it_is_and_all_reports_name_its_peer) {
+  constexpr uint32_t count = 3;
+  auto runs = start(count);
+  ASSERT_EQ(runs.size(), count);
+  on_all(runs, [&](size_t index, Elastic& run) {
+    ASSERT_TRUE(run.ready(plenty));
+    auto values = values_of(index);
+    if (index == 2) values[3] = std::nanf("");
+    const auto report = average(run, values);
+    ASSERT_TRUE(report.ok()) << report.status().to_string();
+    EXPECT_FALSE(report->exact);
+    ASSERT_EQ(report->rounds.size(), 1u);
+    EXPECT_EQ(report->rounds[0].refused, 1u);
+    const std::string named = "peer 2 (values that are not finite in 1 of 16 chunks)";
+    EXPECT_EQ(report->rounds[0].absent, std::vector<std::string>{named});
+    EXPECT_EQ(report->note, "not exact; absent: " + named);
+    EXPECT_NE(report->to_string().find("1 contributions refused; absent: " + named), std::string::npos) << report->to_string();
+    const float first = index == 2 ? 20 : 5;  // element 0 is in the chunk with the NaN
+    EXPECT_EQ(values[0], first);
+    EXPECT_EQ(std::isnan(values[3]), index == 2);
+    EXPECT_FLOAT_EQ(values[4999], 10 + 4999 % 7) << "other chunks have the mean of all";
+  });
 }
 
 TEST(ElasticRun, another_run_at_the_seed_is_an_error) {
@@ -194,7 +237,7 @@ TEST(ElasticRun, other_tensors_are_an_error) {
   EXPECT_TRUE(other.status().message().starts_with("SCHEMA_MISMATCH")) << other.status().message();
 }
 
-TEST(ElasticRun, who_does_not_know_the_run_key_stays_outside_and_is_counted) {
+TEST(ElasticRun, a_process_without_the_run_key_is_refused_and_counted) {
   auto options = options_of(0, {}, 1);
   options.run_key = "secret";
   auto founder = Elastic::join(options);
@@ -211,7 +254,7 @@ TEST(ElasticRun, who_does_not_know_the_run_key_stays_outside_and_is_counted) {
   EXPECT_TRUE(Elastic::join(member).ok());
 }
 
-TEST(ElasticRun, who_leaves_is_gone_for_the_others_at_once) {
+TEST(ElasticRun, a_peer_that_leaves_is_gone_for_the_others_at_once) {
   auto runs = start(3);
   ASSERT_EQ(runs.size(), 3u);
   on_all(runs, [](size_t, Elastic& run) { ASSERT_TRUE(run.ready(plenty)); });
@@ -228,12 +271,12 @@ TEST(ElasticRun, who_leaves_is_gone_for_the_others_at_once) {
     ASSERT_TRUE(report.ok());
     seconds[index] = report->seconds;
   });
-  EXPECT_LT(seconds[0], 1.9);  // shorter than gather_timeout
+  EXPECT_LT(seconds[0], 1.9);  // gather_timeout is 2 s, so no peer waited for the one that left
   EXPECT_LT(seconds[1], 1.9);
 }
 
-// The calls come before it leaves, meanwhile, and while its thread ends.
-TEST(ElasticRun, calls_beside_one_that_leaves_all_end) {
+// Threads call the run before it leaves, while it leaves, and while its thread ends. Every call must return.
+TEST(ElasticRun, all_calls_concurrent_with_leave_return) {
   for (int attempt = 0; attempt < 20; ++attempt) {
     auto runs = start(1);
     ASSERT_EQ(runs.size(), 1u);
@@ -260,7 +303,7 @@ TEST(ElasticRun, calls_beside_one_that_leaves_all_end) {
   }
 }
 
-TEST(ElasticRun, calls_that_make_no_sense_are_refused) {
+TEST(ElasticRun, invalid_calls_are_refused) {
   auto runs = start(1);
   ASSERT_EQ(runs.size(), 1u);
   ASSERT_TRUE(runs[0].ready(plenty));
@@ -272,7 +315,7 @@ TEST(ElasticRun, calls_that_make_no_sense_are_refused) {
   EXPECT_FALSE(runs[0].set_state(std::vector<std::pair<std::string, std::vector<std::byte>>>(2)).ok()) << "two of one name";
 }
 
-TEST(ElasticRun, a_port_that_is_taken_is_named) {
+TEST(ElasticRun, the_error_names_a_port_that_is_in_use) {
   auto runs = start(1);
   ASSERT_EQ(runs.size(), 1u);
   const auto endpoint = runs[0].status().endpoints.front();
@@ -283,7 +326,7 @@ TEST(ElasticRun, a_port_that_is_taken_is_named) {
   EXPECT_EQ(second.status().code(), Code::unavailable);
 }
 
-TEST(ElasticRun, its_peers_are_an_ordinary_group_when_they_like) {
+TEST(ElasticRun, its_peers_can_form_an_ordinary_group) {
   constexpr uint32_t count = 3;
   auto runs = start(count);
   ASSERT_EQ(runs.size(), count);

@@ -1,4 +1,5 @@
-// One group's round, with the peers behind its ranks: sends each message of the round to the right peer.
+// A round of one group, together with the peer of each rank. Messages that the round sends to a rank go to the peer with that
+// rank.
 #pragma once
 
 #include <memory>
@@ -23,7 +24,7 @@ class MoshpitGroup final : public RoundPort {
   const GroupId& id() const { return descriptor_.id; }
   MoshpitRound& round() { return *round_; }
   const MoshpitRound& round() const { return *round_; }
-  // Makes the round. Separate from the constructor because the round's port is this object.
+  // Makes the round. The constructor cannot make it, because this object is the port of the round.
   Status open(RoundRequest request) {
     auto made = MoshpitRound::make(std::move(request), *this);
     if (!made.ok()) return made.status();

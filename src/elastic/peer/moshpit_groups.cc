@@ -1,8 +1,10 @@
-// The groups of a peer: the group of the current round, groups that have ended here but may still be asked, and messages that
-// arrived before their group's descriptor.
+// The groups of a peer. These are the group of the current round, and earlier groups, whose other members may still ask for
+// results. This file also holds messages that arrive before the descriptor of their group.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "elastic/formation/line_slot.h"
 #include "elastic/peer/averaging_step.h"
 #include "elastic/peer/moshpit_group.h"
 #include "elastic/peer/moshpit_peer.h"
@@ -12,19 +14,19 @@ namespace unisono {
 
 namespace {
 
-// The least that a member must send: its values to the owners, and the results of its own chunks to each other member with a
-// vector.
+// Returns how many bytes a member must send in a round at least. It sends its values to the owners of the chunks. It also sends
+// the results of its own chunks to every other member that has values.
 uint64_t model_bytes(const GroupDescriptor& group, uint32_t self, const ChunkTable& table) {
   uint64_t chunks = 0, own = group.chunk_counts[self];
   for (const auto count : group.chunk_counts) chunks += count;
   if (chunks == 0) return 0;
   const auto bytes = static_cast<double>(table.elements()) * sizeof(float);
-  const bool gives = group.members[self].role != ElasticRole::reducer;
-  uint64_t takers = 0;
-  for (const auto& member : group.members) takers += member.role != ElasticRole::reducer ? 1 : 0;
-  const auto given = gives ? bytes * static_cast<double>(chunks - own) / static_cast<double>(chunks) : 0;
-  return static_cast<uint64_t>(given + bytes * static_cast<double>(own) / static_cast<double>(chunks) *
-                                           static_cast<double>(takers - (gives ? 1 : 0)));
+  const bool contributes = group.members[self].role != ElasticRole::reducer;
+  uint64_t receivers = 0;
+  for (const auto& member : group.members) receivers += member.role != ElasticRole::reducer ? 1 : 0;
+  const auto contributed = contributes ? bytes * static_cast<double>(chunks - own) / static_cast<double>(chunks) : 0;
+  return static_cast<uint64_t>(contributed + bytes * static_cast<double>(own) / static_cast<double>(chunks) *
+                                                 static_cast<double>(receivers - (contributes ? 1 : 0)));
 }
 
 }  // namespace
@@ -37,7 +39,7 @@ void MoshpitPeer::on_round(const PeerId& from, SharedBuffer message, Nanos now) 
     if ((*one)->id() == *id) group = one->get();
   }
   if (group == nullptr) {
-    if (std::ranges::find(forgotten_, *id) == forgotten_.end()) hold_early(*id, from, std::move(message), now);
+    if (std::ranges::find(forgotten_, *id) == forgotten_.end()) hold_early_message(*id, from, std::move(message), now);
     return;
   }
   const auto rank = group->descriptor().rank_of(from);
@@ -46,10 +48,10 @@ void MoshpitPeer::on_round(const PeerId& from, SharedBuffer message, Nanos now) 
   group->round().message(rank, message, now);
 }
 
-// A member that got its descriptor earlier may send before this peer gets its own. Such messages are not repeated, so they are
-// kept, for a limited time. The limit is what all members of one group can send to one: contributions to the chunks that it
-// owns, and heads.
-void MoshpitPeer::hold_early(const GroupId& id, const PeerId& from, SharedBuffer message, Nanos now) {
+// Keeps a message of a group whose descriptor has not arrived here. Other members may get the descriptor earlier, and then send
+// at once. They do not repeat these messages, so the messages are kept for up to stall_timeout. The limit of bytes leaves room
+// for all contributions to one owner, with their heads.
+void MoshpitPeer::hold_early_message(const GroupId& id, const PeerId& from, SharedBuffer message, Nanos now) {
   const size_t limit = 2 * (settings_.elements * sizeof(float) + (size_t{1} << 20));
   seeker_.unknown_group(id, from, now);
   if (early_bytes_ + message.size() > limit || (early_.size() >= early_groups_max && !early_.contains(id))) {
@@ -62,7 +64,8 @@ void MoshpitPeer::hold_early(const GroupId& id, const PeerId& from, SharedBuffer
   drop_at_ = std::min(drop_at_, found->second.since + settings_.times.stall_timeout);
 }
 
-// Drops early messages whose group never came, and groups that no member asks for any more.
+// Drops early messages if the descriptor of their group did not arrive in time. Also drops ended groups about which no member
+// will ask any more.
 void MoshpitPeer::drop_groups(Nanos now) {
   drop_at_ = never;
   for (auto one = early_.begin(); one != early_.end();) {
@@ -127,7 +130,7 @@ bool MoshpitPeer::begin_round(const GroupDescriptor& descriptor, Nanos now) {
   return true;
 }
 
-// True if the current round has ended.
+// If the current round has ended, does what its end requires, and returns true.
 bool MoshpitPeer::act_groups(Nanos now) {
   if (group_ == nullptr || !group_->round().ended()) return false;
   if (settings_.watch != nullptr && step_ != nullptr) {
@@ -136,27 +139,58 @@ bool MoshpitPeer::act_groups(Nanos now) {
         group_->round());
   }
   for (auto& one : groups_) one->round().release_results();
-  auto summary = summary_of(*group_);
+  const auto absent = absent_from(*group_);
+  auto summary = summary_of(*group_, absent);
   if (step_ != nullptr) {
-    step_->members_expected += group_->descriptor().members.size() + group_->descriptor().missing.size();
-    step_->members_absent += summary.absent.size();
+    // Peers that were known to be gone before the group formed do not count. The step did not wait for them.
+    const auto missing = group_->descriptor().missing.size();
+    step_->members_expected += group_->descriptor().members.size() + missing;
+    step_->members_absent += group_->round().report().absent.size() + missing;
   }
   groups_.push_back(std::move(group_));
   drop_groups(now);
-  end_round(std::move(summary), now);
+  end_round(std::move(summary), absent, now);
   return true;
 }
 
 void MoshpitPeer::member_gone(const PeerId& peer, MemberLoss why, Nanos now) {
-  const auto tell = [&](MoshpitGroup& group) {
+  const auto notify = [&](MoshpitGroup& group) {
     const auto rank = group.descriptor().rank_of(peer);
     if (rank < group.descriptor().members.size()) group.round().member_gone(rank, why, now);
   };
-  if (group_ != nullptr) tell(*group_);
-  for (auto& group : groups_) tell(*group);
+  if (group_ != nullptr) notify(*group_);
+  for (auto& group : groups_) notify(*group);
 }
 
-RoundSummary MoshpitPeer::summary_of(const MoshpitGroup& group) const {
+// Returns the peers that the layout puts on the slot's line, but that are not in `present`. Without this, a peer that was known
+// to be gone before the group formed would be in no list. `missing` are the peers for which the coordinator has waited.
+std::vector<AbsentPeer> MoshpitPeer::absent_from_line(const SlotName& slot, const std::vector<PeerId>& present,
+                                                      const std::vector<PeerId>& missing) const {
+  const auto* layout = keeper_.find_layout(slot.layout_version, slot.layout_digest);
+  std::vector<AbsentPeer> absent;
+  for (const auto& peer : layout == nullptr ? missing : line_of(*layout, slot.round, slot.line)) {
+    if (std::ranges::find(present, peer) != present.end()) continue;
+    const bool waited_for = std::ranges::find(missing, peer) != missing.end();
+    absent.push_back({peer, keeper_.gone(peer) ? name(keeper_.roster().find(peer)->status)
+                            : waited_for       ? "did not register"
+                                               : "did not take part"});
+  }
+  return absent;
+}
+
+std::vector<AbsentPeer> MoshpitPeer::absent_from(const MoshpitGroup& group) const {
+  const auto& descriptor = group.descriptor();
+  std::vector<AbsentPeer> absent;
+  for (const auto& one : group.round().report().absent) absent.push_back({descriptor.members[one.rank].id, one.reason});
+  std::vector<PeerId> present;
+  for (const auto& member : descriptor.members) present.push_back(member.id);
+  std::ranges::move(absent_from_line(descriptor.slot, present, descriptor.missing), std::back_inserter(absent));
+  return absent;
+}
+
+std::string MoshpitPeer::label_of(const AbsentPeer& absent) const { return label_of(absent.id) + " (" + absent.reason + ')'; }
+
+RoundSummary MoshpitPeer::summary_of(const MoshpitGroup& group, const std::vector<AbsentPeer>& absent) const {
   const auto& report = group.round().report();
   RoundSummary summary{.round = group.descriptor().slot.round,
                        .group = static_cast<uint32_t>(group.descriptor().members.size()),
@@ -168,6 +202,7 @@ RoundSummary MoshpitPeer::summary_of(const MoshpitGroup& group) const {
                        .voided = report.voided,
                        .undecided = report.undecided,
                        .lost = report.lost,
+                       .refused = report.refused,
                        .contribute_s = seconds_of(report.contribute),
                        .result_s = seconds_of(report.result),
                        .verdict_s = seconds_of(report.verdict),
@@ -180,9 +215,7 @@ RoundSummary MoshpitPeer::summary_of(const MoshpitGroup& group) const {
                     : report.undecided > 0                                             ? "undecided"
                     : report.committed + report.kept_local == 0 && table_.chunks() > 0 ? "void"
                                                                                        : "averaged";
-  for (const auto& absent : report.absent)
-    summary.absent.push_back(label_of(group.descriptor().members[absent.rank].id) + " (" + absent.reason + ')');
-  for (const auto& peer : group.descriptor().missing) summary.absent.push_back(label_of(peer) + " (did not register)");
+  for (const auto& one : absent) summary.absent.push_back(label_of(one));
   return summary;
 }
 

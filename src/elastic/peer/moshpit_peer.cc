@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/concat.h"
 #include "elastic/peer/averaging_step.h"
 #include "elastic/peer/moshpit_group.h"
 
@@ -15,6 +16,7 @@ KeeperOptions keeper_options(const MoshpitSettings& settings) {
           .times = settings.times,
           .seeds = settings.seeds,
           .found = settings.found,
+          .join_timeout = settings.join_timeout,
           .min_peers = settings.min_peers,
           .max_peers = settings.max_peers,
           .grid = settings.grid,
@@ -75,7 +77,7 @@ void MoshpitPeer::received(const PeerId& from, SharedBuffer message, Nanos now) 
     case ElasticChannel::formation: on_formation(from, message, now); break;
     case ElasticChannel::round: on_round(from, std::move(message), now); break;
     case ElasticChannel::state: on_state(from, message, now); break;
-    default: refuse(from, {Code::corrupt, "a message for channel " + std::to_string(static_cast<int>(message.data()[0]))});
+    default: refuse(from, {Code::corrupt, concat("a message for channel ", static_cast<int>(message.data()[0]))});
   }
   act(now);
 }
@@ -101,7 +103,8 @@ void MoshpitPeer::on_formation(const PeerId& from, const SharedBuffer& message, 
   if (!decoded.ok()) return refuse(from, decoded.status());
   if (!for_coordinator(*decoded)) return seeker_.message(from, *decoded, now);
   coordinator_.message(from, *decoded, now);
-  // Adopted at once, because the member registers again right behind its layout.
+  // A member registers again right after it has sent its layout. Therefore the layout must be known before the next message is
+  // handled.
   for (const auto& layout : coordinator_.take_layouts()) (void)keeper_.adopt_layout(layout, now);
 }
 
@@ -173,12 +176,12 @@ void MoshpitPeer::act(Nanos now) {
 
 bool MoshpitPeer::act_roster(Nanos now) {
   bool acted = false;
-  for (const auto& news : keeper_.take_news()) {
+  for (const auto& event : keeper_.take_events()) {
     acted = true;
-    const auto* entry = keeper_.roster().find(news.peer);
-    if (entry != nullptr && news.peer != settings_.self) {
-      if (is_gone(news.now)) peer_gone(news, now);
-      else port_.know(news.peer, entry->facts.addresses, entry->facts.role != ElasticRole::client);
+    const auto* entry = keeper_.roster().find(event.peer);
+    if (entry != nullptr && event.peer != settings_.self) {
+      if (is_gone(event.now)) peer_gone(event, now);
+      else port_.know(event.peer, entry->facts.addresses, entry->facts.role != ElasticRole::client);
     }
     state_.roster_changed();
   }
@@ -191,12 +194,12 @@ bool MoshpitPeer::act_roster(Nanos now) {
   return acted;
 }
 
-void MoshpitPeer::peer_gone(const RosterEvent& news, Nanos now) {
-  coordinator_.peer_gone(news.peer, now);
-  seeker_.peer_gone(news.peer, now);
-  state_.peer_gone(news.peer, now);
-  member_gone(news.peer, news.now == PeerStatus::left ? MemberLoss::left : MemberLoss::dead, now);
-  port_.close(news.peer);
+void MoshpitPeer::peer_gone(const RosterEvent& event, Nanos now) {
+  coordinator_.peer_gone(event.peer, now);
+  seeker_.peer_gone(event.peer, now);
+  state_.peer_gone(event.peer, now);
+  member_gone(event.peer, event.now == PeerStatus::left ? MemberLoss::left : MemberLoss::dead, now);
+  port_.close(event.peer);
 }
 
 void MoshpitPeer::send_formation(const FormationSend& one) {
@@ -252,25 +255,25 @@ void MoshpitPeer::leave(Nanos now) {
 
 Result<ElasticGroupLocation> MoshpitPeer::group_location() const {
   const auto* layout = keeper_.newest_layout();
-  if (layout == nullptr) return Status(Code::unavailable, "there is no layout yet");
-  ElasticGroupLocation place{.layout = *layout,
-                             .rank = layout->rank_of(settings_.self),
-                             .step = static_cast<int64_t>(next_step_) - 1,
-                             .rendezvous = {}};
-  if (place.rank == layout->peers.size())
+  if (layout == nullptr) return Status(Code::unavailable, "there is no layout yet: fewer than min_peers peers have joined");
+  ElasticGroupLocation location{.layout = *layout,
+                                .rank = layout->rank_of(settings_.self),
+                                .step = static_cast<int64_t>(next_step_) - 1,
+                                .rendezvous = {}};
+  if (location.rank == layout->peers.size())
     return Status(Code::unavailable,
-                  "layout " + std::to_string(layout->version) + " does not name this process: a later one will");
+                  concat("layout ", layout->version, " does not list this process yet; try again after the next layout"));
   const auto* first = keeper_.roster().find(layout->peers.front());
   if (first == nullptr || is_gone(first->status))
-    return Status(Code::unavailable, "the first peer of layout " + std::to_string(layout->version) +
-                                         " is gone: a later layout will begin with another one");
+    return Status(Code::unavailable,
+                  concat("the first peer of layout ", layout->version, " is gone; try again after the next layout"));
   for (const auto& address : first->facts.addresses) {
-    if (address.starts_with(group_address_begin)) place.rendezvous = address;
+    if (address.starts_with(group_address_begin)) location.rendezvous = address;
   }
-  return place;
+  return location;
 }
 
-void MoshpitPeer::tell_address(const std::string& address, Nanos now) {
+void MoshpitPeer::publish_address(const std::string& address, Nanos now) {
   if (left_) return;
   keeper_.add_address(address, now);
   act(now);

@@ -1,10 +1,10 @@
-// One complete peer of an elastic run: roster, coordinator, seeker, rounds, state for joiners. A state machine that
-// elastic/peer/elastic_run drives in real time and sim/elastic/elastic_cluster in virtual time. It sends through an ElasticPort
-// only.
+// One complete peer of an elastic run: roster, coordinator, seeker, rounds, and state for joiners. It is a state machine that
+// sends only through an ElasticPort. elastic/peer/elastic_run drives it in real time, and sim/elastic/elastic_cluster drives it
+// in virtual time.
 //
-// It runs one averaging step at a time: begin_step() takes the values, take_step() returns them, averaged as far as it went.
-// Between and during averaging steps it answers other peers: as coordinator, as member of rounds that have ended here, as
-// donor. Each part decodes its own messages, and counts those that it cannot use.
+// A peer runs one averaging step at a time. begin_step() takes the values, and take_step() returns them, averaged by the rounds
+// that succeeded. The peer also answers other peers at any time: it coordinates groups, gives its state to joiners, and answers
+// members of rounds that have ended here. Each part of the peer decodes its own messages, and counts those that it cannot use.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,7 @@
 namespace unisono {
 
 class MoshpitGroup;
+struct AbsentPeer;
 struct MoshpitAveraging;
 
 class MoshpitPeer {
@@ -52,91 +53,104 @@ class MoshpitPeer {
 
   // Joining. -----------------------------------------------------------------------------------------------------------
   //
-  // ok while joining is under way or has succeeded; else the reason of the failure.
+  // Returns ok while joining is under way or has succeeded. Otherwise returns why it failed.
   const Status& join_status() const { return keeper_.join_status(); }
-  // The peer knows the roster, and has loaded the state if there was any.
+  // Returns true once the peer knows the roster, and has loaded the run's state if another peer has one.
   bool joined() const { return state_.settled(); }
-  // The peer has joined, min_peers are there, and there is a layout.
+  // Returns true once the peer has joined, there is a layout, and this peer knows all peers of the newest layout. The first
+  // layout is made when min_peers peers are present.
   bool ready() const { return joined() && keeper_.newest_layout() != nullptr && keeper_.settled(); }
-  // The loaded state, once, after joined().
+  // Returns the loaded state once, after joined() has become true.
   std::optional<ElasticState> take_state() { return state_.take_loaded(); }
 
   // Averaging steps. ---------------------------------------------------------------------------------------------------
   //
-  // values: `elements` fp32; none for a reducer. Errors. invalid: an averaging step is under way. unavailable: after leave().
+  // Begins an averaging step. input.values must hold `elements` fp32; for a reducer it must be empty. Returns the error invalid
+  // if an averaging step is under way, and the error unavailable if leave() was called.
   Status begin_step(StepInput input, Nanos now);
-  // Ends the averaging step under way: after the current round, or at once if no round has begun.
+  // Ends the running averaging step. If a round is running, the step ends after it, otherwise at once.
   void cancel_step(Nanos now);
   std::optional<FinishedStep> take_step();
   bool averaging() const { return step_ != nullptr; }
 
   // State for joiners. -------------------------------------------------------------------------------------------------
   void set_blobs(std::vector<NamedBlob> blobs) { state_.set_blobs(std::move(blobs)); }
-  // Measured, in bytes/s; decides this peer's share of a group's chunks.
+  // Sets the measured bandwidth in bytes/s. It determines how many of a group's chunks this peer owns.
   void set_bandwidth(double bytes_per_second, Nanos now);
-  // Sending rate in bytes/s; joiners are given a part of it.
+  // Sets the measured sending rate in bytes/s. A fraction of it is used for joiners.
   void set_sending_rate(double bytes_per_second) { state_.set_bandwidth(bytes_per_second); }
-  // As RosterKeeper::set_seeds.
+  // See RosterKeeper::set_seeds.
   void set_seeds(const std::vector<std::string>& addresses, Nanos now);
   void offer_values(const SharedBuffer& values, Nanos now);
 
-  // Begins no new averaging step. The current round may end within the grace; otherwise the group is told to go on without this
-  // peer.
+  // Leaves the run, so no averaging step begins any more. The current round may go on for leave_grace. If it has not ended by
+  // then, its other members are told to continue without this peer.
   void leave(Nanos now);
   bool left() const { return left_; }
 
   ElasticStatus status(Nanos now) const;
-  // This peer's rank in an ordinary group of all peers of the newest layout, and the address of that group's rendezvous.
+  // For an ordinary group of all peers of the newest layout: returns the rank of this peer, and the address of the group's
+  // rendezvous.
   Result<ElasticGroupLocation> group_location() const;
-  void tell_address(const std::string& address, Nanos now);
+  void publish_address(const std::string& address, Nanos now);
   const RosterKeeper& keeper() const { return keeper_; }
   uint64_t refused() const { return refused_; }
   size_t groups_kept() const { return groups_.size(); }
-  size_t held_bytes() const;  // of messages that wait for their group's descriptor, and of groups
+  size_t held_bytes() const;  // of groups, and of messages that wait for their group's descriptor
 
  private:
-  // moshpit_peer.cc
+  // Defined in moshpit_peer.cc.
   void act(Nanos now);
   bool act_roster(Nanos now);
   bool act_formation(Nanos now);
   void on_roster(const PeerId& from, const SharedBuffer& message, Nanos now);
   void on_formation(const PeerId& from, const SharedBuffer& message, Nanos now);
   void on_state(const PeerId& from, const SharedBuffer& message, Nanos now);
-  void peer_gone(const RosterEvent& news, Nanos now);
+  void peer_gone(const RosterEvent& event, Nanos now);
   void refuse(const PeerId& from, const Status& why);
   void send_formation(const FormationSend& one);
 
-  // moshpit_groups.cc: the current round, and rounds that have ended here but not at other members
+  // Defined in moshpit_groups.cc: the current round, and earlier rounds that have not ended yet at other members.
   void on_round(const PeerId& from, SharedBuffer message, Nanos now);
   bool begin_round(const GroupDescriptor& descriptor, Nanos now);
   bool act_groups(Nanos now);
-  void hold_early(const GroupId& id, const PeerId& from, SharedBuffer message, Nanos now);
+  void hold_early_message(const GroupId& id, const PeerId& from, SharedBuffer message, Nanos now);
   void drop_groups(Nanos now);
   void member_gone(const PeerId& peer, MemberLoss why, Nanos now);
-  RoundSummary summary_of(const MoshpitGroup& group) const;
+  RoundSummary summary_of(const MoshpitGroup& group, const std::vector<AbsentPeer>& absent) const;
+  std::vector<AbsentPeer> absent_from(const MoshpitGroup& group) const;
+  std::vector<AbsentPeer> absent_from_line(const SlotName& slot, const std::vector<PeerId>& present,
+                                           const std::vector<PeerId>& missing) const;
   std::string label_of(const PeerId& peer) const;
+  std::string label_of(const AbsentPeer& absent) const;
 
-  // averaging_step.cc
+  // Defined in averaging_step.cc.
   bool act_step(Nanos now);
   bool choose_layout(Nanos now);
-  const Layout* layout_to_take(bool patience_over);
+  const Layout* layout_to_take(bool timed_out);
   void take_layout(const Layout& layout);
   void skip_steps();
   void begin_seeking(Nanos now);
   void take_outcome(const SeekOutcome& outcome, Nanos now);
+  void take_outcome(const SeekAlone& alone, Nanos now);
   void take_outcome(const SeekClosed& closed, Nanos now);
   void take_outcome(const SeekStale& stale, Nanos now);
-  void pass_round(const char* outcome, Nanos now);
-  void end_round(RoundSummary summary, Nanos now);
-  void end_step(Nanos now);
   SeekRequest request_for(uint32_t round) const;
 
-  struct Early {  // messages of a group whose descriptor has not arrived
+  // Defined in averaging_step_end.cc: the ends of rounds and of the averaging step.
+  void skip_round(const char* outcome, Nanos now);
+  void skip_round(const char* outcome, const std::vector<AbsentPeer>& absent, Nanos now);
+  void end_round(RoundSummary summary, const std::vector<AbsentPeer>& absent, Nanos now);
+  void end_step(Nanos now);
+  std::string inexact_note(const std::vector<RoundSummary>& rounds, bool held_back) const;
+
+  struct Early {  // messages of a group whose descriptor has not arrived here
     Nanos since = 0;
     std::deque<std::pair<PeerId, SharedBuffer>> messages;
   };
   static constexpr size_t early_groups_max = 16;
-  static constexpr size_t groups_kept_max = 32;  // ended here; late members still ask for their results
+  // At most this many ended groups are kept, because late members may still request results from them.
+  static constexpr size_t groups_kept_max = 32;
   static constexpr size_t groups_forgotten_max = 256;
 
   MoshpitSettings settings_;
@@ -146,11 +160,11 @@ class MoshpitPeer {
   GroupCoordinator coordinator_;
   GroupSeeker seeker_;
   MoshpitState state_;
-  std::deque<FormationSend> own_messages_;  // messages from this process to itself
+  std::deque<FormationSend> own_messages_;  // messages that this process sends to itself
 
   std::unique_ptr<MoshpitGroup> group_;               // the group of the current round
-  std::deque<std::unique_ptr<MoshpitGroup>> groups_;  // groups whose rounds ended here, newest last
-  std::deque<GroupId> forgotten_;                     // groups that this process has dropped; their messages are ignored
+  std::deque<std::unique_ptr<MoshpitGroup>> groups_;  // groups whose rounds have ended here, newest last
+  std::deque<GroupId> forgotten_;                     // dropped groups, whose messages are ignored
   std::map<GroupId, Early> early_;
   size_t early_bytes_ = 0;
   Nanos drop_at_ = never;
@@ -158,14 +172,17 @@ class MoshpitPeer {
   std::unique_ptr<MoshpitAveraging> step_;
   std::optional<FinishedStep> finished_;
   uint64_t next_step_ = 0;
-  std::map<uint32_t, std::vector<PeerId>> missing_;  // by round, from the latest averaging step with that round
-  MoshpitKey key_;                                   // under the latest averaging step's layout, if it has keys
+  std::map<uint32_t, std::vector<PeerId>> missing_;  // by round: the members that were missing from this peer's latest group
+  MoshpitKey key_;                                   // this peer's key, used if the latest step's layout has keys
   bool reported_inexact_ = false;
-  std::vector<bool> newcomer_;  // by chunk: takes the mean and gives nothing until the chunk has been committed once
+  // For each chunk: true until this peer, as a newcomer, has taken the chunk's mean once. While it is true, this peer's values
+  // have weight 0.
+  std::vector<bool> newcomer_;
   uint64_t steps_done_ = 0, exact_averaging_steps_ = 0;
   FlatAdvice advice_;
 
-  Nanos leave_by_ = never;  // end of the grace after leave(); `never` before
+  // leave() begins a leave_grace, which ends at this time. `never` before leave().
+  Nanos leave_by_ = never;
   bool left_ = false;
   uint64_t refused_ = 0;
   std::string last_refusal_;

@@ -33,7 +33,7 @@ void MoshpitState::set_blobs(std::vector<NamedBlob> blobs) {
 
 void MoshpitState::keep(int64_t step, const ChunkValues& values, RosterKeeper& keeper, Nanos now) {
   if (role_ == ElasticRole::reducer) return;
-  // ElasticRun::set_blobs has checked them.
+  // The status can be ignored, because ElasticRun::set_blobs has checked the blobs.
   if (blobs_) (void)copy_.set_blobs(*std::exchange(blobs_, std::nullopt));
   copy_.finished(step, values.buffers(), values.digests());
   keeper.set_finished(step, copy_.state_digest(), now);
@@ -92,7 +92,7 @@ void MoshpitState::settle(RosterKeeper& keeper, Nanos now) {
 
 void MoshpitState::end_loading(Result<LoadedState> outcome, RosterKeeper& keeper, Nanos now) {
   loaded_ = ElasticState{.seconds = static_cast<double>(now - loading_since_) / 1e9};
-  // Averaging steps may have begun during loading.
+  // newcomer_ was set before the state was loaded. Averaging steps may have begun since then, so it is computed again.
   newcomer_ = keeper.steps_opened() > 0;
   if (outcome.ok()) {
     newcomer_ |= outcome->step >= 0;
@@ -105,7 +105,7 @@ void MoshpitState::end_loading(Result<LoadedState> outcome, RosterKeeper& keeper
     loaded_->mixed = outcome->mixed;
     loaded_->donors = outcome->donors;
     loaded_->bytes = outcome->bytes;
-    // This peer can give it to other joiners at once.
+    // Now this peer can itself give the loaded state to other joiners.
     keep(outcome->step, ChunkValues(table_, SharedBuffer::copy(std::as_bytes(std::span(loaded_->values)))), keeper, now);
   } else {
     loaded_->note = outcome.status().message();

@@ -1,8 +1,8 @@
-// The state that a peer offers to joiners, and the state that it loads when it joins.
+// The state that a peer loads when it joins, and the state that it offers to joiners.
 //
-// From the moment that the roster is known until settled(), it loads the state from other peers, if any has one. After each
-// averaging step it keeps the values for joiners. Their memory does not change, so neither averaging nor the user's tensors
-// wait for a joiner.
+// Once the peer knows the roster, it loads the state from other peers, if any peer has one. Then settled() becomes true. After
+// each averaging step, the peer keeps the values for joiners. The memory of these values does not change, so neither averaging
+// nor the user's tensors have to wait for a joiner.
 #pragma once
 
 #include <memory>
@@ -26,25 +26,25 @@ class MoshpitState {
 
   bool settled() const { return stage_ == Stage::settled; }
   bool loading() const { return stage_ == Stage::loading; }
-  // The run had made averaging steps before this process joined, so this peer gives nothing to the first one that it takes part
-  // in.
+  // Returns true if the run had made averaging steps before this process joined. If so, this peer's values have weight 0 in its
+  // first averaging step.
   bool newcomer() const { return newcomer_; }
   std::optional<ElasticState> take_loaded() { return std::exchange(loaded_, std::nullopt); }
 
-  // Offered together with the values of the next keep().
+  // Sets the blobs that joiners get together with the values of the next keep().
   void set_blobs(std::vector<NamedBlob> blobs);
-  // Sets the values that joiners get from now on. step -1: no averaging step has been made yet.
+  // Sets the values that joiners get from now on. If `step` is -1, no averaging step has been made yet.
   void keep(int64_t step, const ChunkValues& values, RosterKeeper& keeper, Nanos now);
   void set_bandwidth(double bytes_per_second) { donor_.set_bandwidth(bytes_per_second); }
 
-  // Error: corrupt, for a message that no correct peer would send.
+  // Handles a message. Returns the error corrupt if no correct peer would send it.
   Status message(const PeerId& from, const SharedBuffer& message, Nanos now);
   void peer_gone(const PeerId& peer, Nanos now);
   void roster_changed() { sources_changed_ = true; }
   void leave() { donor_.leave(); }
   void woke(Nanos now);
   Nanos next_deadline() const;
-  // Sends pending messages, and begins loading once the roster is known. True if anything happened.
+  // Sends pending messages. Begins to load the state once the roster is known. Returns true if anything happened.
   bool act(RosterKeeper& keeper, ElasticPort& port, Nanos now);
 
   uint32_t serving() const { return donor_.serving(); }

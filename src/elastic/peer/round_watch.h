@@ -1,5 +1,5 @@
-// An observer of the changes that rounds make to a peer's values, for simulations that check them. The peer calls it in the
-// middle of its work, so it must not call the peer.
+// An observer that sees how rounds change a peer's values. Simulations use it for checks. The peer calls the observer in the
+// middle of its work, so the observer must not call the peer.
 #pragma once
 
 #include <span>
@@ -10,21 +10,21 @@
 
 namespace unisono {
 
-// A peer's values and weights, and its group. Copies of the values are cheap: they share memory that does not change any more.
+// A peer's values, weights and group. It is cheap to copy the values, because copies share memory that is never written again.
 struct RoundView {
   PeerId self;
   const GroupDescriptor& group;
-  const ChunkValues& values;           // without elements for a reducer
-  std::span<const ChunkState> states;  // by chunk
+  const ChunkValues& values;           // empty for a reducer
+  std::span<const ChunkState> states;  // the state of each chunk
 };
 
-class RoundWatch {
+class RoundObserver {
  public:
-  virtual ~RoundWatch() = default;
-  // The values that the peer contributes.
-  virtual void began(const RoundView& sight) = 0;
-  // The values after the round. round.applied() says which chunks changed.
-  virtual void ended(const RoundView& sight, const MoshpitRound& round) = 0;
+  virtual ~RoundObserver() = default;
+  // Called when a round begins. The view has the values that the peer contributes.
+  virtual void began(const RoundView& view) = 0;
+  // Called when a round has ended. The view has the new values, and round.applied() tells which chunks have changed.
+  virtual void ended(const RoundView& view, const MoshpitRound& round) = 0;
 };
 
 }  // namespace unisono

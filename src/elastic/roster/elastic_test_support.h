@@ -1,4 +1,4 @@
-// Roster entries for tests, and a virtual network of RosterKeepers with delays, losses, cuts, crashes and stopped processes.
+// Roster entries for tests, and a virtual network of RosterKeepers with delays, losses, cuts, crashes, and stopped processes.
 #pragma once
 
 #include <functional>
@@ -11,17 +11,18 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "elastic/roster/roster_keeper.h"
 #include "testing/peer_ids.h"
 
 namespace unisono::test {
 
-inline std::string address_of(uint64_t number) { return "tcp://h" + std::to_string(number) + ":1"; }
+inline std::string address_of(uint64_t number) { return concat("tcp://h", number, ":1"); }
 
 inline PeerEntry peer_entry(uint64_t number, PeerStatus status = PeerStatus::alive, uint32_t incarnation = 1) {
   PeerEntry entry{.id = peer_id(number), .incarnation = incarnation, .status = status, .facts = {}};
-  entry.facts.name = "p" + std::to_string(number);
+  entry.facts.name = concat("p", number);
   entry.facts.addresses = {address_of(number)};
   return entry;
 }
@@ -29,23 +30,24 @@ inline PeerClaim peer_claim(uint64_t number, PeerStatus status = PeerStatus::ali
   return {.entry = peer_entry(number, status, incarnation)};
 }
 
-// Node i has the address address_of(i). Messages to an address reach the process that runs there now.
+// The process on host i listens at address_of(i). Another process may run on the host later. A message reaches the process that
+// runs there when the message arrives.
 class KeeperNetwork {
  public:
   struct Node {
     std::unique_ptr<RosterKeeper> keeper;
     PeerId id;
-    Nanos offset = 0;  // of its clock
+    Nanos offset = 0;  // difference between the process's clock and `now`
     bool up = false;
     bool stopped = false;
-    std::vector<std::pair<PeerId, RosterMessage>> inbox;  // while it is stopped
+    std::vector<std::pair<PeerId, RosterMessage>> inbox;  // messages that arrive while the process is stopped
     uint64_t sent = 0;
-    Nanos woken_at = never;  // the time of its scheduled wake-up
+    Nanos woken_at = never;  // time of the scheduled wake-up; `never`: none
   };
 
   explicit KeeperNetwork(uint64_t seed) : random(seed) {}
 
-  // Starts a process on host `number`. It founds the run or joins through the seeds' hosts.
+  // Starts a process on host `number`. The process founds the run, or joins through the hosts `seeds`.
   void start(uint64_t number, KeeperOptions options, std::vector<uint64_t> seeds, PeerEntry entry) {
     auto& node = nodes[number];
     options.seeds.clear();
@@ -56,7 +58,7 @@ class KeeperNetwork {
     node.up = true;
     node.offset = offset_of ? offset_of(number) : 0;
     node.keeper = std::make_unique<RosterKeeper>(options, std::move(entry));
-    homes[node.id] = number;
+    hosts[node.id] = number;
     start_status = node.keeper->start(now + node.offset);
     flush(number);
   }
@@ -65,7 +67,7 @@ class KeeperNetwork {
   }
   void crash(uint64_t number) { nodes.at(number).up = false; }
   void stop(uint64_t number) { nodes.at(number).stopped = true; }
-  void go_on(uint64_t number) {
+  void resume(uint64_t number) {
     auto& node = nodes.at(number);
     node.stopped = false;
     for (auto& [from, message] : std::exchange(node.inbox, {})) node.keeper->message(from, message, now + node.offset);
@@ -73,7 +75,7 @@ class KeeperNetwork {
     flush(number);
   }
   RosterKeeper& keeper(uint64_t number) { return *nodes.at(number).keeper; }
-  // Makes a call on a keeper, then sends what the keeper has queued.
+  // Calls `act` with the keeper, then sends the messages that the keeper has queued.
   void with(uint64_t number, const std::function<void(RosterKeeper&, Nanos)>& act) {
     act(keeper(number), now + nodes.at(number).offset);
     flush(number);
@@ -88,7 +90,8 @@ class KeeperNetwork {
     }
     now = end;
   }
-  // The time at which the condition first holds, checked once per step; `never` if it does not hold until the end.
+  // Checks the condition once per `step`, and returns the time at which it first holds. Returns `never` if it does not hold
+  // until `end`.
   Nanos run_until(Nanos end, const std::function<bool()>& condition, Nanos step = 10 * millisecond) {
     while (!condition()) {
       if (now >= end) return never;
@@ -102,13 +105,13 @@ class KeeperNetwork {
   double loss = 0;
   Nanos delay_min = 1 * millisecond;
   Nanos delay_max = 20 * millisecond;
-  bool reports_refusals = true;                 // of addresses where no process runs
-  std::function<bool(uint64_t, uint64_t)> cut;  // between hosts
+  bool reports_refusals = true;                 // true: senders learn that no process runs at an address
+  std::function<bool(uint64_t, uint64_t)> cut;  // true if no message passes between the two hosts
   std::function<Nanos(uint64_t)> offset_of;
   std::function<void(Nanos, uint64_t, uint64_t, const RosterMessage&)> trace;
   std::map<uint64_t, Node> nodes;
-  std::map<PeerId, uint64_t> homes;
-  std::vector<std::pair<uint64_t, RosterEvent>> news;
+  std::map<PeerId, uint64_t> hosts;
+  std::vector<std::pair<uint64_t, RosterEvent>> roster_events;
   Status start_status;
   uint64_t messages = 0;
 
@@ -122,7 +125,7 @@ class KeeperNetwork {
       ++node.sent;
       deliver(number, std::move(one));
     }
-    for (auto& one : node.keeper->take_news()) news.emplace_back(number, std::move(one));
+    for (auto& one : node.keeper->take_events()) roster_events.emplace_back(number, std::move(one));
     const Nanos next = node.keeper->next_deadline();
     if (next == never) return;
     const Nanos when = std::max(next - node.offset, now);
@@ -144,10 +147,11 @@ class KeeperNetwork {
         if (address_of(number) == one.address) to = number;
       }
     } else {
-      const auto home = homes.find(one.to);
-      if (home != homes.end() && nodes.at(home->second).id == one.to) to = home->second;
+      const auto host = hosts.find(one.to);
+      if (host != hosts.end() && nodes.at(host->second).id == one.to) to = host->second;
     }
-    auto& last = arrivals[{from, to}];  // messages on one path keep their order
+    // Arrival time of the last message from `from` to `to`. Later messages must not overtake it.
+    auto& last = arrivals[{from, to}];
     const Nanos when = last =
         std::max(last, now + delay_min + static_cast<Nanos>(random.below(static_cast<uint64_t>(delay_max - delay_min + 1))));
     const bool lost = random.chance(loss);

@@ -1,5 +1,6 @@
-// Advice, from the absences seen, whether one flat all-reduce of all peers would send fewer bytes than averaging steps over a
-// grid. Source: F7 of docs/design/methods/moshpit.md, "Laws". It changes nothing. A pure value.
+// Advises whether one flat all-reduce of all peers would send fewer bytes than averaging steps over a grid. The answer depends
+// on how often peers were absent. The formula is F7 in section "Laws" of docs/design/methods/moshpit.md. The advice itself
+// changes nothing. A value.
 #pragma once
 
 #include <cstddef>
@@ -10,18 +11,20 @@
 
 namespace unisono {
 
-// F7: the chance of a peer's absence per round below which one global all-reduce, restarted after each loss, sends fewer bytes
-// than an averaging step over axes of these lengths. 0: the all-reduce never does. F7 assumes equal axes; for others the mean
-// of 1 - 1/m replaces 1 - 1/M.
+// Returns the break-even probability p of formula F7. The formula compares a flat all-reduce, which is restarted after each
+// loss, with an averaging step over a grid whose axes have these lengths. If a peer misses a round with a probability below p,
+// the flat all-reduce sends fewer bytes. If p is 0, it never does. F7 assumes axes of equal length M; here, the mean of 1 - 1/m
+// over all axes replaces 1 - 1/M.
 double flat_break_even(uint32_t peers, std::span<const uint32_t> dims);
 
-// Over the last averaging steps of one peer.
+// Counts how many members were absent in the last `steps` averaging steps of one peer.
 class FlatAdvice {
  public:
   static constexpr size_t steps = 100;
 
-  // Call after each averaging step. peers: how many took part. expected, absent: members of this peer's groups, and how many of
-  // them were missing. Returns the advice once, when it applies; otherwise an empty text.
+  // Call after each averaging step. `peers` is the number of peers in the run, `expected` is the number of members of this
+  // peer's groups, and `absent` is how many of these were missing. Returns the advice when it applies for the first time,
+  // otherwise an empty text.
   std::string after(uint32_t peers, std::span<const uint32_t> dims, uint64_t expected, uint64_t absent);
 
  private:

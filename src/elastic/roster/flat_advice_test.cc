@@ -16,15 +16,15 @@ std::string after_steps(FlatAdvice& advice, size_t steps, uint64_t absent) {
   return said;
 }
 
-// Check A32 of docs/design/methods/moshpit.md.
+// The break-even absences specified by check A32 of docs/design/methods/moshpit.md.
 TEST(FlatAdviceA32, one_flat_group_sends_fewer_bytes_below_the_specified_absence) {
   const std::vector<uint32_t> dims{32, 32};
   EXPECT_NEAR(flat_break_even(1024, dims), 6.4664e-4, 1e-8);
   EXPECT_EQ(flat_break_even(32, std::vector<uint32_t>{32}), 0);
 }
 
-// Follows from the formula itself: on one side of the limit the expected bytes of one method are lower, on the other side those
-// of the other.
+// Computes the expected bytes of both methods at 0.99 and 1.01 of the break-even. At 0.99 the flat all-reduce must send fewer
+// bytes, at 1.01 the averaging step.
 TEST(FlatAdviceA32, expected_bytes_cross_there) {
   const std::vector<uint32_t> dims{32, 32};
   const double at = flat_break_even(1024, dims), step = 2 * 2 * (1 - 1. / 32);
@@ -53,8 +53,9 @@ TEST(FlatAdvice, is_not_given_where_absences_make_the_grid_cheaper) {
 TEST(FlatAdvice, is_about_the_last_hundred_steps) {
   FlatAdvice advice;
   after_steps(advice, 1000, 4);
-  const auto still = static_cast<size_t>(
-      FlatAdvice::steps * (1 - 2 * flat_break_even(16, square)));  // with 4 of 8 absent in each averaging step that remains
+  // At first, 4 of 8 members are absent in each averaging step. Then no member is absent for `still` steps. The mean
+  // absence over the last hundred steps is still above the break-even.
+  const auto still = static_cast<size_t>(FlatAdvice::steps * (1 - 2 * flat_break_even(16, square)));
   EXPECT_EQ(after_steps(advice, still, 0), "");
   EXPECT_NE(after_steps(advice, FlatAdvice::steps - still, 0), "");
 }

@@ -1,8 +1,9 @@
-// Roster entries that still have to be gossiped. Each is sent a limited number of times, along with any message; after that all
-// peers have it with high probability, and healing covers the rest. At most one item per peer.
+// Holds the roster entries that still have to be gossiped, one item per peer. Each item is sent a limited number of times, with
+// any message to any peer. After that, all peers have it with high probability, and healing repairs the rest.
 //
-// Items about the status of peers go before items about their facts, such as finished averaging steps. Within a kind the least
-// sent ones go first, so that new items are not delayed by widely known ones. Each call costs O(1) per item on average.
+// An item is about a peer's status, or about its facts (such as finished averaging steps). Items about status are sent first.
+// Among items of the same kind, the one that was sent least often goes first, so a new item does not wait for widely known
+// ones. Each call costs O(1) per item on average.
 #pragma once
 
 #include <array>
@@ -16,43 +17,45 @@
 
 namespace unisono {
 
-enum class GossipKind : uint8_t { facts = 0, standing = 1 };
+enum class GossipKind : uint8_t { facts = 0, status = 1 };
 
 class GossipQueue {
  public:
-  // A waiting item of the same peer is merged with the new one: it is sent as often, and as early, as the more important of
-  // both.
+  // Adds an item about the peer, to be sent `times` times. If an item about this peer is waiting already, the two are merged.
+  // The merged item counts as not sent yet, and the larger number of sends applies. It is of kind `status` if one of the two
+  // items is.
   void add(const PeerId& id, uint32_t times, GossipKind kind);
-  // At most `count` peers, none twice.
+  // Returns at most `count` different peers, and counts the items about them as sent once more.
   std::vector<PeerId> take(size_t count);
   bool empty() const { return gossip_items_.empty(); }
   size_t size() const { return gossip_items_.size(); }
-  // Number of items about a peer's status, not about facts alone.
-  size_t standing() const { return standing_; }
-  // Queue positions in use, void ones included: at most about twice as many as items.
-  size_t places() const { return places_; }
+  // Returns how many items are about a peer's status, and not about its facts.
+  size_t status_count() const { return status_count_; }
+  // Returns the number of positions in the queues. When an item moves to another queue, it leaves a void position behind.
+  // Therefore there may be up to about twice as many positions as items.
+  size_t positions() const { return positions_; }
 
  private:
   static constexpr size_t kinds = 2;
   struct GossipItem {
     GossipKind kind = GossipKind::facts;
     uint32_t sent = 0;
-    uint32_t times = 0;   // how often it must be sent
-    uint64_t number = 0;  // of its valid position; other positions of the peer are void
+    uint32_t times = 0;   // how many times the item must be sent
+    uint64_t number = 0;  // the item's valid position has this number; its other positions are void
   };
-  struct Place {
+  struct Position {
     PeerId id;
     uint64_t number = 0;
   };
-  using Line = std::vector<std::deque<Place>>;  // indexed by how often its items were sent
+  using Queues = std::vector<std::deque<Position>>;  // queue i holds the items that were sent i times
 
   void put(const PeerId& id, GossipItem& gossip_item);
   void tidy();
 
   std::unordered_map<PeerId, GossipItem, PeerIdHash> gossip_items_;
-  std::array<Line, kinds> lines_;
-  size_t places_ = 0;  // in all lines, void ones included
-  size_t standing_ = 0;
+  std::array<Queues, kinds> queues_;
+  size_t positions_ = 0;  // positions in all queues; void ones count, too
+  size_t status_count_ = 0;
   uint64_t number_ = 0;
 };
 

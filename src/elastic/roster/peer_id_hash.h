@@ -1,4 +1,4 @@
-// Hash of a PeerId, for tables by peer.
+// The hash function with which hash tables use a PeerId as key.
 #pragma once
 
 #include <cstddef>

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "base/random.h"
 
 namespace unisono {
@@ -21,7 +22,7 @@ uint64_t term_of(const PeerEntry& entry) {
   return mix64(entry.id.low ^ mix64(entry.id.high ^ mix64(state)));
 }
 
-std::pair<uint32_t, PeerStatus> standing(const PeerEntry& entry) { return {entry.incarnation, entry.status}; }
+std::pair<uint32_t, PeerStatus> precedence(const PeerEntry& entry) { return {entry.incarnation, entry.status}; }
 
 bool read_facts(ByteReader& reader, PeerFacts& facts) {
   facts.counter = reader.read<uint64_t>();
@@ -64,17 +65,14 @@ std::string label(const PeerEntry& entry) {
 Status check_entry(const PeerEntry& entry) {
   const auto& facts = entry.facts;
   if (entry.id == PeerId{}) return {Code::invalid, "a peer whose id is zero"};
-  if (entry.incarnation > incarnation_max) return {Code::invalid, "incarnation " + std::to_string(entry.incarnation)};
+  if (entry.incarnation > incarnation_max) return {Code::invalid, concat("incarnation ", entry.incarnation)};
   if (facts.name.size() > peer_name_bytes_max)
-    return {Code::invalid,
-            "a name of " + std::to_string(facts.name.size()) + " bytes: at most " + std::to_string(peer_name_bytes_max)};
+    return {Code::invalid, concat("a name of ", facts.name.size(), " bytes: at most ", peer_name_bytes_max)};
   if (facts.addresses.size() > peer_addresses_max)
-    return {Code::invalid,
-            std::to_string(facts.addresses.size()) + " addresses: at most " + std::to_string(peer_addresses_max)};
+    return {Code::invalid, concat(facts.addresses.size(), " addresses: at most ", peer_addresses_max)};
   for (const auto& address : facts.addresses) {
     if (address.empty() || address.size() > peer_address_bytes_max)
-      return {Code::invalid,
-              "an address of " + std::to_string(address.size()) + " bytes: 1 to " + std::to_string(peer_address_bytes_max)};
+      return {Code::invalid, concat("an address of ", address.size(), " bytes: 1 to ", peer_address_bytes_max)};
   }
   if (!std::isfinite(facts.bandwidth)) return {Code::invalid, "a bandwidth that is not a number"};
   if (!possible(facts.registered_step) || !possible(facts.finished_step) || facts.layout_version > step_number_max)
@@ -132,12 +130,13 @@ MergeOutcome PeerRoster::merge(const PeerClaim& claim, Nanos now) {
   }
   auto& record = *known;
   const auto before = record.entry.status;
-  const bool newer = standing(theirs) > standing(record.entry);
+  const bool newer = precedence(theirs) > precedence(record.entry);
   if (newer && late) return {Effect::late, before, before};
   if (newer && !gone && is_gone(before) && full()) return {Effect::full, before, before};
   const bool newer_facts = !claim.brief && (theirs.facts <=> record.entry.facts) > 0;
-  const bool same_death = gone && standing(theirs) == standing(record.entry);
-  if (!newer && !newer_facts && !same_death) return {Effect::none, before, before};  // usual: claims arrive several times
+  const bool same_death = gone && precedence(theirs) == precedence(record.entry);
+  // This is the usual case: the same claim has arrived before.
+  if (!newer && !newer_facts && !same_death) return {Effect::none, before, before};
   withdraw(record);
   if (newer_facts) record.entry.facts = theirs.facts;
   if (newer) {
@@ -175,22 +174,22 @@ void PeerRoster::withdraw(const Record& record) {
 }
 
 void PeerRoster::put(Record& record, List list, bool wanted) {
-  auto& place = record.places[list];
+  auto& position = record.positions[list];
   auto& ids = lists_[list];
-  if (wanted == (place != nowhere)) return;
+  if (wanted == (position != not_in_list)) return;
   if (list == keepers_list) ++keepers_version_;
   if (wanted) {
-    place = static_cast<uint32_t>(ids.size());
+    position = static_cast<uint32_t>(ids.size());
     ids.push_back(record.entry.id);
     return;
   }
   const auto last = ids.back();
-  ids[place] = last;
+  ids[position] = last;
   auto* moved = this->record(last);
   UNISONO_CHECK(moved != nullptr);
-  moved->places[list] = place;
+  moved->positions[list] = position;
   ids.pop_back();
-  place = nowhere;
+  position = not_in_list;
 }
 
 void PeerRoster::drop_surplus() {
@@ -238,7 +237,7 @@ const PeerEntry* PeerRoster::find(const PeerId& id) const {
 
 bool PeerRoster::is_keeper(const PeerId& id) const {
   const auto* known = record(id);
-  return known != nullptr && known->places[keepers_list] != nowhere;
+  return known != nullptr && known->positions[keepers_list] != not_in_list;
 }
 
 bool PeerRoster::gone(const PeerId& id) const {
@@ -287,7 +286,8 @@ std::vector<uint64_t> PeerRoster::parts() const {
   return parts(count > 1 ? count : 0);
 }
 
-// Sums are additive and counts are powers of two, so each of fewer parts is the sum of whole ones.
+// Returns the roster's sum in `count` parts. `count` and sums_.size() are powers of two, so each returned part is the sum of
+// several entries of sums_.
 std::vector<uint64_t> PeerRoster::parts(size_t count) const {
   std::vector<uint64_t> parts(count);
   for (size_t part = 0; count > 0 && part < sums_.size(); ++part) parts[part % count] += sums_[part];

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "elastic/roster/elastic_test_support.h"
 
@@ -56,7 +57,8 @@ PeerClaim random_claim(Random& random) {
   auto claim =
       peer_claim(1 + random.below(6), static_cast<PeerStatus>(random.below(5)), static_cast<uint32_t>(random.below(4)));
   claim.entry.facts.counter = random.below(4);
-  claim.entry.facts.bandwidth = static_cast<double>(random.below(3));  // two facts of one counter: the larger facts win
+  // Claims with equal counters may differ in bandwidth. Merging then takes the larger facts.
+  claim.entry.facts.bandwidth = static_cast<double>(random.below(3));
   claim.entry.facts.role = static_cast<ElasticRole>(random.below(3));
   if (is_gone(claim.entry.status)) claim.gone_ms = static_cast<uint32_t>(random.below(5));
   claim.proven = claim.entry.status == PeerStatus::dead && random.chance(0.5);
@@ -65,13 +67,13 @@ PeerClaim random_claim(Random& random) {
 
 TEST(PeerRoster, merging_is_commutative_associative_and_idempotent) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     Random random(seed);
     std::vector<PeerClaim> claims;
     for (uint64_t i = 2 + random.below(20); i > 0; --i) claims.push_back(random_claim(random));
     PeerRoster first(64, forget_dead), second(64, forget_dead), part(64, forget_dead);
     for (const auto& claim : claims) (void)first.merge(claim, 0);
-    // Merges in another order, some claims more than once, and some merged into a separate roster first.
+    // Merges the claims again, in another order and with repetitions. Some claims go through a third roster.
     for (size_t i = claims.size(); i > 1; --i) std::swap(claims[i - 1], claims[random.below(i)]);
     const size_t cut = random.below(claims.size());
     for (size_t i = 0; i < claims.size(); ++i) (void)(i < cut ? part : second).merge(claims[i], 0);
@@ -88,13 +90,13 @@ TEST(PeerRoster, merging_is_commutative_associative_and_idempotent) {
   }
 }
 
-TEST(PeerRoster, a_brief_claim_says_how_a_known_peer_stands_and_nothing_else) {
+TEST(PeerRoster, a_brief_claim_changes_only_the_status_of_a_known_peer) {
   PeerRoster roster(8, forget_dead);
   auto brief = peer_claim(1, PeerStatus::suspect, 2);
   brief.entry.facts = {};
   brief.entry.facts.counter = 9;
   brief.brief = true;
-  EXPECT_EQ(roster.merge(brief, 0).effect, Effect::none) << "nobody knows where it is";
+  EXPECT_EQ(roster.merge(brief, 0).effect, Effect::none) << "a brief claim about an unknown peer has no addresses";
   EXPECT_EQ(roster.find(peer_id(1)), nullptr);
   (void)roster.merge(peer_claim(1, PeerStatus::alive, 2), 0);
   const auto outcome = roster.merge(brief, 0);
@@ -112,7 +114,7 @@ TEST(PeerRoster, a_brief_claim_says_how_a_known_peer_stands_and_nothing_else) {
   EXPECT_TRUE(roster.merge(newer, 0).newer_facts);
 }
 
-TEST(PeerRoster, claims_beside_the_parts_of_another_are_those_that_may_differ) {
+TEST(PeerRoster, claims_beside_returns_the_claims_that_may_differ) {
   PeerRoster mine(2000, forget_dead), other(2000, forget_dead);
   for (uint64_t number = 1; number <= 600; ++number) {
     if (number != 77) (void)mine.merge(peer_claim(number), 0);
@@ -132,14 +134,14 @@ TEST(PeerRoster, claims_beside_the_parts_of_another_are_those_that_may_differ) {
   EXPECT_EQ(mine.sum(), other.sum());
   EXPECT_TRUE(mine.claims_beside(other.parts(), 0).empty());
   EXPECT_EQ(mine.claims_beside({}, 0).size(), 600u);
-  // This holds for every number of parts.
+  // An empty roster, whatever its number of parts, must get all claims.
   for (size_t count = 1; count <= roster_parts_max; count *= 2) {
-    EXPECT_EQ(mine.claims_beside(std::vector<uint64_t>(count), 0).size(), 600u) << "of a roster that knows nobody";
+    EXPECT_EQ(mine.claims_beside(std::vector<uint64_t>(count), 0).size(), 600u) << "the sum of an empty roster";
   }
   EXPECT_TRUE(PeerRoster(8, forget_dead).parts().empty());
 }
 
-TEST(PeerRoster, lists_hold_who_they_say) {
+TEST(PeerRoster, lists_contain_exactly_the_peers_with_their_status) {
   PeerRoster roster(64, forget_dead);
   Random random(7);
   for (int step = 0; step < 3000; ++step) {
@@ -162,7 +164,7 @@ TEST(PeerRoster, lists_hold_who_they_say) {
   }
 }
 
-TEST(PeerRoster, the_dead_are_forgotten_after_their_time_and_older_news_of_them_is_refused) {
+TEST(PeerRoster, dead_peers_are_forgotten_after_forget_dead_and_older_claims_are_refused) {
   PeerRoster roster(8, forget_dead);
   auto dead = peer_claim(1, PeerStatus::dead);
   dead.gone_ms = 1000;
@@ -178,7 +180,7 @@ TEST(PeerRoster, the_dead_are_forgotten_after_their_time_and_older_news_of_them_
   EXPECT_EQ(roster.size(), 0u);
 }
 
-TEST(PeerRoster, one_that_lives_is_not_replaced_by_a_death_beyond_forget_dead) {
+TEST(PeerRoster, a_death_older_than_forget_dead_does_not_replace_a_live_peer) {
   PeerRoster roster(8, forget_dead);
   (void)roster.merge(peer_claim(1, PeerStatus::alive), 0);
   auto dead = peer_claim(1, PeerStatus::dead, 9);
@@ -187,7 +189,7 @@ TEST(PeerRoster, one_that_lives_is_not_replaced_by_a_death_beyond_forget_dead) {
   EXPECT_EQ(roster.find(peer_id(1))->incarnation, 1u);
 }
 
-TEST(PeerRoster, takes_max_peers_and_the_dead_do_not_count) {
+TEST(PeerRoster, accepts_max_peers_peers_and_does_not_count_dead_ones) {
   PeerRoster roster(4096, forget_dead);
   for (uint64_t i = 1; i <= 4096; ++i) EXPECT_EQ(roster.merge(peer_claim(i, PeerStatus::alive), 0).effect, Effect::added);
   EXPECT_TRUE(roster.full());
@@ -199,7 +201,7 @@ TEST(PeerRoster, takes_max_peers_and_the_dead_do_not_count) {
   EXPECT_TRUE(roster.gone(peer_id(17)));
 }
 
-TEST(PeerRoster, remembers_as_many_dead_as_peers_and_drops_the_longest_dead_first) {
+TEST(PeerRoster, remembers_at_most_max_peers_dead_peers_and_drops_the_longest_dead_first) {
   PeerRoster roster(4, forget_dead);
   for (uint64_t i = 1; i <= 6; ++i) (void)roster.merge(peer_claim(i, PeerStatus::dead), static_cast<Nanos>(i) * second);
   EXPECT_EQ(roster.size(), 4u);

@@ -1,5 +1,6 @@
-// A table from peers to numbers whose look-up usually touches one cache line. A large run asks it for each entry of each
-// message, each time with cold caches. Open addressing with linear probing; at most half of the positions are taken.
+// A hash table from peers to numbers. It is made so that a look-up usually touches only one cache line: in a large run, every
+// entry of every message is looked up, each time with cold caches. It uses open addressing with linear probing. At most half of
+// the positions are in use.
 #pragma once
 
 #include <cstddef>
@@ -15,70 +16,73 @@ class PeerSlots {
  public:
   static constexpr uint32_t none = ~0u;
 
-  // Returns none if the peer is not in the table.
+  // Returns the peer's number, or `none` if the peer is not in the table.
   uint32_t find(const PeerId& id) const {
-    if (places_.empty()) return none;
+    if (positions_.empty()) return none;
     for (size_t at = home(id);; at = next(at)) {
-      const auto& place = places_[at];
-      if (place.number == none || place.id == id) return place.number;
+      const auto& position = positions_[at];
+      if (position.number == none || position.id == id) return position.number;
     }
   }
 
-  // The peer must not be in the table, and the number must not be `none`.
+  // Adds the peer with its number. The peer must not be in the table yet, and the number must not be `none`.
   void insert(const PeerId& id, uint32_t number) {
-    if (2 * (count_ + 1) > places_.size()) grow();
+    if (2 * (count_ + 1) > positions_.size()) grow();
     put({id, number});
     ++count_;
   }
 
   void erase(const PeerId& id) {
-    if (places_.empty()) return;
+    if (positions_.empty()) return;
     size_t hole = home(id);
-    while (places_[hole].number != none && places_[hole].id != id) hole = next(hole);
-    if (places_[hole].number == none) return;
+    while (positions_[hole].number != none && positions_[hole].id != id) hole = next(hole);
+    if (positions_[hole].number == none) return;
     --count_;
-    // Entries that this position had pushed further on move up.
-    for (size_t at = next(hole); places_[at].number != none; at = next(at)) {
-      const auto wanted = home(places_[at].id);
+    // The search for an entry starts at the entry's home position, and stops at the first unused one. If the search would now
+    // stop at the hole, the entry moves into the hole.
+    for (size_t at = next(hole); positions_[at].number != none; at = next(at)) {
+      const auto wanted = home(positions_[at].id);
       const bool reached_from_hole = hole <= at ? wanted <= hole || wanted > at : wanted <= hole && wanted > at;
       if (!reached_from_hole) continue;
-      places_[hole] = places_[at];
+      positions_[hole] = positions_[at];
       hole = at;
     }
-    places_[hole].number = none;
+    positions_[hole].number = none;
   }
 
-  // Calls visit(id, number). The order is unspecified, but equal for equal histories.
+  // Calls visit(id, number) for each peer, in no particular order. If two tables have gone through the same calls, their orders
+  // are equal.
   template <typename Visit>
   void for_each(Visit visit) const {
-    for (const auto& place : places_) {
-      if (place.number != none) visit(place.id, place.number);
+    for (const auto& position : positions_) {
+      if (position.number != none) visit(position.id, position.number);
     }
   }
   size_t size() const { return count_; }
 
  private:
-  static constexpr size_t places_min = 16;
-  struct Place {
+  static constexpr size_t positions_min = 16;
+  struct Position {
     PeerId id;
     uint32_t number = none;
   };
 
-  size_t home(const PeerId& id) const { return PeerIdHash()(id) & (places_.size() - 1); }
-  size_t next(size_t at) const { return (at + 1) & (places_.size() - 1); }
-  void put(const Place& place) {
-    size_t at = home(place.id);
-    while (places_[at].number != none) at = next(at);
-    places_[at] = place;
+  size_t home(const PeerId& id) const { return PeerIdHash()(id) & (positions_.size() - 1); }
+  size_t next(size_t at) const { return (at + 1) & (positions_.size() - 1); }
+  void put(const Position& position) {
+    size_t at = home(position.id);
+    while (positions_[at].number != none) at = next(at);
+    positions_[at] = position;
   }
   void grow() {
-    const auto old = std::exchange(places_, std::vector<Place>(places_.empty() ? places_min : 2 * places_.size()));
-    for (const auto& place : old) {
-      if (place.number != none) put(place);
+    const auto old =
+        std::exchange(positions_, std::vector<Position>(positions_.empty() ? positions_min : 2 * positions_.size()));
+    for (const auto& position : old) {
+      if (position.number != none) put(position);
     }
   }
 
-  std::vector<Place> places_;  // the size is a power of two
+  std::vector<Position> positions_;  // the size is a power of two
   size_t count_ = 0;
 };
 

@@ -12,15 +12,15 @@ namespace {
 
 using test::peer_id;
 
-TEST(PeerSlots, an_empty_table_knows_nobody) {
+TEST(PeerSlots, an_empty_table_has_no_peer) {
   PeerSlots slots;
   slots.erase(peer_id(1));
   EXPECT_EQ(slots.find(peer_id(1)), PeerSlots::none);
   EXPECT_EQ(slots.size(), 0u);
 }
 
-// These ids fall on few positions of the table, so that runs of entries join, wrap around its end, and are split again.
-TEST(PeerSlots, does_what_a_map_does_whatever_the_ids) {
+// The ids hash to few positions. So runs of entries join, wrap around the end of the table, and are split again.
+TEST(PeerSlots, behaves_like_a_map_for_any_ids) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     Random random(seed);
     const uint64_t spread = 1 + random.below(3);

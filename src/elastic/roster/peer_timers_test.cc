@@ -13,7 +13,7 @@ namespace {
 
 using test::peer_id;
 
-TEST(PeerTimers, says_which_is_the_earliest_whatever_is_set_erased_and_put_off) {
+TEST(PeerTimers, next_is_the_earliest_deadline_after_any_changes) {
   Random random(7);
   PeerTimers timers;
   std::map<PeerId, Nanos> expected;
@@ -34,7 +34,7 @@ TEST(PeerTimers, says_which_is_the_earliest_whatever_is_set_erased_and_put_off) 
         break;
       }
       case 1:
-        timers.put_off(now);
+        timers.postpone(now);
         for (auto& [one, at] : expected) at = std::max(at, now);
         break;
       case 2:

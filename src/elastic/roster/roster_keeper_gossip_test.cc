@@ -1,4 +1,4 @@
-// The gossip of a keeper: its content, its times and repetitions, and the peers with which it compares rosters.
+// The messages that a keeper gossips, when and how often, and with which peers it compares rosters.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ TEST(RosterKeeperGossip, a_hello_with_an_equal_roster_is_not_answered_with_a_who
   keeper.message(peer_id(2), from_run(RosterHello{"demo", keeper.roster().sum(), {}}, {peer_claim(2)}), 1);
   auto sends = sends_of<RosterWelcome>(keeper);
   ASSERT_EQ(sends.size(), 1u);
-  EXPECT_LT(sends[0].message.claims.size(), 64u) << "news only";
+  EXPECT_LT(sends[0].message.claims.size(), 64u) << "only entries that changed";
   keeper.message(peer_id(2), from_run(RosterHello{"demo", 1, {}}, {peer_claim(2)}), 1);
   sends = sends_of<RosterWelcome>(keeper);
   ASSERT_EQ(sends.size(), 3u);
@@ -46,7 +46,7 @@ TEST(RosterKeeperGossip, a_hello_with_a_sum_in_parts_is_answered_with_what_diffe
   EXPECT_EQ(welcome.parts, keeper.roster().parts());
 }
 
-TEST(RosterKeeperGossip, a_hello_of_one_that_knows_more_is_answered_though_there_is_nothing_to_tell) {
+TEST(RosterKeeperGossip, a_hello_of_a_peer_that_knows_more_is_answered_even_without_entries) {
   auto keeper = founder(8);
   const auto known = keeper.roster().claims(1);
   const auto here = [&](size_t part) {
@@ -55,7 +55,7 @@ TEST(RosterKeeperGossip, a_hello_of_one_that_knows_more_is_answered_though_there
   ASSERT_TRUE(here(0) && here(1));
   auto parts = keeper.roster().parts();
   ASSERT_EQ(parts.size(), 2u);
-  parts.resize(256);  // many parts, most of them empty, as a peer with a larger roster sends them
+  parts.resize(256);  // 256 parts, most of them empty, as from a peer with a larger roster
   std::ranges::fill(parts, 0);
   PeerRoster one(4096, 3600 * second);
   for (const auto& claim : known) {
@@ -68,15 +68,15 @@ TEST(RosterKeeperGossip, a_hello_of_one_that_knows_more_is_answered_though_there
   *empty = 5;
   keeper.message(peer_id(2), from_run(RosterHello{"demo", keeper.roster().sum() + 5, parts}, {peer_claim(2)}), 1);
   const auto sends = sends_of<RosterWelcome>(keeper);
-  ASSERT_EQ(sends.size(), 1u) << "or who asks would never tell of it";
+  ASSERT_EQ(sends.size(), 1u) << "otherwise the sender would never send its own entries";
   EXPECT_TRUE(sends[0].message.claims.empty());
   EXPECT_TRUE(std::get<RosterWelcome>(sends[0].message.body).last);
 }
 
-TEST(RosterKeeperGossip, what_matters_is_told_early_and_alone) {
+TEST(RosterKeeperGossip, suspicions_are_sent_early_and_without_facts) {
   auto keeper = founder(5);
   std::vector<RosterSend> sends;
-  run(keeper, 100 * times.gossip_period, &sends);  // no peer answers; all pending gossip goes out
+  run(keeper, 100 * times.gossip_period, &sends);  // no peer answers, and all pending gossip is sent
   keeper = founder(5);
   run(keeper, 2 * times.gossip_period + 1, &sends);
   (void)keeper.take_sends();
@@ -87,14 +87,14 @@ TEST(RosterKeeperGossip, what_matters_is_told_early_and_alone) {
   keeper.message(peer_id(2), from_run(RosterGossip{}, {peer_claim(3, PeerStatus::suspect, 1)}), now);
   const Nanos soon = now + times.gossip_period / 5;
   while (keeper.next_deadline() <= soon) keeper.woke(keeper.next_deadline());
-  size_t told = 0, facts = 0;
+  size_t sent = 0, facts = 0;
   for (const auto& one : sends_of<RosterGossip>(keeper)) {
     if (std::get<RosterGossip>(one.message.body).answer) continue;
     const auto* claim = about(one, peer_id(3));
-    told += claim != nullptr && claim->brief && claim->entry.status == PeerStatus::suspect;
+    sent += claim != nullptr && claim->brief && claim->entry.status == PeerStatus::suspect;
     facts += about(one, peer_id(1)) != nullptr;
   }
-  EXPECT_GE(told, 2u);
+  EXPECT_GE(sent, 2u);
   EXPECT_EQ(facts, 0u);
   const Nanos later = now + 2 * times.gossip_period;
   while (keeper.next_deadline() <= later) keeper.woke(keeper.next_deadline());
@@ -108,7 +108,7 @@ size_t comparisons(const std::vector<RosterSend>& sends) {
       sends, [](const RosterSend& one) { return std::holds_alternative<RosterHello>(one.message.body); }));
 }
 
-TEST(RosterKeeperGossip, compares_rosters_after_somebody_came_or_went_and_not_for_every_suspicion) {
+TEST(RosterKeeperGossip, compares_rosters_after_peers_came_or_went_but_not_after_each_suspicion) {
   auto all = options(true);
   auto keeper = founder(12, all);
   Nanos now = 4 * second;
@@ -119,7 +119,8 @@ TEST(RosterKeeperGossip, compares_rosters_after_somebody_came_or_went_and_not_fo
     now += 2500 * millisecond;
     return comparisons(sends);
   };
-  // Healing compares rosters too, at random times: with one of four suspicions it may coincide.
+  // Healing compares rosters too, at random times. One healing may fall into the time of the four suspicions, so one comparison
+  // is allowed.
   size_t suspicions = 0, deaths = 0;
   for (uint32_t i = 0; i < 2; ++i) {
     suspicions += during(peer_claim(3, PeerStatus::suspect, 1 + i));
@@ -134,19 +135,19 @@ TEST(RosterKeeperGossip, compares_rosters_after_somebody_came_or_went_and_not_fo
   EXPECT_GE(deaths, 4u);
 }
 
-TEST(RosterKeeperGossip, of_a_crowd_that_comes_at_once_each_is_told_of_less_often) {
-  const auto tellings = [](uint64_t count) {
+TEST(RosterKeeperGossip, each_of_many_simultaneous_joiners_is_gossiped_less_often) {
+  const auto sends_about_last = [](uint64_t count) {
     auto keeper = founder(count);
-    size_t told = 0;
+    size_t sent = 0;
     for (const auto& one : run_answered(keeper, 0, 40 * second)) {
       if (const auto* gossip = std::get_if<RosterGossip>(&one.message.body); gossip == nullptr || gossip->answer) continue;
-      told += about(one, peer_id(count)) != nullptr;  // the last peer that joined
+      sent += about(one, peer_id(count)) != nullptr;  // counts messages about the peer that joined last
     }
-    return told;
+    return sent;
   };
-  EXPECT_GE(tellings(60), 5u);
-  EXPECT_LE(tellings(300), 4u);
-  EXPECT_GE(tellings(300), 1u);
+  EXPECT_GE(sends_about_last(60), 5u);
+  EXPECT_LE(sends_about_last(300), 4u);
+  EXPECT_GE(sends_about_last(300), 1u);
 }
 
 TEST(RosterKeeperGossip, a_peer_that_was_suspect_when_it_came_is_in_a_layout_once_it_is_alive) {
@@ -186,7 +187,7 @@ TEST(RosterKeeperGossip, many_suspicions_are_sent_together) {
   EXPECT_GE(many, 6u);
 }
 
-TEST(RosterKeeperGossip, facts_that_come_with_a_suspicion_are_told_on) {
+TEST(RosterKeeperGossip, facts_that_come_with_a_suspicion_are_passed_on) {
   auto keeper = founder(12);
   (void)run_answered(keeper, 0, 4 * second);
   auto claim = peer_claim(3, PeerStatus::suspect);
@@ -194,30 +195,30 @@ TEST(RosterKeeperGossip, facts_that_come_with_a_suspicion_are_told_on) {
   keeper.message(peer_id(2), from_run(RosterGossip{.answer = true}, {claim}), 4 * second);
   size_t brief = 0, whole = 0;
   for (const auto& one : run_answered(keeper, 4 * second, 6 * second)) {
-    for (const auto& told : one.message.claims) {
-      if (told.entry.id != peer_id(3)) continue;
-      ++(told.brief ? brief : whole);
+    for (const auto& claim : one.message.claims) {
+      if (claim.entry.id != peer_id(3)) continue;
+      ++(claim.brief ? brief : whole);
     }
   }
   EXPECT_GE(brief, 4u);
   EXPECT_GE(whole, 2u);
 }
 
-// How many times the keeper gossips the peer's facts until `end`.
-size_t times_facts_told(RosterKeeper& keeper, uint64_t number, Nanos end) {
-  size_t told = 0;
+// Returns how many messages with the peer's facts the keeper sends until `end`.
+size_t count_facts_sent(RosterKeeper& keeper, uint64_t number, Nanos end) {
+  size_t sent = 0;
   while (keeper.next_deadline() <= end) {
     keeper.woke(keeper.next_deadline());
     for (const auto& one : sends_of<RosterGossip>(keeper))
-      told += about(one, peer_id(number)) != nullptr && !about(one, peer_id(number))->brief;
+      sent += about(one, peer_id(number)) != nullptr && !about(one, peer_id(number))->brief;
   }
-  return told;
+  return sent;
 }
 
-TEST(RosterKeeperGossip, in_a_large_run_each_tells_its_own_facts_only) {
+TEST(RosterKeeperGossip, in_a_large_run_each_peer_gossips_only_its_own_facts) {
   for (const uint64_t count : {64, 65}) {
     auto keeper = founder(count);
-    Nanos now = 20 * times.gossip_period;  // by then the newcomers have been gossiped
+    Nanos now = 20 * times.gossip_period;  // long enough that all newcomers have been gossiped
     for (Nanos at = 0; at < now; at += times.probe_timeout / 4) {
       run(keeper, at);
       for (const auto& one : sends_of<RosterProbe>(keeper))
@@ -227,8 +228,8 @@ TEST(RosterKeeperGossip, in_a_large_run_each_tells_its_own_facts_only) {
     auto claim = peer_claim(9);
     claim.entry.facts.counter = 4;
     keeper.message(peer_id(9), from_run(RosterGossip{.answer = true}, {claim}), now);
-    const auto told = times_facts_told(keeper, 9, now + times.gossip_period);
-    EXPECT_EQ(told > 0, count == 64) << count;
+    const auto sent = count_facts_sent(keeper, 9, now + times.gossip_period);
+    EXPECT_EQ(sent > 0, count == 64) << count;
   }
 }
 

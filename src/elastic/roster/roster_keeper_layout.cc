@@ -1,4 +1,4 @@
-// Layouts: which peer makes the next one, and how all peers get it.
+// The part of RosterKeeper for layouts: which peer makes the next layout, and how all peers get it.
 #include <algorithm>
 #include <iterator>
 
@@ -8,21 +8,26 @@ namespace unisono {
 
 namespace {
 
-constexpr Nanos holder_patience = 5 * second;  // after this time the next holder makes the layout
-constexpr size_t told_by_maker = 32;
-constexpr size_t told_by_others = 3;
+// The first holder of the layout's key makes the layout. If it does not, each further holder waits this long for the holder
+// before it, and then makes the layout itself.
+constexpr Nanos holder_timeout = 5 * second;
+constexpr size_t maker_push_count = 32;
+constexpr size_t adopter_push_count = 3;
 
 constexpr double steps_behind_max = 64;
-constexpr uint32_t seeks_max = 8;  // after this many tries the missing peers count as gone and forgotten
+// Other peers are asked for unknown members of the layout at most this many times. After that, the members are assumed to be
+// gone.
+constexpr uint32_t seeks_max = 8;
 
-// Larger numbers are ignored, because they would use up the numbers for all peers. No peer returns from a network cut so far
-// behind, and no run that a process joins is so old.
-constexpr uint64_t layouts_ahead_max = uint64_t{1} << 24;  // half a year at one layout per second
+// Layout versions and averaging steps beyond these limits are ignored. Otherwise, one false number could use up the numbers of
+// all peers. No honest peer exceeds the limits: no network cut lasts that long, and no run gets that old.
+constexpr uint64_t layouts_ahead_max = uint64_t{1} << 24;  // one new layout per second for half a year
 constexpr uint64_t layouts_joined_max = uint64_t{1} << 40;
 constexpr uint64_t steps_joined_max = uint64_t{1} << 48;
 
-// Other peers do not wait for peers outside the layout. If those are half of all, hardly any averaging step is exact, so a new
-// layout is due at once. That happens at most once per doubling of the members.
+// Returns true if at least half of `members` are not in the layout. Groups do not wait for peers that are not in the layout, so
+// hardly any averaging step would be exact. Therefore a new layout is due at once. This can happen only once while the number
+// of members doubles.
 bool leaves_out_most(const Layout& layout, const std::vector<PeerId>& members) {
   const auto named =
       std::ranges::count_if(layout.peers, [&](const PeerId& id) { return std::ranges::binary_search(members, id); });
@@ -43,17 +48,17 @@ void RosterKeeper::take_steps_opened(uint64_t steps, Nanos now) {
   }
   opened_at_ = now;
   steps_opened_ = steps;
-  spread_notes(now);
+  spread_versions(now);
 }
 
 void RosterKeeper::note_layout(const PeerId& from, uint64_t version, uint64_t digest, Nanos now) {
   if (version == 0 || version > layout_version_max()) return;
   const auto* newest = newest_layout();
   if (newest != nullptr && (version < newest->version || (version == newest->version && digest >= newest->digest))) return;
-  if (version > heard_version_) {
-    heard_version_ = version;
-    heard_at_ = now;
-    heard_from_ = from;
+  if (version > reported_version_) {
+    reported_version_ = version;
+    reported_at_ = now;
+    reported_by_ = from;
   }
   if (now < pull_until_) return;
   pull_until_ = now + options_.times.probe_timeout;
@@ -69,7 +74,8 @@ std::vector<PeerId> RosterKeeper::coordinators(std::string_view key, const SlotN
              .layout_digest = slot.layout_digest,
              .keepers_version = roster_.keepers_version(),
              .peers = {}};
-    if (layout == nullptr) named.layout_version = 0;  // unknown, but it may still come; not cached
+    // The result for an unknown layout must not be cached, because the layout may still arrive.
+    if (layout == nullptr) named.layout_version = 0;
     else
       std::ranges::copy_if(layout->peers, std::back_inserter(named.peers),
                            [&](const PeerId& id) { return roster_.is_keeper(id); });
@@ -78,7 +84,7 @@ std::vector<PeerId> RosterKeeper::coordinators(std::string_view key, const SlotN
 }
 
 bool RosterKeeper::adopt_layout(const Layout& layout, Nanos now) {
-  return running() && believable(layout) && take_layout(std::make_shared<const Layout>(layout), {}, told_by_others, now);
+  return running() && plausible(layout) && take_layout(std::make_shared<const Layout>(layout), {}, adopter_push_count, now);
 }
 
 uint64_t RosterKeeper::layout_version_max() const {
@@ -87,13 +93,13 @@ uint64_t RosterKeeper::layout_version_max() const {
   return (newest == nullptr ? 0 : newest->version) + layouts_ahead_max;
 }
 
-bool RosterKeeper::believable(const Layout& layout) const {
+bool RosterKeeper::plausible(const Layout& layout) const {
   const auto* newest = newest_layout();
   const auto steps = std::max(steps_opened_, newest == nullptr ? 0 : newest->first_step);
   return layout.version > 0 && layout.version <= layout_version_max() && layout.first_step <= steps + steps_ahead_max;
 }
 
-bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, const PeerId& from, size_t told, Nanos now) {
+bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, const PeerId& from, size_t push_count, Nanos now) {
   std::vector<PeerId> newcomers;
   std::copy_if(layout->peers.begin(), layout->peers.end(), std::back_inserter(newcomers),
                [&](const PeerId& id) { return !layouts_.has_member(id); });
@@ -103,24 +109,25 @@ bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, const PeerI
   layout_changed_ = true;
   adopted_at_ = now;
   wanted_since_ = never;
-  heard_version_ = std::max(heard_version_, layout->version);
+  reported_version_ = std::max(reported_version_, layout->version);
   pull_until_ = now;
-  // Sent with the next change. Otherwise each layout would cost each peer one gossip item about every other peer.
+  // Other peers learn the new layout_version with the next change of facts, and not at once. Otherwise, each layout would make
+  // each peer gossip one item about every other peer.
   auto claim = roster_.claim_of(self_, now);
   claim.entry.facts.layout_version = layout->version;
   ++claim.entry.facts.counter;
   (void)roster_.merge(claim, now);
-  spread_notes(now);
-  // The layout's maker has heard that these members are alive. That gossip may not have arrived here, and until then this
-  // process would choose other coordinators.
+  spread_versions(now);
+  // The maker of the layout knows that its members are alive, but the gossip about them may not have arrived here. Without
+  // this, the process would choose other coordinators than the maker does until the gossip arrives.
   for (const auto& id : layout->peers) {
     const auto* entry = roster_.find(id);
     if (entry == nullptr || id == self_ || entry->status != PeerStatus::joining) continue;
-    judge(id, PeerStatus::alive, false, "a layout names it", now);
+    set_status(id, PeerStatus::alive, false, "a layout lists it", now);
   }
   members_changed(now);
-  for (const auto& to : some(roster_.present(), told, self_, now)) send_layout(to, now);
-  sought_ = 0;
+  for (const auto& to : pick_peers(roster_.present(), push_count, self_, now)) send_layout(to, now);
+  seek_count_ = 0;
   seek_members(from, now);
   return true;
 }
@@ -129,17 +136,18 @@ bool RosterKeeper::knows_all_of_layout() const {
   return std::ranges::all_of(layouts_.members(), [&](const PeerId& id) { return roster_.find(id) != nullptr; });
 }
 
-// When many peers join at once, gossip about some may still be on its way. Asks the layout's sender first, then any peer.
+// Asks for members of the layout that are unknown here. The first time it asks the sender of the layout, later it asks random
+// peers. If many peers join at once, gossip about some of them may still be on its way.
 void RosterKeeper::seek_members(const PeerId& from, Nanos now) {
   seek_at_ = never;
-  if (knows_all_of_layout() || sought_++ == seeks_max) return;
+  if (knows_all_of_layout() || seek_count_++ == seeks_max) return;
   seek_at_ = now + options_.times.gossip_period;
   if (from != PeerId{} && can_reach(from, now)) sends_.push_back({.to = from, .address = {}, .message = hello(now)});
   else compare_with_one(now);
 }
 
-// Includes the claims of members that the previous layout did not name. A receiver without the layout may not know them either,
-// and would choose other coordinators.
+// Sends the newest layout, with claims about the members that are new in it. Without the claims, a receiver that does not know
+// these members would choose other coordinators.
 void RosterKeeper::send_layout(const PeerId& to, Nanos now) {
   auto message = make_message(LayoutPush{layouts_.newest()});
   for (const auto& id : newcomers_) {
@@ -150,18 +158,19 @@ void RosterKeeper::send_layout(const PeerId& to, Nanos now) {
 }
 
 void RosterKeeper::members_changed(Nanos now) {
-  layout_at_ = std::min(layout_at_, std::max(now, looked_at_ + options_.times.gossip_period));
+  layout_at_ = std::min(layout_at_, std::max(now, considered_at_ + options_.times.gossip_period));
 }
 
-// Checks whether a new layout is due and whether this process must make it. If it is too early, sets when to check again.
+// Makes the next layout if it is due and this process has to make it. If it is not due yet, sets the time of the next check.
 void RosterKeeper::consider_layout(Nanos now) {
   layout_at_ = never;
-  looked_at_ = now;
+  considered_at_ = now;
   if (state_ != JoinState::joined || self_entry().status != PeerStatus::alive) return;
   const auto newest = layouts_.newest();
   const uint64_t held = newest == nullptr ? 0 : newest->version;
-  if (heard_version_ > held && now < heard_at_ + holder_patience && !roster_.gone(heard_from_)) {
-    layout_at_ = heard_at_ + holder_patience;  // it should arrive, unless its holder does not send it
+  if (reported_version_ > held && now < reported_at_ + holder_timeout && !roster_.gone(reported_by_)) {
+    // Wait, so that the newer layout can arrive.
+    layout_at_ = reported_at_ + holder_timeout;
     return;
   }
   const auto members = roster_.full_members([&](const PeerId& id) { return layouts_.has_member(id); });
@@ -172,14 +181,14 @@ void RosterKeeper::consider_layout(Nanos now) {
     return;
   }
   wanted_since_ = std::min(wanted_since_, now);
-  const uint64_t version = std::max(held, heard_version_) + 1;
+  const uint64_t version = std::max(held, reported_version_) + 1;
   const auto makers = holders(layout_key(options_.run_id, version));
-  const auto place = std::find(makers.begin(), makers.end(), self_) - makers.begin();
-  if (place == static_cast<ptrdiff_t>(makers.size())) return;
+  const auto maker_index = std::find(makers.begin(), makers.end(), self_) - makers.begin();
+  if (maker_index == static_cast<ptrdiff_t>(makers.size())) return;
   const Nanos due = newest == nullptr || leaves_out_most(*newest, members)
                         ? wanted_since_
                         : std::max(wanted_since_, adopted_at_ + options_.times.relayout_period);
-  const Nanos turn = due + place * holder_patience;
+  const Nanos turn = due + maker_index * holder_timeout;
   if (now < turn) {
     layout_at_ = turn;
     return;
@@ -194,8 +203,9 @@ void RosterKeeper::make_next_layout(uint64_t version, const std::vector<PeerId>&
                         .grid = options_.grid,
                         .max_group = options_.max_group,
                         .dims = options_.dims};
-  // The highest opened averaging step is steps_opened - 1; two after it, no peer has begun to form groups. If averaging steps
-  // are shorter than gossip takes, more are skipped: as many as fit into half of a gossip_period.
+  // The highest opened averaging step is steps_opened - 1. No peer forms groups for the step that comes two steps later yet, so
+  // the layout begins there. Averaging steps may be faster than gossip. Therefore the beginning is moved further, by as many
+  // steps as fit into half a gossip_period.
   if (version > 1) {
     const auto behind = step_interval_ > 0
                             ? std::min(static_cast<double>(options_.times.gossip_period) / 2 / step_interval_, steps_behind_max)
@@ -210,7 +220,7 @@ void RosterKeeper::make_next_layout(uint64_t version, const std::vector<PeerId>&
   }
   if (!layout.ok()) return;
   ++counters_.layouts_made;
-  (void)take_layout(std::make_shared<const Layout>(std::move(*layout)), self_, told_by_maker, now);
+  (void)take_layout(std::make_shared<const Layout>(std::move(*layout)), self_, maker_push_count, now);
 }
 
 }  // namespace unisono

@@ -22,7 +22,7 @@ using test::run;
 using test::sends_of;
 using test::times;
 
-TEST(RosterKeeper, refuses_options_that_cannot_be) {
+TEST(RosterKeeper, refuses_impossible_options) {
   const auto bad = [](auto change) {
     auto all = options(true);
     change(all);
@@ -37,7 +37,7 @@ TEST(RosterKeeper, refuses_options_that_cannot_be) {
   EXPECT_EQ(bad([](auto&) {}), Code::ok);
 }
 
-TEST(RosterKeeper, a_joiner_asks_every_seed_and_is_in_when_it_has_the_whole_roster) {
+TEST(RosterKeeper, a_joiner_asks_every_seed_and_has_joined_once_it_has_the_whole_roster) {
   RosterKeeper keeper(options(false, {address_of(2), address_of(3)}), peer_entry(1));
   ASSERT_TRUE(keeper.start(0).ok());
   EXPECT_EQ(keeper.join_state(), JoinState::joining);
@@ -71,14 +71,14 @@ TEST(RosterKeeper, with_every_seed_dead_joining_fails_and_no_run_is_founded) {
   EXPECT_EQ(keeper.roster().size(), 1u);
 }
 
-TEST(RosterKeeper, seeds_that_never_answer_are_given_up) {
+TEST(RosterKeeper, joining_fails_if_no_seed_ever_answers) {
   RosterKeeper keeper(options(false, {address_of(2)}), peer_entry(1));
   ASSERT_TRUE(keeper.start(0).ok());
   run(keeper, times.heal_period);
   EXPECT_TRUE(keeper.join_status().message().starts_with("NO_SEED"));
 }
 
-TEST(RosterKeeper, of_many_seeds_a_few_are_asked_at_a_time_until_one_answers) {
+TEST(RosterKeeper, asks_a_few_of_many_seeds_at_a_time_until_one_answers) {
   std::vector<std::string> seeds;
   for (uint64_t number = 100; number < 1100; ++number) seeds.push_back(address_of(number));
   RosterKeeper keeper(options(false, seeds), peer_entry(1));
@@ -93,14 +93,14 @@ TEST(RosterKeeper, of_many_seeds_a_few_are_asked_at_a_time_until_one_answers) {
     }
     EXPECT_LE(waiting.size(), 32u);
   };
-  // Seeds refuse one after the other.
+  // Each seed that refuses must be replaced by another seed at once.
   for (look(); asked.size() < 900 && !waiting.empty(); look()) {
     const auto address = waiting.back();
     waiting.pop_back();
     keeper.address_unreachable(address, "refused", false, 1);
   }
   EXPECT_EQ(asked.size(), 900u);
-  // Silent seeds do not hold up the others.
+  // From now on all seeds are silent. The remaining 100 seeds must be asked nevertheless.
   for (int i = 1; i <= 4; ++i) {
     waiting.clear();
     run(keeper, i * times.probe_period + 1);
@@ -113,7 +113,7 @@ TEST(RosterKeeper, of_many_seeds_a_few_are_asked_at_a_time_until_one_answers) {
   EXPECT_EQ(keeper.join_state(), JoinState::joined);
 }
 
-TEST(RosterKeeper, of_as_many_seeds_as_are_asked_at_a_time_all_are_and_of_more_the_next_when_one_fails) {
+TEST(RosterKeeper, asks_the_next_seed_when_one_of_those_asked_fails) {
   for (const size_t count : {32u, 33u, 64u}) {
     std::vector<std::string> seeds;
     for (uint64_t number = 100; number < 100 + count; ++number) seeds.push_back(address_of(number));
@@ -145,7 +145,7 @@ TEST(RosterKeeper, an_error_names_some_of_many_seeds) {
   EXPECT_TRUE(keeper.join_status().message().ends_with(" and 284 more")) << keeper.join_status().message();
 }
 
-TEST(RosterKeeper, itself_is_no_seed) {
+TEST(RosterKeeper, does_not_ask_itself_as_a_seed) {
   RosterKeeper keeper(options(false, {address_of(1)}), peer_entry(1));
   ASSERT_TRUE(keeper.start(0).ok());
   EXPECT_TRUE(keeper.join_status().message().starts_with("NO_SEED"));
@@ -156,10 +156,15 @@ TEST(RosterKeeper, two_joiners_do_not_welcome_each_other) {
   ASSERT_TRUE(keeper.start(0).ok());
   (void)keeper.take_sends();
   keeper.message(peer_id(2), from_run(RosterHello{"demo", 0, {}}, {peer_claim(2, PeerStatus::joining)}), 1);
-  EXPECT_TRUE(sends_of<RosterWelcome>(keeper).empty());
+  const auto sends = keeper.take_sends();
+  ASSERT_EQ(sends.size(), 1u);
+  EXPECT_EQ(sends[0].to, peer_id(2));
+  ASSERT_TRUE(std::holds_alternative<RosterRefused>(sends[0].message.body)) << "it says that it is looking, too";
+  EXPECT_EQ(std::get<RosterRefused>(sends[0].message.body).reason, RefusalReason::looking);
+  EXPECT_EQ(keeper.roster().size(), 1u);
 }
 
-// Status of a joiner of another run or schema, or of one too many, after the answer of `there`.
+// A joiner with this run id and entry asks the keeper `there`, which must refuse it. Returns the joiner's join_status().
 Status refusal(RosterKeeper& there, const std::string& run_id, PeerEntry entry) {
   auto all = options(false, {address_of(1)});
   all.run_id = run_id;
@@ -175,7 +180,7 @@ Status refusal(RosterKeeper& there, const std::string& run_id, PeerEntry entry) 
   return joiner.join_status();
 }
 
-TEST(RosterKeeper, refuses_another_run_another_schema_and_one_too_many) {
+TEST(RosterKeeper, refuses_another_run_another_schema_and_a_peer_beyond_max_peers) {
   auto all = options(true);
   all.max_peers = 3;
   auto keeper = founder(3, all);
@@ -187,7 +192,7 @@ TEST(RosterKeeper, refuses_another_run_another_schema_and_one_too_many) {
   EXPECT_EQ(keeper.counters().full, 1u);
 }
 
-TEST(RosterKeeper, takes_no_message_of_another_run) {
+TEST(RosterKeeper, ignores_messages_of_another_run) {
   auto keeper = founder(2);
   auto message = from_run(RosterGossip{}, {peer_claim(5)});
   message.run = 1;
@@ -196,7 +201,7 @@ TEST(RosterKeeper, takes_no_message_of_another_run) {
   EXPECT_EQ(keeper.counters().foreign, 1u);
 }
 
-TEST(RosterKeeper, a_silent_peer_is_asked_for_then_suspect_then_dead) {
+TEST(RosterKeeper, a_silent_peer_is_probed_through_others_then_suspect_then_dead) {
   auto keeper = founder(5);
   std::vector<RosterSend> sends;
   while (sends.empty()) {
@@ -212,17 +217,17 @@ TEST(RosterKeeper, a_silent_peer_is_asked_for_then_suspect_then_dead) {
       const auto* request = std::get_if<RosterProbeRequest>(&one.message.body);
       if (request != nullptr && request->target == target && asked == never) asked = now;
     }
-    for (const auto& news : keeper.take_news()) {
-      if (news.peer != target) continue;
-      if (news.now == PeerStatus::suspect) suspect = now;
-      if (news.now == PeerStatus::dead) dead = now;
+    for (const auto& event : keeper.take_events()) {
+      if (event.peer != target) continue;
+      if (event.now == PeerStatus::suspect) suspect = now;
+      if (event.now == PeerStatus::dead) dead = now;
     }
   }
   EXPECT_EQ(suspect - asked, times.probe_timeout);
   EXPECT_EQ(dead - suspect, times.suspect_time);
 }
 
-TEST(RosterKeeper, an_answer_through_another_counts) {
+TEST(RosterKeeper, an_answer_to_an_indirect_probe_counts) {
   auto keeper = founder(5);
   keeper.link_lost(peer_id(3), 10);
   const auto asked = sends_of<RosterProbeRequest>(keeper);
@@ -230,7 +235,7 @@ TEST(RosterKeeper, an_answer_through_another_counts) {
   const auto sequence = std::get<RosterProbeRequest>(asked[0].message.body).sequence;
   keeper.message(asked[0].to, from_run(RosterAck{.origin = peer_id(1), .target = peer_id(3), .sequence = sequence}), 20);
   run(keeper, times.probe_timeout * 3);
-  for (const auto& news : keeper.take_news()) EXPECT_FALSE(news.peer == peer_id(3) && news.now == PeerStatus::suspect);
+  for (const auto& event : keeper.take_events()) EXPECT_FALSE(event.peer == peer_id(3) && event.now == PeerStatus::suspect);
 }
 
 TEST(RosterKeeper, a_link_lost_counts_as_a_failed_probe) {
@@ -241,7 +246,7 @@ TEST(RosterKeeper, a_link_lost_counts_as_a_failed_probe) {
   EXPECT_FALSE(keeper.gone(peer_id(3)));
 }
 
-TEST(RosterKeeper, probes_for_others_and_hands_the_answer_on) {
+TEST(RosterKeeper, probes_for_other_peers_and_forwards_the_answer) {
   auto keeper = founder(4);
   keeper.message(peer_id(2), from_run(RosterProbeRequest{peer_id(3), 7}), 1);
   const auto probes = sends_of<RosterProbe>(keeper);
@@ -249,7 +254,7 @@ TEST(RosterKeeper, probes_for_others_and_hands_the_answer_on) {
   EXPECT_EQ(probes[0].to, peer_id(3));
   EXPECT_EQ(std::get<RosterProbe>(probes[0].message.body), (RosterProbe{peer_id(2), 7}));
   const RosterAck ack{.origin = peer_id(2), .target = peer_id(3), .sequence = 7};
-  keeper.message(peer_id(4), from_run(ack), 2);  // only the target itself may answer
+  keeper.message(peer_id(4), from_run(ack), 2);  // refused, because peer 4 is not the target
   EXPECT_TRUE(sends_of<RosterAck>(keeper).empty());
   keeper.message(peer_id(3), from_run(ack), 2);
   const auto answers = sends_of<RosterAck>(keeper);
@@ -257,7 +262,7 @@ TEST(RosterKeeper, probes_for_others_and_hands_the_answer_on) {
   EXPECT_EQ(answers[0].to, peer_id(2));
 }
 
-TEST(RosterKeeper, contradicts_who_believes_it_suspect_or_dead_and_tells_them_so) {
+TEST(RosterKeeper, refutes_claims_that_it_is_suspect_or_dead_and_answers_their_senders) {
   for (const auto status : {PeerStatus::suspect, PeerStatus::dead}) {
     auto keeper = founder(3);
     const std::vector<PeerClaim> thrice(3, peer_claim(1, status, 6));
@@ -273,19 +278,20 @@ TEST(RosterKeeper, contradicts_who_believes_it_suspect_or_dead_and_tells_them_so
   }
 }
 
-TEST(RosterKeeper, two_who_cannot_agree_stop_talking_about_it) {
+TEST(RosterKeeper, two_peers_that_disagree_stop_answering_each_other) {
   auto all = options(true);
   all.max_peers = 2;
   auto keeper = founder(2, all);
   keeper.known_dead(peer_id(2), "refused", 1);
-  keeper.message(peer_id(3), from_run(RosterGossip{}, {peer_claim(3)}), 2);  // takes the free slot in the roster
+  keeper.message(peer_id(3), from_run(RosterGossip{}, {peer_claim(3)}), 2);  // peer 3 takes the free slot in the roster
   (void)keeper.take_sends();
-  // Peer 2 is alive but no longer fits into the roster. It answers that it lives, and the keeper does not reply to the answer.
+  // Peer 2 is alive, but does not fit into the roster any more. It claims in an answer that it is alive. The keeper must not
+  // reply to an answer.
   keeper.message(peer_id(2), from_run(RosterGossip{.answer = true}, {peer_claim(2, PeerStatus::alive, 2)}), 3);
   EXPECT_TRUE(keeper.take_sends().empty());
 }
 
-TEST(RosterKeeper, answers_one_that_it_believes_dead_with_what_it_believes) {
+TEST(RosterKeeper, answers_a_peer_that_it_holds_for_dead_with_that_claim) {
   auto keeper = founder(4);
   keeper.known_dead(peer_id(2), "refused", 1);
   (void)keeper.take_sends();
@@ -297,13 +303,13 @@ TEST(RosterKeeper, answers_one_that_it_believes_dead_with_what_it_believes) {
   EXPECT_TRUE(std::get<RosterGossip>(sends[0].message.body).answer) << "or it would be answered";
 }
 
-TEST(RosterKeeper, who_is_refused_everywhere_is_dead_at_once_and_so_for_who_hears_of_it) {
+TEST(RosterKeeper, a_peer_whose_addresses_all_refuse_is_dead_here_and_at_peers_that_get_the_claim) {
   auto keeper = founder(4);
   keeper.known_dead(peer_id(3), "connection refused", 1);
   EXPECT_TRUE(keeper.gone(peer_id(3)));
-  const auto news = keeper.take_news();
-  ASSERT_EQ(news.size(), 1u);
-  EXPECT_NE(news[0].why.find("connection refused"), std::string::npos);
+  const auto events = keeper.take_events();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_NE(events[0].why.find("connection refused"), std::string::npos);
   EXPECT_LE(keeper.next_deadline(), times.gossip_period / 10);
   run(keeper, times.gossip_period / 10);
   const auto sends = sends_of<RosterGossip>(keeper);
@@ -313,7 +319,7 @@ TEST(RosterKeeper, who_is_refused_everywhere_is_dead_at_once_and_so_for_who_hear
   EXPECT_TRUE(other.gone(peer_id(3)));
 }
 
-TEST(RosterKeeper, a_death_by_silence_is_first_a_suspicion_where_the_peer_was_not_doubted) {
+TEST(RosterKeeper, a_reported_death_by_silence_first_counts_as_a_suspicion) {
   auto keeper = founder(4);
   const auto claim = peer_claim(3, PeerStatus::dead);
   keeper.message(peer_id(2), from_run(RosterGossip{}, {claim}), 1);
@@ -324,18 +330,18 @@ TEST(RosterKeeper, a_death_by_silence_is_first_a_suspicion_where_the_peer_was_no
   EXPECT_TRUE(keeper.gone(peer_id(3)));
 }
 
-TEST(RosterKeeper, a_process_that_wakes_late_gives_everybody_the_whole_time_again_but_not_for_ever) {
+TEST(RosterKeeper, a_late_wakeup_restarts_timeouts_of_other_peers_a_limited_number_of_times) {
   auto keeper = founder(4);
   keeper.link_lost(peer_id(3), 0);
   Nanos now = 60 * second;
   keeper.woke(now);
   EXPECT_EQ(keeper.roster().find(peer_id(3))->status, PeerStatus::alive);
-  EXPECT_EQ(keeper.counters().naps, 1u);
+  EXPECT_EQ(keeper.counters().late_wakeups, 1u);
   for (int i = 0; i < 20; ++i) keeper.woke(now = keeper.next_deadline() + times.probe_timeout);
   EXPECT_NE(keeper.roster().find(peer_id(3))->status, PeerStatus::alive) << "always late";
 }
 
-TEST(RosterKeeper, tells_up_to_64_that_it_leaves_and_is_silent_then) {
+TEST(RosterKeeper, tells_up_to_64_peers_that_it_leaves_and_then_sends_nothing) {
   auto keeper = founder(200);
   keeper.leave(5);
   const auto sends = keeper.take_sends();
@@ -350,15 +356,15 @@ TEST(RosterKeeper, tells_up_to_64_that_it_leaves_and_is_silent_then) {
   EXPECT_TRUE(keeper.take_sends().empty());
 }
 
-TEST(RosterKeeper, who_left_is_gone_and_not_asked_back) {
+TEST(RosterKeeper, a_peer_that_left_is_gone_and_is_not_asked_to_return) {
   auto keeper = founder(4);
   keeper.message(peer_id(2), from_run(RosterGossip{}, {peer_claim(2, PeerStatus::left)}), 1);
   EXPECT_TRUE(keeper.gone(peer_id(2)));
   EXPECT_TRUE(keeper.take_sends().empty());
 }
 
-TEST(RosterKeeper, heals_with_seeds_and_with_where_the_dead_lived_for_ever) {
-  auto all = options(true, {address_of(1), address_of(7)});  // one of them is its own address
+TEST(RosterKeeper, heals_with_seeds_and_addresses_of_dead_peers_without_end) {
+  auto all = options(true, {address_of(1), address_of(7)});  // the first seed is the keeper's own address
   auto keeper = founder(3, all);
   keeper.known_dead(peer_id(3), "refused", 1);
   std::vector<RosterSend> sends;
@@ -374,7 +380,7 @@ TEST(RosterKeeper, heals_with_seeds_and_with_where_the_dead_lived_for_ever) {
   EXPECT_GT(dead, 10u);
 }
 
-TEST(RosterKeeper, heals_with_the_seeds_that_it_was_told_last) {
+TEST(RosterKeeper, heals_with_the_latest_seeds) {
   auto keeper = founder(3, options(true, {address_of(7)}));
   keeper.set_seeds({address_of(8), address_of(9)}, 1);
   keeper.set_seeds({}, 2);  // an empty list changes nothing
@@ -386,7 +392,7 @@ TEST(RosterKeeper, heals_with_the_seeds_that_it_was_told_last) {
   EXPECT_GT(asked(9), 10);
 }
 
-TEST(RosterKeeper, a_joiner_asks_seeds_that_it_is_told_later_at_once_and_goes_on_asking_the_others) {
+TEST(RosterKeeper, a_joiner_asks_new_seeds_at_once_and_still_asks_the_earlier_ones) {
   RosterKeeper keeper(options(false, {address_of(7)}), peer_entry(1));
   ASSERT_TRUE(keeper.start(0).ok());
   (void)keeper.take_sends();
@@ -408,7 +414,7 @@ TEST(RosterKeeper, an_unknown_peer_of_the_run_is_asked_for_its_identity_not_too_
   EXPECT_EQ(keeper.counters().unauthenticated, 10u);
 }
 
-TEST(RosterKeeper, a_client_is_sent_to_only_while_it_is_heard_and_keeps_no_record) {
+TEST(RosterKeeper, a_client_gets_messages_only_while_it_sends_some_and_keeps_no_record) {
   auto keeper = founder(2);
   auto client = peer_claim(3);
   client.entry.facts.role = ElasticRole::client;
@@ -435,7 +441,7 @@ TEST(RosterKeeper, steps_that_were_opened_spread_with_every_message) {
   EXPECT_EQ(other.steps_opened(), 5u);
 }
 
-TEST(RosterKeeper, what_it_says_of_itself_is_newer_each_time) {
+TEST(RosterKeeper, its_own_facts_are_newer_with_each_change) {
   auto keeper = founder(3);
   keeper.set_registered(3, 1);
   keeper.set_finished(3, 0xD1, 2);

@@ -1,4 +1,4 @@
-// One RosterKeeper without a network, and messages that tests send to it.
+// Test support: one RosterKeeper without a network, and messages that tests pass to it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ std::vector<RosterSend> sends_of(RosterKeeper& keeper) {
   return sends;
 }
 
-// The claim about a peer in a message, or nothing.
+// Returns the message's claim about the peer, or null if there is none.
 inline const PeerClaim* about(const RosterSend& one, const PeerId& id) {
   for (const auto& claim : one.message.claims) {
     if (claim.entry.id == id) return &claim;
@@ -42,7 +42,7 @@ inline const PeerClaim* about(const RosterSend& one, const PeerId& id) {
   return nullptr;
 }
 
-// A founder, peer 1, that knows peers 2 … count as alive.
+// Returns a founder, peer 1, that knows peers 2 … `count` as alive.
 inline RosterKeeper founder(uint64_t count, KeeperOptions all = options(true)) {
   RosterKeeper keeper(std::move(all), peer_entry(1));
   EXPECT_TRUE(keeper.start(0).ok());
@@ -50,18 +50,18 @@ inline RosterKeeper founder(uint64_t count, KeeperOptions all = options(true)) {
   for (uint64_t number = 2; number <= count; ++number) claims.push_back(peer_claim(number));
   if (count > 1) keeper.message(peer_id(2), from_run(RosterGossip{}, claims), 0);
   (void)keeper.take_sends();
-  (void)keeper.take_news();
+  (void)keeper.take_events();
   return keeper;
 }
 
-// Calls woke() at each deadline until `end`; no peer answers.
+// Calls woke() at each deadline until `end`. No peer answers. Appends the keeper's messages to `sends`.
 inline void run(RosterKeeper& keeper, Nanos end, std::vector<RosterSend>* sends = nullptr) {
   while (keeper.next_deadline() <= end) keeper.woke(keeper.next_deadline());
   if (sends == nullptr) return;
   for (auto& one : keeper.take_sends()) sends->push_back(std::move(one));
 }
 
-// Runs the keeper to `end`, answering all its probes; returns its messages.
+// Runs the keeper until `end`, and answers all its probes. Returns the keeper's messages.
 inline std::vector<RosterSend> run_answered(RosterKeeper& keeper, Nanos begin, Nanos end) {
   std::vector<RosterSend> sends;
   for (Nanos at = begin; at <= end; at += times.probe_timeout / 16) {

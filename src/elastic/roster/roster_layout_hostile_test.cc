@@ -1,4 +1,5 @@
-// Layouts, and claims about layouts, that no correct keeper makes: none takes over the run, and none makes memory grow.
+// Layouts and claims about layouts that no correct keeper makes. They must not replace the run's layout or use memory without
+// limit.
 
 #include <gtest/gtest.h>
 
@@ -34,7 +35,7 @@ Layout layout_of(const LayoutRequest& request, uint64_t first, uint64_t last) {
 }
 std::shared_ptr<const Layout> shared(Layout layout) { return std::make_shared<const Layout>(std::move(layout)); }
 
-// A keeper, peer 1, with two others and the layout of all three, version 1.
+// Returns the keeper of peer 1. It knows peers 2 and 3, and holds version 1 of the layout, which lists all three peers.
 RosterKeeper settled_keeper() {
   auto all = options(true);
   all.min_peers = 3;
@@ -45,14 +46,15 @@ RosterKeeper settled_keeper() {
   return keeper;
 }
 
-// Checks that the message had no effect: no layout is requested or passed on, and the next layout follows the held one.
+// Checks that a hostile message had no effect. The keeper neither requests nor sends a layout, and the next layout has version
+// 2.
 void expect_undisturbed(RosterKeeper& keeper) {
   EXPECT_FALSE(keeper.take_layout_change());
   ASSERT_NE(keeper.newest_layout(), nullptr);
   EXPECT_EQ(keeper.newest_layout()->version, 1u);
   for (const auto& one : keeper.take_sends()) {
     EXPECT_FALSE(std::holds_alternative<LayoutPull>(one.message.body) || std::holds_alternative<LayoutPush>(one.message.body));
-    EXPECT_TRUE(decode_roster_message(encode(one.message)).ok()) << "or nobody would hear it any more";
+    EXPECT_TRUE(decode_roster_message(encode(one.message)).ok()) << "otherwise its messages would be refused by all peers";
   }
   keeper.message(peer_id(4), from_run(RosterGossip{.answer = true}, {peer_claim(4)}), 2);
   const auto sends = run_answered(keeper, 2, 2 * times.relayout_period + 15 * second);
@@ -62,7 +64,7 @@ void expect_undisturbed(RosterKeeper& keeper) {
       std::ranges::all_of(sends, [](const RosterSend& one) { return decode_roster_message(encode(one.message)).ok(); }));
 }
 
-TEST(RosterLayoutHostile, a_version_that_nobody_has_reached_is_neither_asked_for_nor_counted_on_from) {
+TEST(RosterLayoutHostile, an_impossible_version_is_neither_pulled_nor_counted_on_from) {
   for (const auto version : impossible) {
     auto keeper = settled_keeper();
     auto message = from_run(RosterGossip{.answer = true});
@@ -73,7 +75,7 @@ TEST(RosterLayoutHostile, a_version_that_nobody_has_reached_is_neither_asked_for
   }
 }
 
-TEST(RosterLayoutHostile, a_push_with_a_version_that_nobody_has_reached_is_not_taken) {
+TEST(RosterLayoutHostile, a_push_with_an_impossible_version_is_ignored) {
   for (const auto version : impossible) {
     const auto pushed = layout_of({.run = "demo", .version = version}, 1, 3);
     auto keeper = settled_keeper();
@@ -85,7 +87,7 @@ TEST(RosterLayoutHostile, a_push_with_a_version_that_nobody_has_reached_is_not_t
   }
 }
 
-TEST(RosterLayoutHostile, a_layout_that_begins_with_a_step_far_off_is_not_taken) {
+TEST(RosterLayoutHostile, a_layout_that_begins_too_many_steps_ahead_is_ignored) {
   for (const uint64_t step : {uint64_t{1} << 34, (uint64_t{1} << 53) - 1, uint64_t{1} << 53, ~uint64_t{0}}) {
     const auto pushed = layout_of({.run = "demo", .version = 2, .first_step = step}, 1, 3);
     auto keeper = settled_keeper();
@@ -96,7 +98,7 @@ TEST(RosterLayoutHostile, a_layout_that_begins_with_a_step_far_off_is_not_taken)
   }
 }
 
-TEST(RosterLayoutHostile, steps_that_nobody_has_reached_are_not_opened_by_a_message) {
+TEST(RosterLayoutHostile, a_message_with_an_impossible_step_opens_no_step) {
   for (const uint64_t steps : {uint64_t{1} << 34, (uint64_t{1} << 53) - 1, uint64_t{1} << 53}) {
     auto keeper = settled_keeper();
     auto message = from_run(RosterGossip{.answer = true});
@@ -108,7 +110,7 @@ TEST(RosterLayoutHostile, steps_that_nobody_has_reached_are_not_opened_by_a_mess
   }
 }
 
-TEST(RosterLayoutHostile, who_joins_follows_a_run_that_is_old_but_none_that_cannot_be) {
+TEST(RosterLayoutHostile, a_joiner_accepts_the_numbers_of_an_old_run_but_no_impossible_ones) {
   constexpr uint64_t old_version = uint64_t{1} << 39, old_step = uint64_t{1} << 47;
   const auto join = [](uint64_t version, uint64_t steps) {
     auto keeper = RosterKeeper(options(false, {address_of(2)}), peer_entry(1));
@@ -129,7 +131,7 @@ TEST(RosterLayoutHostile, who_joins_follows_a_run_that_is_old_but_none_that_cann
   EXPECT_FALSE(misled.adopt_layout(layout_of({.run = "demo", .version = uint64_t{1} << 52}, 1, 2), 1));
 }
 
-TEST(RosterLayoutHostile, who_was_cut_off_for_long_follows_the_others) {
+TEST(RosterLayoutHostile, a_peer_that_was_cut_off_for_long_follows_the_others) {
   auto keeper = settled_keeper();
   auto message =
       from_run(LayoutPush{shared(layout_of({.run = "demo", .version = 1'000'000, .first_step = 900'000'000}, 1, 5))});
@@ -139,7 +141,7 @@ TEST(RosterLayoutHostile, who_was_cut_off_for_long_follows_the_others) {
   EXPECT_EQ(keeper.steps_opened(), 1'000'000'000u);
 }
 
-TEST(RosterLayoutHostile, one_that_is_older_than_ours_is_no_news) {
+TEST(RosterLayoutHostile, an_older_layout_is_ignored) {
   auto keeper = settled_keeper();
   ASSERT_TRUE(keeper.adopt_layout(layout_of({.run = "demo", .version = 10}, 1, 3), 1));
   (void)keeper.take_sends();
@@ -156,7 +158,7 @@ TEST(RosterLayoutHostile, one_that_is_older_than_ours_is_no_news) {
     EXPECT_FALSE(std::holds_alternative<LayoutPull>(one.message.body) || std::holds_alternative<LayoutPush>(one.message.body));
 }
 
-TEST(RosterLayoutHostile, one_of_thousands_that_nobody_knows_is_replaced_at_once_and_nobody_is_asked_for_ever) {
+TEST(RosterLayoutHostile, a_layout_of_unknown_peers_is_replaced_at_once_and_requests_for_them_end) {
   auto keeper = settled_keeper();
   constexpr uint64_t pushes = 20;
   for (uint64_t version = 2; version < 2 + pushes; ++version) {
@@ -165,7 +167,7 @@ TEST(RosterLayoutHostile, one_of_thousands_that_nobody_knows_is_replaced_at_once
                        layout_of({.run = "demo", .version = version}, 1000 * version, 1000 * version + roster_peers_max - 1))}),
                    1);
   }
-  EXPECT_EQ(keeper.roster().size(), 3u) << "being named makes nobody a peer";
+  EXPECT_EQ(keeper.roster().size(), 3u) << "a layout adds no peer to the roster";
   size_t held = 0;
   for (uint64_t version = 1; version < 2 + pushes; ++version) {
     const auto layout = layout_of({.run = "demo", .version = version}, version == 1 ? 1 : 1000 * version,
@@ -183,8 +185,8 @@ TEST(RosterLayoutHostile, one_of_thousands_that_nobody_knows_is_replaced_at_once
       20);
 }
 
-// LayoutBytes refuses dimensions that do not fit and digests that do not match; a keeper never sees them.
-TEST(RosterLayoutHostile, bytes_of_a_push_that_do_not_fit_together_are_no_message) {
+// Decoding refuses a layout whose dimensions or digest do not match, so a keeper never gets such a layout.
+TEST(RosterLayoutHostile, a_push_with_inconsistent_bytes_is_refused) {
   for (const bool dims : {true, false}) {
     auto bad = layout_of({.run = "demo", .version = 2, .dims = {2, 2}}, 1, 4);
     if (dims) bad.dims = {3, 3};

@@ -1,4 +1,4 @@
-// How keepers make and spread layouts, and how few they hold.
+// How keepers make and spread layouts, and how many layouts they hold.
 
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ TEST(LayoutBook, holds_the_last_four_and_knows_which_is_in_effect) {
   EXPECT_EQ(book.find(3, 1), nullptr);
 }
 
-TEST(LayoutBook, of_two_with_one_version_the_smaller_digest_wins_in_any_order) {
+TEST(LayoutBook, keeps_the_smaller_digest_of_one_version_in_any_order) {
   const auto a = layout(1, 0, 3), b = layout(1, 0, 4);
   const auto smaller = std::min(a->digest, b->digest);
   LayoutBook first, second;
@@ -79,7 +79,7 @@ TEST(LayoutBook, of_two_with_one_version_the_smaller_digest_wins_in_any_order) {
   EXPECT_EQ(first.members().size(), first.newest()->peers.size());
 }
 
-TEST(LayoutBook, one_that_comes_late_is_put_in_its_place) {
+TEST(LayoutBook, orders_a_late_layout_by_its_version) {
   LayoutBook book;
   (void)book.add(layout(4, 30));
   EXPECT_TRUE(book.add(layout(3, 20)));
@@ -87,7 +87,7 @@ TEST(LayoutBook, one_that_comes_late_is_put_in_its_place) {
   EXPECT_EQ(book.in_effect(25)->version, 3u);
 }
 
-TEST(GossipQueue, each_is_told_as_often_as_asked_and_then_no_more) {
+TEST(GossipQueue, sends_each_item_the_requested_number_of_times) {
   GossipQueue gossip_items;
   gossip_items.add(peer_id(1), 3, GossipKind::facts);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(gossip_items.take(10).size(), 1u);
@@ -95,34 +95,34 @@ TEST(GossipQueue, each_is_told_as_often_as_asked_and_then_no_more) {
   EXPECT_TRUE(gossip_items.take(10).empty());
 }
 
-TEST(GossipQueue, what_matters_goes_first_and_news_before_what_was_told) {
+TEST(GossipQueue, sends_status_before_facts_and_new_items_before_repeated_ones) {
   GossipQueue gossip_items;
   for (uint64_t number = 1; number <= 10; ++number) gossip_items.add(peer_id(number), 5, GossipKind::facts);
-  gossip_items.add(peer_id(7), 5, GossipKind::standing);
+  gossip_items.add(peer_id(7), 5, GossipKind::status);
   EXPECT_EQ(gossip_items.take(1), std::vector{peer_id(7)});
-  gossip_items.add(peer_id(8), 5, GossipKind::standing);
+  gossip_items.add(peer_id(8), 5, GossipKind::status);
   EXPECT_EQ(gossip_items.take(1), std::vector{peer_id(8)});
-  gossip_items.add(peer_id(9), 5, GossipKind::standing);
-  EXPECT_EQ(gossip_items.standing(), 3u);
+  gossip_items.add(peer_id(9), 5, GossipKind::status);
+  EXPECT_EQ(gossip_items.status_count(), 3u);
   EXPECT_EQ(gossip_items.size(), 10u);
-  EXPECT_EQ(gossip_items.take(1), std::vector{peer_id(9)}) << "7 and 8 were told before";
+  EXPECT_EQ(gossip_items.take(1), std::vector{peer_id(9)}) << "7 and 8 were sent before";
   for (int i = 0; i < 12; ++i)
     EXPECT_TRUE(std::ranges::all_of(gossip_items.take(1),
                                     [](const PeerId& id) { return id == peer_id(7) || id == peer_id(8) || id == peer_id(9); }));
-  EXPECT_EQ(gossip_items.standing(), 0u);
+  EXPECT_EQ(gossip_items.status_count(), 0u);
   EXPECT_EQ(gossip_items.take(8).size(), 7u);
 }
 
-TEST(GossipQueue, what_is_told_again_and_again_takes_no_more_room_than_it_has_entries) {
+TEST(GossipQueue, repeated_updates_do_not_grow_the_queue) {
   GossipQueue gossip_items;
   for (uint64_t turn = 0; turn < 20'000; ++turn) {
     gossip_items.add(peer_id(1 + turn % 50), 10, GossipKind::facts);
     if (turn % 3 == 0) (void)gossip_items.take(1);
-    ASSERT_LE(gossip_items.places(), 2 * gossip_items.size() + 64);
+    ASSERT_LE(gossip_items.positions(), 2 * gossip_items.size() + 64);
   }
-  std::set<PeerId> told;
-  for (const auto& id : gossip_items.take(100)) EXPECT_TRUE(told.insert(id).second);
-  EXPECT_EQ(told.size(), 50u);
+  std::set<PeerId> taken;
+  for (const auto& id : gossip_items.take(100)) EXPECT_TRUE(taken.insert(id).second);
+  EXPECT_EQ(taken.size(), 50u);
 }
 
 TEST(RosterLayout, the_first_is_made_when_min_peers_are_alive_and_begins_with_step_0) {
@@ -145,7 +145,7 @@ TEST(RosterLayout, the_first_is_made_when_min_peers_are_alive_and_begins_with_st
   EXPECT_FALSE(net.keeper(3).take_layout_change());
 }
 
-TEST(RosterLayout, who_came_is_in_the_next_one_after_relayout_period_and_two_steps_later) {
+TEST(RosterLayout, the_next_layout_lists_new_peers_after_relayout_period_and_two_steps) {
   KeeperNetwork net(2);
   form(net, 4, 4);
   ASSERT_NE(net.run_until(net.now + 5 * second, [&] { return all_hold(net, 1); }), never);
@@ -162,7 +162,7 @@ TEST(RosterLayout, who_came_is_in_the_next_one_after_relayout_period_and_two_ste
   EXPECT_EQ(net.keeper(1).layout_for(8)->version, 1u);
 }
 
-TEST(RosterLayout, who_came_is_not_kept_waiting_where_they_are_as_many_as_it_names) {
+TEST(RosterLayout, the_next_layout_is_made_at_once_if_new_peers_are_as_many_as_listed_ones) {
   KeeperNetwork net(5);
   form(net, 4, 4);
   ASSERT_NE(net.run_until(net.now + 5 * second, [&] { return all_hold(net, 1); }), never);
@@ -173,7 +173,7 @@ TEST(RosterLayout, who_came_is_not_kept_waiting_where_they_are_as_many_as_it_nam
   EXPECT_EQ(net.keeper(1).newest_layout()->peers.size(), 8u);
 }
 
-TEST(RosterLayout, the_dead_stay_in_it_until_the_next) {
+TEST(RosterLayout, dead_peers_stay_in_the_layout_until_the_next_one) {
   KeeperNetwork net(3);
   form(net, 5, 5);
   ASSERT_NE(net.run_until(net.now + 5 * second, [&] { return all_hold(net, 1); }), never);
@@ -187,7 +187,8 @@ TEST(RosterLayout, the_dead_stay_in_it_until_the_next) {
 }
 
 TEST(RosterLayout, the_second_holder_makes_it_when_the_first_does_not) {
-  // Each keeper is alone and believes two others alive; the key decides which one must make the layout.
+  // Each of three keepers runs alone, and believes the other two peers alive. The layout's key decides how long a keeper waits
+  // before it makes the layout.
   for (uint64_t number = 1; number <= 3; ++number) {
     RosterKeeper keeper(options(true), peer_entry(number));
     auto all = options(true);
@@ -200,8 +201,8 @@ TEST(RosterLayout, the_second_holder_makes_it_when_the_first_does_not) {
     }
     one.message(claims[0].entry.id, {.run = fnv1a64("demo"), .body = RosterGossip{}, .claims = claims}, 0);
     const auto makers = one.holders(layout_key("demo", 1));
-    const auto place = std::find(makers.begin(), makers.end(), peer_id(number)) - makers.begin();
-    // Both others answer, because suspicions would change the holders.
+    const auto maker_index = std::find(makers.begin(), makers.end(), peer_id(number)) - makers.begin();
+    // The other two peers answer probes. Otherwise they would soon count as dead, and would no longer hold the layout's key.
     Nanos made = never;
     while (made == never && one.next_deadline() < 20 * second) {
       const Nanos now = one.next_deadline();
@@ -214,11 +215,11 @@ TEST(RosterLayout, the_second_holder_makes_it_when_the_first_does_not) {
                       {.run = fnv1a64("demo"), .body = RosterAck{probe->origin, send.to, probe->sequence}, .claims = {}}, now);
       }
     }
-    EXPECT_EQ(made / second, 5 * place);
+    EXPECT_EQ(made / second, 5 * maker_index);
   }
 }
 
-TEST(RosterLayout, one_of_equal_version_is_replaced_by_the_smaller_digest_and_pulled_when_heard_of) {
+TEST(RosterLayout, a_smaller_digest_of_an_equal_version_is_pulled_and_replaces_the_layout) {
   RosterKeeper keeper(options(true), peer_entry(1));
   ASSERT_TRUE(keeper.start(0).ok());
   keeper.woke(keeper.next_deadline());
@@ -242,7 +243,7 @@ TEST(RosterLayout, one_of_equal_version_is_replaced_by_the_smaller_digest_and_pu
   EXPECT_FALSE(keeper.adopt_layout(*layout(1, 0, 1), 2) && keeper.newest_layout()->digest > lesser.digest);
 }
 
-TEST(RosterLayout, who_is_not_known_of_those_that_it_names_is_asked_for_where_it_came_from) {
+TEST(RosterLayout, unknown_members_are_requested_from_the_layouts_sender) {
   for (const bool answered : {true, false}) {
     auto all = options(false);
     all.seeds = {"seed"};
@@ -268,14 +269,15 @@ TEST(RosterLayout, who_is_not_known_of_those_that_it_names_is_asked_for_where_it
     }
     const Nanos until = 10 * times.gossip_period;
     for (Nanos now = 1; now < until && !keeper.settled(); now = keeper.next_deadline()) {
-      keeper.message(peer_id(2), {.run = run, .body = RosterGossip{.answer = true}, .claims = {}}, now);  // it lives
+      // This message of peer 2 shows that peer 2 is alive, but has no entry of the missing members.
+      keeper.message(peer_id(2), {.run = run, .body = RosterGossip{.answer = true}, .claims = {}}, now);
       keeper.woke(now);
     }
-    EXPECT_TRUE(keeper.settled()) << "nobody knows them";
+    EXPECT_TRUE(keeper.settled()) << "no peer knows the missing members";
   }
 }
 
-TEST(RosterLayout, one_with_an_impossible_version_is_not_taken) {
+TEST(RosterLayout, a_layout_with_an_impossible_version_is_ignored) {
   RosterKeeper keeper(options(true), peer_entry(1));
   ASSERT_TRUE(keeper.start(0).ok());
   auto bad = *layout(1, 0);
@@ -285,7 +287,7 @@ TEST(RosterLayout, one_with_an_impossible_version_is_not_taken) {
   EXPECT_FALSE(keeper.adopt_layout(bad, 1));
 }
 
-TEST(RosterLayout, a_version_that_was_heard_of_and_lost_does_not_stop_the_next) {
+TEST(RosterLayout, a_reported_version_that_is_lost_does_not_block_the_next) {
   RosterKeeper keeper(options(true), peer_entry(1));
   ASSERT_TRUE(keeper.start(0).ok());
   keeper.message(peer_id(2),
@@ -300,7 +302,7 @@ TEST(RosterLayout, a_version_that_was_heard_of_and_lost_does_not_stop_the_next) 
   EXPECT_EQ(keeper.newest_layout()->version, 7u);
 }
 
-TEST(RosterLayout, one_is_waited_for_as_long_as_who_holds_it_is_there) {
+TEST(RosterLayout, waits_for_a_reported_layout_while_its_holder_is_present) {
   for (const bool leaves : {false, true}) {
     RosterKeeper keeper(options(true), peer_entry(1));
     ASSERT_TRUE(keeper.start(0).ok());

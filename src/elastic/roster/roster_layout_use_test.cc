@@ -1,5 +1,4 @@
-// The use of a layout: the claims that come with it, the averaging step from which it counts, and the peers that coordinate its
-// slots.
+// How layouts are used: which claims come with a layout, when it takes effect, and which peers coordinate its slots.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +27,7 @@ std::shared_ptr<const Layout> layout_of(uint64_t version, const std::vector<uint
   return std::make_shared<const Layout>(*make_layout({.run = "demo", .version = version, .first_step = first_step}, ids));
 }
 
-// A keeper, peer 1, that knows eight peers, and holds the layout of the first three.
+// Returns the keeper of peer 1. It knows peers 1 … 8, and holds a layout of peers 1, 2 and 3.
 RosterKeeper keeper_of_eight() {
   auto keeper = founder(8);
   EXPECT_TRUE(keeper.adopt_layout(*layout_of(1, {1, 2, 3}), 1));
@@ -40,7 +39,7 @@ SlotName slot_of(const Layout& layout, uint64_t step) {
   return {.layout_version = layout.version, .layout_digest = layout.digest, .step = step, .round = 0, .line = 0};
 }
 
-TEST(RosterLayoutUse, who_is_told_of_a_layout_is_told_of_those_who_are_new_in_it) {
+TEST(RosterLayoutUse, a_layout_push_carries_the_entries_of_new_members) {
   auto keeper = keeper_of_eight();
   keeper.message(peer_id(2), from_run(LayoutPush{layout_of(2, {1, 2, 3, 5, 6})}), 2);
   keeper.message(peer_id(4), from_run(LayoutPull{2}), 3);
@@ -57,7 +56,7 @@ TEST(RosterLayoutUse, who_is_told_of_a_layout_is_told_of_those_who_are_new_in_it
   }
 }
 
-TEST(RosterLayoutUse, who_hears_of_a_layout_from_it_alone_knows_all_that_it_names) {
+TEST(RosterLayoutUse, a_peer_that_gets_only_the_layout_knows_all_members) {
   auto maker = keeper_of_eight();
   maker.message(peer_id(2), from_run(LayoutPush{layout_of(2, {1, 2, 3, 7, 8})}), 2);
   auto reader = founder(3);
@@ -66,7 +65,7 @@ TEST(RosterLayoutUse, who_hears_of_a_layout_from_it_alone_knows_all_that_it_name
   EXPECT_TRUE(reader.settled());
 }
 
-TEST(RosterLayoutUse, where_steps_are_short_it_begins_as_much_later_as_news_of_it_takes) {
+TEST(RosterLayoutUse, with_short_steps_the_layout_begins_after_gossip_has_spread_it) {
   struct Case {
     Nanos between;
     uint64_t later;
@@ -83,7 +82,7 @@ TEST(RosterLayoutUse, where_steps_are_short_it_begins_as_much_later_as_news_of_i
   }
 }
 
-TEST(RosterLayoutUse, coordinators_are_of_the_slots_layout_while_any_of_it_lives) {
+TEST(RosterLayoutUse, coordinators_are_peers_of_the_slots_layout_while_one_is_alive) {
   auto keeper = founder(8);
   const auto layout = layout_of(1, {2, 3, 4, 5});
   ASSERT_TRUE(keeper.adopt_layout(*layout, 1));
@@ -109,7 +108,7 @@ TEST(RosterLayoutUse, coordinators_are_of_the_slots_layout_while_any_of_it_lives
   EXPECT_EQ(asked(), named);
 }
 
-TEST(RosterLayoutUse, coordinators_of_a_layout_that_is_not_known_here_are_any_until_it_is) {
+TEST(RosterLayoutUse, any_peer_may_coordinate_a_slot_of_an_unknown_layout) {
   auto keeper = founder(8);
   const auto layout = layout_of(1, {2, 3, 4});
   const auto slot = slot_of(*layout, 9);
@@ -119,7 +118,7 @@ TEST(RosterLayoutUse, coordinators_of_a_layout_that_is_not_known_here_are_any_un
   EXPECT_EQ(keeper.coordinators(key, slot), record_holders(key, layout->peers));
 }
 
-TEST(RosterLayoutUse, a_client_that_it_names_is_no_coordinator) {
+TEST(RosterLayoutUse, a_client_in_the_layout_is_not_a_coordinator) {
   auto keeper = founder(4);
   auto client = peer_claim(3);
   client.entry.facts.role = ElasticRole::client;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/concat.h"
 #include "elastic/wire/elastic_message.h"
 
 namespace unisono {
@@ -83,9 +84,8 @@ Status read_body(ByteReader& reader, RosterRefused& refused) {
   refused.reason = static_cast<RefusalReason>(reason);
   refused.text = reader.read_string(refusal_bytes_max);
   if (!reader.ok()) return corrupt("refused: cut, or its text is too long");
-  return reason >= 1 && reason <= static_cast<uint8_t>(RefusalReason::full)
-             ? Status()
-             : corrupt("refused: reason " + std::to_string(reason));
+  return reason >= 1 && reason <= static_cast<uint8_t>(RefusalReason::looking) ? Status()
+                                                                               : corrupt(concat("refused: reason ", reason));
 }
 Status read_body(ByteReader& reader, RosterProbe& probe) {
   probe.origin = read_id(reader);
@@ -126,7 +126,7 @@ Status read_claims(ByteReader& reader, std::vector<PeerClaim>& claims) {
   if (!reader.ok() || count > roster_claims_max) return corrupt("number of entries");
   claims.reserve(count);
   for (uint16_t i = 0; i < count; ++i) {
-    if (!read_claim(reader, claims.emplace_back())) return corrupt("entry " + std::to_string(i));
+    if (!read_claim(reader, claims.emplace_back())) return corrupt(concat("entry ", i));
   }
   return {};
 }
@@ -137,7 +137,7 @@ Result<RosterMessage> read_message(ByteReader& reader, RosterMessage&& message) 
   if (auto status = read_body(reader, body); !status.ok()) return status;
   message.body = std::move(body);
   if (auto status = read_claims(reader, message.claims); !status.ok()) return status;
-  if (!reader.done()) return corrupt(std::to_string(reader.left()) + " bytes too many");
+  if (!reader.done()) return corrupt(concat(reader.left(), " bytes too many"));
   return std::move(message);
 }
 
@@ -171,11 +171,11 @@ Result<RosterMessage> decode_roster_message(ByteView bytes) {
   message.layout_version = reader.read<uint64_t>();
   message.layout_digest = reader.read<uint64_t>();
   if (!reader.ok()) return corrupt("cut");
-  if (channel != static_cast<uint8_t>(ElasticChannel::roster)) return corrupt("channel " + std::to_string(channel));
+  if (channel != static_cast<uint8_t>(ElasticChannel::roster)) return corrupt(concat("channel ", channel));
   if (message.steps_opened > step_number_max || message.layout_version > step_number_max)
     return corrupt("an averaging step or layout version out of range");
   constexpr size_t kinds = std::variant_size_v<RosterBody>;
-  if (kind >= kinds) return corrupt("kind " + std::to_string(kind));
+  if (kind >= kinds) return corrupt(concat("kind ", kind));
   return read_kind(kind, reader, std::move(message), std::make_index_sequence<kinds>());
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "elastic/formation/formation_messages.h"
 #include "elastic/roster/elastic_test_support.h"
@@ -16,7 +17,7 @@ namespace {
 using test::peer_claim;
 using test::peer_id;
 
-constexpr size_t body_at = 2 + 4 * 8;  // channel, kind, run, steps_opened, layout_version, layout_digest
+constexpr size_t body_at = 2 + 4 * 8;  // size of channel, kind, run, steps_opened, layout_version, layout_digest
 
 RosterMessage with(RosterBody body) {
   RosterMessage message{
@@ -40,7 +41,7 @@ LayoutPush make_push() {
 std::vector<RosterMessage> one_of_each() {
   return {with(RosterHello{"run", 42, {1, 2}}),
           with(RosterWelcome{17, true, {1, 2, 0, 4}}),
-          with(RosterRefused{RefusalReason::full, "no more"}),
+          with(RosterRefused{RefusalReason::looking, "too early"}),
           with(RosterProbe{peer_id(1), 5}),
           with(RosterAck{peer_id(1), peer_id(2), 5}),
           with(RosterProbeRequest{peer_id(3), 6}),
@@ -100,7 +101,7 @@ TEST(RosterMessages, of_an_unknown_kind_are_refused) {
   auto bytes = encode(with(LayoutPull{1}));
   for (const int kind : {9, 100, 255}) {
     bytes[1] = static_cast<std::byte>(kind);
-    expect_corrupt(bytes, "kind " + std::to_string(kind));
+    expect_corrupt(bytes, concat("kind ", kind));
   }
 }
 
@@ -116,8 +117,8 @@ TEST(RosterMessages, with_a_layout_version_near_overflow_are_refused) {
   expect_corrupt(bytes, "out of range");
 }
 
-// Otherwise one message with such a number would keep all peers from ever registering again.
-TEST(RosterMessages, no_step_is_opened_for_which_nobody_could_register) {
+// No REGISTER could follow this number. If it were accepted, one message could stop the whole run.
+TEST(RosterMessages, the_last_step_number_cannot_be_opened) {
   auto message = with(RosterGossip{});
   message.steps_opened = step_number_max;
   ASSERT_TRUE(decode_roster_message(encode(message)).ok());
@@ -132,7 +133,7 @@ TEST(RosterMessages, with_a_huge_number_of_entries_are_refused_before_anything_i
   auto bytes = encode(with(LayoutPull{1}));
   overwrite(bytes, body_at + 8, uint16_t{0xFFFF});
   expect_corrupt(bytes, "number of entries");
-  overwrite(bytes, body_at + 8, uint16_t{100});  // a possible number, but the bytes end here
+  overwrite(bytes, body_at + 8, uint16_t{100});  // an allowed number of entries, but the message is too short for them
   expect_corrupt(bytes, "entry 2");
 }
 
@@ -150,13 +151,13 @@ TEST(RosterMessages, with_a_string_longer_than_the_message_are_refused) {
   expect_corrupt(bytes, "hello");
 }
 
-TEST(RosterMessages, refused_for_no_known_reason_is_refused) {
+TEST(RosterMessages, a_refusal_with_an_unknown_reason_is_refused) {
   auto bytes = encode(with(RosterRefused{RefusalReason::full, "x"}));
   bytes[body_at] = std::byte{9};
   expect_corrupt(bytes, "reason 9");
 }
 
-TEST(RosterMessages, welcome_that_is_neither_last_nor_not_is_refused) {
+TEST(RosterMessages, a_welcome_with_an_invalid_flag_is_refused) {
   auto bytes = encode(with(RosterWelcome{1, true, {}}));
   bytes[body_at + 8] = std::byte{2};
   expect_corrupt(bytes, "welcome");
@@ -170,11 +171,11 @@ TEST(RosterMessages, a_sum_in_an_impossible_number_of_parts_is_refused) {
     expect_corrupt(encode(with(RosterWelcome{42, true, std::vector<uint64_t>(count)})), "parts");
   }
   auto bytes = encode(with(RosterWelcome{1, true, {}}));
-  overwrite(bytes, body_at + 9, uint16_t{256});  // a possible number, but the bytes end here
+  overwrite(bytes, body_at + 9, uint16_t{256});  // an allowed number of parts, but the message is too short for them
   expect_corrupt(bytes, "parts");
 }
 
-TEST(RosterMessages, a_brief_entry_says_who_and_how_and_no_facts) {
+TEST(RosterMessages, a_brief_entry_carries_id_and_status_but_no_facts) {
   auto claim = peer_claim(1, PeerStatus::left, 3);
   claim.gone_ms = 17;
   claim.brief = true;
@@ -193,7 +194,7 @@ TEST(RosterMessages, a_brief_entry_says_who_and_how_and_no_facts) {
   EXPECT_EQ(encode(message).size() - one, 26u);
 }
 
-TEST(RosterMessages, gossip_that_is_neither_an_answer_nor_not_is_refused) {
+TEST(RosterMessages, gossip_with_an_invalid_flag_is_refused) {
   auto bytes = encode(with(RosterGossip{}));
   bytes[body_at] = std::byte{2};
   expect_corrupt(bytes, "gossip");
@@ -201,11 +202,12 @@ TEST(RosterMessages, gossip_that_is_neither_an_answer_nor_not_is_refused) {
 
 TEST(RosterMessages, a_layout_with_another_digest_is_refused) {
   auto bytes = encode(with(make_push()));
-  bytes[body_at + 8] ^= std::byte{1};  // its first averaging step
+  bytes[body_at + 8] ^= std::byte{1};  // changes the layout's first averaging step
   expect_corrupt(bytes, "digest");
 }
 
-// The first entry of a pull begins here: id (16), incarnation (4), status, flags, gone_ms (4), counter (8), name …
+// Position of the first entry in a LayoutPush: the version (8 bytes) and the number of entries (2) precede it. An entry has id
+// (16), incarnation (4), status, flags, gone_ms (4), counter (8), name …
 constexpr size_t entry_at = body_at + 8 + 2;
 
 TEST(RosterMessages, an_entry_of_an_unknown_status_is_refused) {
@@ -220,13 +222,13 @@ TEST(RosterMessages, an_entry_with_unknown_flags_is_refused) {
   expect_corrupt(bytes, "entry 0");
 }
 
-TEST(RosterMessages, a_proven_death_of_one_that_lives_is_refused) {
+TEST(RosterMessages, a_proven_flag_on_a_live_peer_is_refused) {
   auto bytes = encode(with(LayoutPull{1}));
   bytes[entry_at + 21] = std::byte{1};
   expect_corrupt(bytes, "entry 0");
 }
 
-TEST(RosterMessages, one_that_lives_and_is_gone_for_a_while_is_refused) {
+TEST(RosterMessages, a_time_of_death_on_a_live_peer_is_refused) {
   auto bytes = encode(with(LayoutPull{1}));
   overwrite(bytes, entry_at + 22, uint32_t{5});
   expect_corrupt(bytes, "entry 0");
@@ -247,7 +249,7 @@ TEST(RosterMessages, an_incarnation_near_overflow_is_refused) {
 
 TEST(RosterMessages, an_entry_with_too_many_addresses_is_refused) {
   auto bytes = encode(with(LayoutPull{1}));
-  bytes[entry_at + 26 + 8 + 4 + 2] = std::byte{200};  // follows the name "p1"
+  bytes[entry_at + 26 + 8 + 4 + 2] = std::byte{200};  // the number of addresses, which follows the name "p1"
   expect_corrupt(bytes, "entry 0");
 }
 
@@ -257,9 +259,9 @@ TEST(RosterMessages, a_bandwidth_that_is_no_number_is_refused) {
   expect_corrupt(encode(message), "entry 0");
 }
 
-TEST(RosterMessages, bytes_at_random_never_do_more_than_fail) {
+TEST(RosterMessages, random_bytes_are_decoded_or_refused) {
   for (uint64_t seed = 0; seed < 20000; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     Random random(seed);
     Bytes bytes(random.below(200));
     for (auto& byte : bytes) byte = static_cast<std::byte>(random.next());
@@ -268,7 +270,7 @@ TEST(RosterMessages, bytes_at_random_never_do_more_than_fail) {
       bytes[1] = static_cast<std::byte>(random.below(10));
     }
     (void)decode_roster_message(bytes);
-    // A valid message with a few changed bytes is decoded further.
+    // Random bytes fail early. A valid message with a few changed bytes is decoded further.
     const auto all = one_of_each();
     auto damaged = encode(all[random.below(all.size())]);
     for (uint64_t i = 1 + random.below(4); i > 0; --i)

@@ -1,11 +1,12 @@
-// RosterKeepers on a virtual network: all learn which peers there are, in spite of delays, losses, cuts, deaths and stopped
-// processes. Check A28 of docs/design/methods/moshpit.md.
+// RosterKeepers on a virtual network with delays, losses, cuts, deaths and stopped processes. In the end all keepers know which
+// peers there are. Check A28 of docs/design/methods/moshpit.md.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <sstream>
 
+#include "base/concat.h"
 #include "elastic/roster/elastic_test_support.h"
 #include "elastic/roster/roster_keeper_test_support.h"
 
@@ -29,7 +30,7 @@ KeeperOptions founds() {
   return options;
 }
 
-// Joiners are alive at once, as if their state were loaded.
+// Makes all joined processes alive, as if they had loaded the state.
 void set_all_alive(KeeperNetwork& net) {
   for (auto& [number, node] : net.nodes) {
     if (node.up && !node.stopped) net.with(number, [](RosterKeeper& keeper, Nanos now) { keeper.set_alive(now); });
@@ -57,7 +58,7 @@ bool all_alive(const KeeperNetwork& net) {
   return true;
 }
 
-// Starts founder 1 and joiners, and waits until all are alive and known to all.
+// Starts founder 1 and `count - 1` joiners, and waits until every process is alive and known to all.
 void form(KeeperNetwork& net, uint64_t count, Nanos limit = 20 * second, Nanos step = 10 * millisecond) {
   net.start(1, founds(), {});
   for (uint64_t number = 2; number <= count; ++number) net.start(number, joins(), {1});
@@ -68,7 +69,7 @@ void form(KeeperNetwork& net, uint64_t count, Nanos limit = 20 * second, Nanos s
   ASSERT_NE(net.run_until(net.now + limit, formed, step), never);
 }
 
-// True if all hold the same layout, of exactly the peers that are up.
+// True if all processes hold the same layout, and it lists exactly the processes that are up.
 bool one_layout(const KeeperNetwork& net) {
   const Layout* first = nullptr;
   size_t up = 0;
@@ -82,9 +83,9 @@ bool one_layout(const KeeperNetwork& net) {
   return first != nullptr && first->peers.size() == up;
 }
 
-TEST(RosterSimulation, everybody_who_joins_is_soon_known_to_all) {
+TEST(RosterSimulation, all_peers_soon_know_each_joiner) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     KeeperNetwork net(seed);
     net.loss = 0.05;
     form(net, 16);
@@ -92,9 +93,9 @@ TEST(RosterSimulation, everybody_who_joins_is_soon_known_to_all) {
   }
 }
 
-// Gossip misses some of many peers. A peer that gets a layout soon knows all that it names, and so chooses the same
-// coordinators as the others.
-TEST(RosterSimulation, many_that_come_at_once_know_all_of_the_first_layout) {
+// If many peers join at once, some miss gossip about others. A peer with a layout must soon know all members of the layout.
+// Otherwise it chooses other coordinators than its peers.
+TEST(RosterSimulation, many_simultaneous_joiners_know_all_members_of_the_first_layout) {
   constexpr uint64_t count = 250;
   KeeperNetwork net(1);
   auto first = founds(), other = joins();
@@ -113,7 +114,7 @@ TEST(RosterSimulation, many_that_come_at_once_know_all_of_the_first_layout) {
 
 TEST(RosterSimulation, two_founders_with_one_common_seed_unite_within_three_heal_periods) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     KeeperNetwork net(seed);
     net.start(1, founds(), {1});
     net.start(2, founds(), {1});
@@ -121,14 +122,14 @@ TEST(RosterSimulation, two_founders_with_one_common_seed_unite_within_three_heal
     net.run_until(100 * millisecond);
     set_all_alive(net);
     EXPECT_NE(net.run_until(3 * times.heal_period, [&] { return agree(net, 8); }), never);
-    // The two first layouts end as one.
+    // Each founder may have made a first layout. In the end all peers must hold one layout.
     EXPECT_NE(net.run_until(net.now + 60 * second, [&] { return one_layout(net); }), never);
   }
 }
 
 TEST(RosterSimulation, a_network_that_was_cut_for_a_minute_unites_within_three_heal_periods) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     KeeperNetwork net(seed);
     form(net, 16);
     net.cut = [](uint64_t a, uint64_t b) { return (a <= 8) != (b <= 8); };
@@ -137,22 +138,22 @@ TEST(RosterSimulation, a_network_that_was_cut_for_a_minute_unites_within_three_h
     for (uint64_t number = 1; number <= 16; ++number) EXPECT_EQ(net.keeper(number).roster().present().size(), 8u);
     net.cut = nullptr;
     const Nanos healed = net.now;
-    net.news.clear();
+    net.roster_events.clear();
     const Nanos united = net.run_until(healed + 3 * times.heal_period, [&] { return agree(net, 16) && all_alive(net); });
     EXPECT_NE(united, never);
-    // Meanwhile no peer was believed dead by its own side.
-    for (const auto& [number, news] : net.news) {
-      const bool same_side = (number <= 8) == (net.homes.at(news.peer) <= 8);
-      EXPECT_FALSE(same_side && news.now == PeerStatus::dead)
-          << number << " about " << net.homes.at(news.peer) << ": " << news.why;
+    // After the cut, no process may report a process of its own side dead.
+    for (const auto& [number, event] : net.roster_events) {
+      const bool same_side = (number <= 8) == (net.hosts.at(event.peer) <= 8);
+      EXPECT_FALSE(same_side && event.now == PeerStatus::dead)
+          << number << " about " << net.hosts.at(event.peer) << ": " << event.why;
     }
     EXPECT_NE(net.run_until(net.now + 60 * second, [&] { return one_layout(net); }), never);
   }
 }
 
-TEST(RosterSimulation, who_dies_is_dead_to_all_after_a_few_probe_periods_and_the_suspicion) {
+TEST(RosterSimulation, all_peers_detect_a_death_after_a_few_probe_periods_and_suspect_time) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     KeeperNetwork net(seed);
     form(net, 16);
     const Nanos died = net.now;
@@ -163,15 +164,16 @@ TEST(RosterSimulation, who_dies_is_dead_to_all_after_a_few_probe_periods_and_the
       }
       return true;
     };
-    // In one probe period no peer probes a given one of 15 others with probability about one third.
+    // In one probe period, all 15 others miss the dead peer with probability (14/15)^15, about one third. So six probe periods
+    // nearly always suffice.
     EXPECT_NE(net.run_until(died + 6 * times.probe_period + 2 * times.probe_timeout + times.suspect_time, known), never);
     EXPECT_TRUE(agree(net, 15));
   }
 }
 
-TEST(RosterSimulation, who_is_seen_dead_by_one_is_dead_to_all_within_a_gossip_period) {
+TEST(RosterSimulation, a_proven_death_reaches_all_peers_within_a_gossip_period) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     KeeperNetwork net(seed);
     form(net, 16);
     const Nanos died = net.now;
@@ -181,55 +183,56 @@ TEST(RosterSimulation, who_is_seen_dead_by_one_is_dead_to_all_within_a_gossip_pe
   }
 }
 
-TEST(RosterSimulation, one_that_others_cannot_hear_for_a_while_contradicts_and_is_not_lost) {
+TEST(RosterSimulation, a_peer_that_cannot_send_for_a_while_refutes_the_suspicion_and_stays) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     KeeperNetwork net(seed);
     form(net, 16);
     net.cut = [](uint64_t a, uint64_t b) { return a == 5 || b == 5; };
     const auto suspected = [&] {
-      return std::any_of(net.news.begin(), net.news.end(), [](const auto& each) {
+      return std::any_of(net.roster_events.begin(), net.roster_events.end(), [](const auto& each) {
         return each.second.peer == peer_id(5) && each.second.now == PeerStatus::suspect;
       });
     };
     ASSERT_NE(net.run_until(net.now + 20 * second, suspected), never);
     net.cut = nullptr;
     EXPECT_NE(net.run_until(net.now + times.suspect_time, [&] { return agree(net, 16) && all_alive(net); }), never);
-    for (const auto& [number, news] : net.news)
-      EXPECT_FALSE(news.peer == peer_id(5) && news.now == PeerStatus::dead) << news.why;
+    for (const auto& [number, event] : net.roster_events)
+      EXPECT_FALSE(event.peer == peer_id(5) && event.now == PeerStatus::dead) << event.why;
     EXPECT_GT(net.keeper(5).self_entry().incarnation, 1u);
   }
 }
 
-TEST(RosterSimulation, with_loss_and_delays_nobody_is_ever_taken_for_dead) {
+TEST(RosterSimulation, message_loss_and_delays_cause_no_false_death) {
   for (uint64_t seed = 0; seed < 5; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     KeeperNetwork net(seed);
     form(net, 16);
     net.loss = 0.10;
     net.delay_max = 200 * millisecond;
     net.run_until(net.now + 300 * second);
-    for (const auto& [number, news] : net.news) EXPECT_NE(news.now, PeerStatus::dead) << news.why;
+    for (const auto& [number, event] : net.roster_events) EXPECT_NE(event.now, PeerStatus::dead) << event.why;
   }
 }
 
-TEST(RosterSimulation, a_stopped_process_judges_nobody_when_it_goes_on_and_comes_back) {
+TEST(RosterSimulation, a_resumed_process_suspects_no_peer_and_rejoins) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     KeeperNetwork net(seed);
     form(net, 16);
-    // It is stopped while it waits for an answer, so that there is something to judge.
+    // Process 4 is stopped while it waits for an answer. When it continues, the answer is long overdue, but the process must
+    // not suspect the peer.
     ASSERT_NE(
         net.run_until(net.now + 10 * second, [&] { return net.keeper(4).next_deadline() < net.now + times.probe_timeout; }),
         never);
     net.stop(4);
     net.run_until(net.now + 60 * second);
     EXPECT_TRUE(net.keeper(1).gone(peer_id(4)));
-    net.news.clear();
-    net.go_on(4);
+    net.roster_events.clear();
+    net.resume(4);
     EXPECT_NE(net.run_until(net.now + 3 * times.heal_period, [&] { return agree(net, 16) && all_alive(net); }), never);
-    for (const auto& [number, news] : net.news) {
-      EXPECT_FALSE(number == 4 && news.now >= PeerStatus::suspect) << news.why;
+    for (const auto& [number, event] : net.roster_events) {
+      EXPECT_FALSE(number == 4 && event.now >= PeerStatus::suspect) << event.why;
     }
   }
 }
@@ -251,8 +254,8 @@ TEST(RosterSimulation, a_restarted_process_is_a_new_one_and_the_old_one_is_forgo
   EXPECT_TRUE(agree(net, 6));
 }
 
-TEST(RosterSimulation, everybody_restarted_but_one_side_still_finds_the_others) {
-  // All seeds of process 4 are gone; they went while 4 was cut off. Later processes listen at the dead ones' addresses.
+TEST(RosterSimulation, after_all_peers_restarted_the_two_sides_still_find_each_other) {
+  // Process 4 is cut off while all its seeds crash. Later a new process runs on host 3, at the address of the crashed process.
   KeeperNetwork net(5);
   form(net, 4);
   net.cut = [](uint64_t a, uint64_t b) { return (a == 4) != (b == 4); };
@@ -263,7 +266,7 @@ TEST(RosterSimulation, everybody_restarted_but_one_side_still_finds_the_others) 
   net.start(3, founds(), {}, entry);
   net.run_until(net.now + 5 * second);
   net.cut = nullptr;
-  // Process 4 tries four addresses at random; a process listens at one of them.
+  // In each heal_period, process 4 tries one of four addresses at random. A process listens at only one of them.
   EXPECT_NE(net.run_until(net.now + 20 * times.heal_period, [&] { return agree(net, 2); }), never);
 }
 
@@ -282,8 +285,8 @@ std::string trace_of(uint64_t seed, const std::function<Nanos(uint64_t)>& offset
   net.run_until(10 * second);
   net.crash(3);
   net.run_until(60 * second);
-  for (const auto& [number, news] : net.news)
-    text << number << ' ' << news.peer.low << ' ' << name(news.now) << ' ' << news.why << '\n';
+  for (const auto& [number, event] : net.roster_events)
+    text << number << ' ' << event.peer.low << ' ' << name(event.now) << ' ' << event.why << '\n';
   return text.str();
 }
 
@@ -297,13 +300,13 @@ TEST(RosterSimulation, clocks_that_are_an_hour_apart_change_nothing) {
   }
 }
 
-TEST(RosterSimulation, probing_costs_each_the_same_few_messages_however_many_there_are) {
+TEST(RosterSimulation, the_cost_of_probing_per_peer_does_not_depend_on_the_number_of_peers) {
   double per_second[2] = {};
   const uint64_t counts[2] = {8, 64};
   for (int i = 0; i < 2; ++i) {
     KeeperNetwork net(1);
     form(net, counts[i]);
-    net.run_until(net.now + 40 * second);  // pending gossip has gone out by then
+    net.run_until(net.now + 40 * second);  // long enough that all pending gossip is sent
     const auto before = net.messages;
     net.run_until(net.now + 100 * second);
     per_second[i] = static_cast<double>(net.messages - before) / 100 / static_cast<double>(counts[i]);
@@ -312,7 +315,7 @@ TEST(RosterSimulation, probing_costs_each_the_same_few_messages_however_many_the
   EXPECT_LT(per_second[1], 3.0);
 }
 
-// A random message of a process of the run.
+// Returns a random message of a process of the run.
 RosterMessage random_message(Random& random) {
   const auto id = [&] { return peer_id(1 + random.below(12)); };
   const auto sequence = static_cast<uint32_t>(random.below(20));
@@ -348,9 +351,9 @@ RosterMessage random_message(Random& random) {
   return message;
 }
 
-TEST(RosterSimulation, no_message_makes_it_fail_talk_for_ever_or_grow_without_bound) {
+TEST(RosterSimulation, no_message_makes_the_keeper_fail_send_without_end_or_grow_without_bound) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     Random random(seed);
     auto options = random.chance(0.8) ? founds() : joins();
     options.seeds = {address_of(2)};

@@ -8,29 +8,31 @@ namespace unisono {
 void RosterSuspicions::add(const PeerClaim& claim, uint32_t times, Nanos now) {
   if (times == 0) return;
   const auto& entry = claim.entry;
-  auto place = std::ranges::lower_bound(suspicions_, entry.id, {}, &Suspicion::id);
-  if (place == suspicions_.end() || place->id != entry.id) place = suspicions_.insert(place, {.id = entry.id});
-  *place = {.id = entry.id,
-            .incarnation = entry.incarnation,
-            .status = entry.status,
-            .proven = claim.proven,
-            .sent = 0,
-            .times = std::max(times, place->times - place->sent),
-            .gone_at = now - Nanos{claim.gone_ms} * millisecond};
+  auto position = std::ranges::lower_bound(suspicions_, entry.id, {}, &Suspicion::id);
+  if (position == suspicions_.end() || position->id != entry.id) position = suspicions_.insert(position, {.id = entry.id});
+  *position = {.id = entry.id,
+               .incarnation = entry.incarnation,
+               .status = entry.status,
+               .proven = claim.proven,
+               .sent = 0,
+               .times = std::max(times, position->times - position->sent),
+               .gone_at = now - Nanos{claim.gone_ms} * millisecond};
 }
 
-// Claims about peers that are gone are never covered, because merging uses more than their status.
+// A claim that its peer is gone is never covered, because merging also needs the `gone_ms` and `proven` of such a claim.
 bool RosterSuspicions::covers(const PeerClaim& claim) const {
   const auto& entry = claim.entry;
   if (!claim.brief || is_gone(entry.status)) return false;
-  const auto place = std::ranges::lower_bound(suspicions_, entry.id, {}, &Suspicion::id);
-  return place != suspicions_.end() && place->id == entry.id &&
-         std::pair(entry.incarnation, entry.status) <= std::pair(place->incarnation, place->status);
+  const auto position = std::ranges::lower_bound(suspicions_, entry.id, {}, &Suspicion::id);
+  return position != suspicions_.end() && position->id == entry.id &&
+         std::pair(entry.incarnation, entry.status) <= std::pair(position->incarnation, position->status);
 }
 
 void RosterSuspicions::take(size_t count, std::vector<PeerClaim>& claims, Nanos now) {
   if (count == 0) return;
-  uint32_t least = ~0u;  // suspicions sent at most this often are sent now
+  // Sends all suspicions that were sent fewer than `least` times, and some of those that were sent exactly `least` times.
+  // `least` is chosen so that `count` suspicions are sent in all.
+  uint32_t least = ~0u;
   if (count < suspicions_.size()) {
     std::vector<uint32_t> sent(suspicions_.size());
     std::ranges::transform(suspicions_, sent.begin(), &Suspicion::sent);
@@ -39,7 +41,8 @@ void RosterSuspicions::take(size_t count, std::vector<PeerClaim>& claims, Nanos 
   }
   const auto below = static_cast<size_t>(
       std::ranges::count_if(suspicions_, [&](const Suspicion& suspicion) { return suspicion.sent < least; }));
-  size_t equal = count > below ? count - below : 0;  // how many of those sent exactly `least` times go out now
+  // This many of the suspicions that were sent exactly `least` times are sent now.
+  size_t equal = count > below ? count - below : 0;
   for (auto& suspicion : suspicions_) {
     if (suspicion.sent > least || (suspicion.sent == least && equal == 0)) continue;
     equal -= suspicion.sent == least ? 1 : 0;

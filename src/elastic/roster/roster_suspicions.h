@@ -1,8 +1,8 @@
-// Suspicions, deaths and refutations that still have to be gossiped, without facts. Each is sent a limited number of times, the
-// least sent first. At most one per peer, the newest.
+// Holds the suspicions, deaths and refutations that still have to be gossiped. They are sent without facts, each a limited
+// number of times. The one that was sent least often goes first. For each peer only the newest one is held.
 //
-// In a large run some peer is suspect nearly always, and each process hears each suspicion a dozen times. This table recognises
-// repeated ones without a look at the roster.
+// In a large run some peer is suspect nearly always, and each process receives each suspicion a dozen times. This table
+// recognises repeated suspicions without a look-up in the roster.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,12 @@ namespace unisono {
 
 class RosterSuspicions {
  public:
-  // claim: the roster's present entry of the peer.
+  // Adds a suspicion, to be sent `times` times. `claim` is the peer's present entry in the roster.
   void add(const PeerClaim& claim, uint32_t times, Nanos now);
-  // True if the claim is brief, its peer is not gone, and it says nothing newer than the suspicion held here.
+  // Returns true if the claim has no facts, does not say that its peer is gone, and is no newer than the suspicion that is held
+  // about this peer.
   bool covers(const PeerClaim& claim) const;
-  // Appends brief claims, at most `count`.
+  // Appends at most `count` claims without facts, and counts each of them as sent once more.
   void take(size_t count, std::vector<PeerClaim>& claims, Nanos now);
   bool empty() const { return suspicions_.empty(); }
   size_t size() const { return suspicions_.size(); }
@@ -31,11 +32,11 @@ class RosterSuspicions {
     PeerStatus status = PeerStatus::alive;
     bool proven = false;
     uint32_t sent = 0;
-    uint32_t times = 0;  // how often it must be sent
+    uint32_t times = 0;  // how many times the suspicion must be sent
     Nanos gone_at = 0;
   };
 
-  std::vector<Suspicion> suspicions_;  // by id
+  std::vector<Suspicion> suspicions_;  // ordered by id
 };
 
 }  // namespace unisono

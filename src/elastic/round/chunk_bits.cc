@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/check.h"
+#include "base/concat.h"
 
 namespace unisono {
 
@@ -38,8 +39,7 @@ Status ChunkBits::read(ByteReader& reader, size_t size) {
   const auto count = reader.read<uint32_t>();
   const size_t bytes = (size + 7) / 8;
   if (!reader.ok() || count != size || reader.left() < bytes) {
-    return {Code::corrupt, "bits of " + std::to_string(count) + " chunks in " + std::to_string(reader.left()) + " bytes, of " +
-                               std::to_string(size) + " are expected"};
+    return {Code::corrupt, concat("bits of ", count, " chunks in ", reader.left(), " bytes, of ", size, " are expected")};
   }
   ChunkBits bits(size);
   for (size_t i = 0; i < bytes; ++i) bits.words_[i / 8] |= uint64_t{reader.read<uint8_t>()} << (i % 8 * 8);

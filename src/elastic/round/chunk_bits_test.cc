@@ -23,7 +23,7 @@ TEST(ChunkBits, are_clear_at_first_and_count_what_is_set) {
   }
 }
 
-TEST(ChunkBits, of_two_sets_in_both_and_in_either) {
+TEST(ChunkBits, support_intersection_and_union) {
   ChunkBits a(70), b(70);
   a.set(3), a.set(69), b.set(69), b.set(5);
   auto both = a;
@@ -65,7 +65,7 @@ TEST(ChunkBits, that_are_cut_or_too_many_or_too_few_are_corrupt) {
   EXPECT_EQ(read.size(), 3u);
 }
 
-TEST(ChunkBits, with_an_unused_one_set_are_corrupt) {
+TEST(ChunkBits, with_an_unused_bit_set_are_corrupt) {
   for (const size_t size : {11, 61, 65}) {
     ByteWriter writer;
     ChunkBits(size).write(writer);

@@ -5,7 +5,7 @@
 namespace unisono {
 namespace {
 
-// Check A22 of docs/design/methods/moshpit.md.
+// The numbers specified by check A22 of docs/design/methods/moshpit.md.
 TEST(ChunkTableA22, a_million_elements_are_128_chunks_of_7872) {
   const ChunkTable table(1'000'000, 32);
   EXPECT_EQ(table.chunk_elements(), 7872u);
@@ -15,7 +15,8 @@ TEST(ChunkTableA22, a_million_elements_are_128_chunks_of_7872) {
 TEST(ChunkTable, large_vectors_have_chunks_of_65536) {
   EXPECT_EQ(ChunkTable(16u << 20, 32).chunk_elements(), 65536u);
   EXPECT_EQ(ChunkTable(16u << 20, 32).chunks(), 256u);
-  // 127 chunks and one element are 128; one element fewer is too few.
+  // With max_group 32 there must be at least 128 chunks. 127 full chunks and one element make 128 chunks. Without this element,
+  // the chunks must be smaller.
   EXPECT_EQ(ChunkTable(127 * 65536 + 1, 32).chunk_elements(), 65536u);
   EXPECT_EQ(ChunkTable(127 * 65536, 32).chunk_elements(), 65024u);
 }
@@ -40,7 +41,7 @@ TEST(ChunkTable, chunks_cover_the_vector) {
   }
 }
 
-TEST(ChunkTable, four_chunks_are_under_way_or_64_kib) {
+TEST(ChunkTable, the_window_is_four_chunks_or_64_kib) {
   EXPECT_EQ(ChunkTable(16u << 20, 32).window(), 4u);
   EXPECT_EQ(ChunkTable(1, 32).window(), 64u);
 }

@@ -10,7 +10,7 @@ namespace unisono {
 namespace {
 
 constexpr size_t elements = 1100;
-const ChunkTable table(elements, 1);  // four chunks, the last one shorter
+const ChunkTable table(elements, 1);  // four chunks; the last one is shorter
 const size_t each = table.chunk_elements();
 
 SharedBuffer buffer_of(const std::vector<float>& values) { return SharedBuffer::copy(std::as_bytes(std::span(values))); }
@@ -32,7 +32,7 @@ TEST(ChunkValues, are_read_across_chunks_from_any_element_on) {
   values.read(elements, {});
 }
 
-TEST(ChunkValues, another_value_leaves_what_others_hold_as_it_was) {
+TEST(ChunkValues, replacing_a_chunk_leaves_other_holders_unchanged) {
   const auto whole = buffer_of(counting(elements));
   ChunkValues values(table, whole);
   const auto held = values;
@@ -40,10 +40,10 @@ TEST(ChunkValues, another_value_leaves_what_others_hold_as_it_was) {
   EXPECT_EQ(held.all(), counting(elements));
   EXPECT_EQ(values.all()[3 * each], 7);
   EXPECT_EQ(values.all()[3 * each - 1], static_cast<float>(3 * each - 1));
-  EXPECT_EQ(values.chunk(0), held.chunk(0)) << "what nobody replaced is not copied";
+  EXPECT_EQ(values.chunk(0), held.chunk(0)) << "a chunk that was not replaced is not copied";
 }
 
-TEST(ChunkValues, digests_are_those_of_the_values_and_known_ones_are_taken) {
+TEST(ChunkValues, digests_are_computed_or_taken_if_known) {
   ChunkValues values(table, buffer_of(counting(elements)));
   for (uint32_t chunk = 0; chunk < 4; ++chunk) EXPECT_EQ(values.digests()[chunk], digest64(values.buffer(chunk).view()));
   const auto ones = buffer_of(std::vector<float>(each, 1));
@@ -53,7 +53,7 @@ TEST(ChunkValues, digests_are_those_of_the_values_and_known_ones_are_taken) {
   EXPECT_EQ(values.digests()[1], digest64(ones.view()));
 }
 
-TEST(ChunkValues, may_be_none) {
+TEST(ChunkValues, may_have_no_elements) {
   const ChunkValues none(ChunkTable(0, 4), {});
   EXPECT_EQ(none.elements(), 0u);
   EXPECT_TRUE(none.digests().empty());

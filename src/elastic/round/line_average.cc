@@ -30,7 +30,8 @@ LineWeights line_weights(std::span<const LineMember> members) {
     ++result.positions;
     first = end;
   }
-  // A single division, so that half of a lone member's weight is exactly half. Without any weight all members keep 0.
+  // Divides only once, so that two members at the same position get exactly half of what a single member would get. If all
+  // weights are 0, they stay 0.
   for (const auto rank : result.order)
     result.after[rank] = result.total / (static_cast<double>(result.positions) * static_cast<double>(result.sharers[rank]));
   return result;
@@ -44,7 +45,7 @@ double line_mean(const LineWeights& weights, std::span<const LineMember> members
   uint32_t position = 0;
   for (const auto rank : weights.order) {
     const auto& member = members[rank];
-    if (member.weight == 0) continue;  // its copy counts for nothing, even if it holds NaN
+    if (member.weight == 0) continue;  // such values must have no effect, even if they are NaN
     sources.push_back(
         {.values = values[rank], .weight = member.weight, .beside_previous = !sources.empty() && member.position == position});
     position = member.position;

@@ -27,7 +27,7 @@ TEST(LineWeights, count_every_position_once) {
   EXPECT_EQ(weights.after, (Weights{16.0 / 6, 16.0 / 3, 16.0 / 6, 16.0 / 3}));
 }
 
-TEST(LineWeights, leave_who_did_not_contribute_what_it_has) {
+TEST(LineWeights, leave_the_weight_of_other_members_unchanged) {
   const LineMember members[] = {{.position = 0, .weight = 3, .contributed = true},
                                 {.position = 0, .weight = 9},
                                 {.position = 1, .weight = 1, .contributed = true},
@@ -40,7 +40,7 @@ TEST(LineWeights, leave_who_did_not_contribute_what_it_has) {
   EXPECT_EQ(weights.after, (Weights{2, 9, 2, 5}));
 }
 
-TEST(LineWeights, give_who_had_none_its_part) {
+TEST(LineWeights, give_a_member_without_weight_its_share) {
   const LineMember members[] = {{.position = 0, .weight = 6, .contributed = true},
                                 {.position = 0, .weight = 0, .contributed = true},
                                 {.position = 1, .weight = 0, .contributed = true}};
@@ -49,7 +49,7 @@ TEST(LineWeights, give_who_had_none_its_part) {
   EXPECT_EQ(weights.after, (Weights{1.5, 1.5, 3}));
 }
 
-TEST(LineWeights, of_nobody_with_weight_change_nothing) {
+TEST(LineWeights, change_nothing_if_no_contributor_has_weight) {
   const LineMember members[] = {{.position = 0, .weight = 0, .contributed = true}, {.position = 1, .weight = 7}};
   const auto weights = line_weights(members);
   EXPECT_EQ(weights.total, 0);
@@ -57,7 +57,7 @@ TEST(LineWeights, of_nobody_with_weight_change_nothing) {
   EXPECT_EQ(line_weights({}).total, 0);
 }
 
-TEST(LineWeights, keep_their_sum_whoever_contributes) {
+TEST(LineWeights, keep_their_sum_for_any_set_of_contributors) {
   Random random(1);
   for (int trial = 0; trial < 2000; ++trial) {
     std::vector<LineMember> members(1 + random.below(40));
@@ -97,7 +97,8 @@ TEST(LineMean, is_not_harmed_by_what_members_without_weight_hold) {
   EXPECT_EQ(mean, good);
 }
 
-// Two members may share a copy and its weight: those of a cell with an extra peer.
+// In a cell with an extra peer, two members hold the same values, each with half of the weight. The mean must have the same
+// bits as if the cell had one member.
 TEST(LineMean, is_the_same_to_the_bit_whether_a_position_has_one_member_or_two_with_half_the_weight) {
   Random random(2);
   for (int trial = 0; trial < 500; ++trial) {

@@ -55,7 +55,7 @@ void MoshpitRound::start(Nanos now) {
   UNISONO_CHECK(phase_ == Phase::waiting);
   phase_ = Phase::gathering;
   started_ = now_ = now;
-  for (auto& member : members_) member.heard_at = now;
+  for (auto& member : members_) member.last_message_at = now;
   keep_alive_at_ = now + request_.times.stall_timeout / 4;
   if (format_.table.chunks() == 0) return end(now);
   settle(now);
@@ -69,9 +69,9 @@ void MoshpitRound::message(uint32_t rank, const SharedBuffer& bytes, Nanos now) 
     return;
   }
   now_ = now;
-  from.heard_at = now;
+  from.last_message_at = now;
   if (!ended()) report_.received_bytes += bytes.size();
-  if (from.gone == Gone::closed) come_back(rank);
+  if (from.gone == Gone::closed) restore_member(rank);
   RoundMessage read;
   if (read_round_message(format_, bytes.view(), read).ok()) {
     std::visit([&](const auto& body) { on(rank, body, bytes, now); }, read);
@@ -83,7 +83,9 @@ void MoshpitRound::message(uint32_t rank, const SharedBuffer& bytes, Nanos now) 
 
 void MoshpitRound::on(uint32_t from, const Contribution& contribution, const SharedBuffer& bytes, Nanos) {
   if (ended()) return answer_ended(from);
-  const bool late = owner_->next_chunk() > contribution.chunk;  // it was excused before the contribution came
+  // If this is true, the chunk was closed before, because its author was excused. A contribution that comes after that is no
+  // error.
+  const bool late = owner_->next_chunk() > contribution.chunk;
   if (contribution.author != from || (!late && !owner_->take(contribution, bytes))) ++report_.ignored;
 }
 
@@ -92,7 +94,7 @@ void MoshpitRound::on(uint32_t from, const ChunkResult& result, const SharedBuff
   const auto& owner = members_[result.author];
   const bool owned = result.chunk >= owner.first_chunk && result.chunk - owner.first_chunk < owner.chunk_count &&
                      result.author != request_.self;
-  if (!owned || (result.contributors & ~contributors_).any()) {
+  if (!owned || ((result.contributors | result.refused) & ~contributors_).any()) {
     ++report_.ignored;
     return;
   }
@@ -102,18 +104,20 @@ void MoshpitRound::on(uint32_t from, const ChunkResult& result, const SharedBuff
     return;
   }
   store(bytes, result);
-  repair_.got(result.chunk, from, now);
+  repair_.on_result(result.chunk, from, now);
 }
 
 void MoshpitRound::on(uint32_t from, const KeepAlive& alive, const SharedBuffer&, Nanos) {
   if (ended() && !alive.ended) answer_ended(from);
 }
 
-void MoshpitRound::on(uint32_t from, const Abandon&, const SharedBuffer&, Nanos now) { lose(from, Gone::abandoned, now); }
+void MoshpitRound::on(uint32_t from, const Abandon&, const SharedBuffer&, Nanos now) {
+  lose_member(from, Gone::abandoned, now);
+}
 
 void MoshpitRound::on(uint32_t from, const Fetch& fetch, const SharedBuffer&, Nanos) { serve(from, fetch.chunk); }
 
-void MoshpitRound::on(uint32_t from, const FetchMiss& miss, const SharedBuffer&, Nanos) { repair_.missed(miss.chunk, from); }
+void MoshpitRound::on(uint32_t from, const FetchMiss& miss, const SharedBuffer&, Nanos) { repair_.on_miss(miss.chunk, from); }
 
 void MoshpitRound::on(uint32_t from, const VerdictMessage& message, const SharedBuffer&, Nanos now) {
   if (verdict_) verdict_->message(from, message, now);
@@ -124,11 +128,11 @@ void MoshpitRound::member_gone(uint32_t rank, MemberLoss why, Nanos now) {
   UNISONO_CHECK(phase_ != Phase::waiting && rank < members_.size());
   constexpr Gone reasons[] = {Gone::dead, Gone::left, Gone::declined, Gone::closed};
   now_ = now;
-  lose(rank, reasons[static_cast<size_t>(why)], now);
+  lose_member(rank, reasons[static_cast<size_t>(why)], now);
   settle(now);
 }
 
-void MoshpitRound::lose(uint32_t rank, Gone why, Nanos now) {
+void MoshpitRound::lose_member(uint32_t rank, Gone why, Nanos now) {
   auto& member = members_[rank];
   if (rank == request_.self || ended() || (member.gone != Gone::no && member.gone != Gone::closed) || member.gone == why)
     return;
@@ -136,8 +140,9 @@ void MoshpitRound::lose(uint32_t rank, Gone why, Nanos now) {
   if (verdict_) verdict_->member_gone(rank, now);
 }
 
-// Messages under way when the connection broke may be lost, so contributions and results are sent again.
-void MoshpitRound::come_back(uint32_t rank) {
+// The connection to the member was lost and is back. Messages may be lost, so this member sends its contributions and results
+// again.
+void MoshpitRound::restore_member(uint32_t rank) {
   auto& member = members_[rank];
   member.gone = Gone::no;
   member.sent = member.answered;
@@ -159,7 +164,7 @@ void MoshpitRound::abandon(Nanos now) {
   UNISONO_CHECK(phase_ != Phase::waiting);
   if (ended()) return;
   send_to_all(round_message(format_.group, Abandon{}), false);
-  give_up("this process left", now);
+  abort_round("this process left", now);
 }
 
 void MoshpitRound::woke(Nanos now) {
@@ -189,7 +194,7 @@ bool MoshpitRound::reachable(uint32_t rank) const {
 }
 
 bool MoshpitRound::silent(uint32_t rank, Nanos limit, Nanos now) const {
-  return rank != request_.self && now - members_[rank].heard_at >= limit;
+  return rank != request_.self && now - members_[rank].last_message_at >= limit;
 }
 
 RankSet MoshpitRound::excused(Nanos now) const {
@@ -201,7 +206,7 @@ RankSet MoshpitRound::excused(Nanos now) const {
   return set;
 }
 
-// No elements are sent to members that are gone. If the report was wrong, the member asks others for them.
+// A member that counts as gone gets no elements. If it is alive after all, it fetches the results from other members.
 void MoshpitRound::send(uint32_t rank, SharedMessage message, bool bulk) {
   const auto gone = members_[rank].gone;
   if (!reachable(rank) || gone == Gone::left || gone == Gone::declined || gone == Gone::abandoned || (bulk && gone != Gone::no))

@@ -1,4 +1,4 @@
-// The bytes that a round sends (check A22 of docs/design/methods/moshpit.md), and the bytes that it holds.
+// The bytes that a round sends (check A22 of docs/design/methods/moshpit.md), and the bytes that it holds in memory.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,8 @@ struct Wire final : RoundPort {
   uint32_t self = 0;
 };
 
-// The values do not matter here, so all members share one memory.
+// The model is 2·V·(G-1)/G bytes (V: bytes of the vector, G: members). Checks that each member sends at most 1 % more. The
+// values do not matter, so all members share one memory.
 void expect_bytes_of_the_model(size_t elements, uint32_t max_group) {
   constexpr uint32_t members = 16;
   const size_t model = 2 * elements * sizeof(float) / members * (members - 1);
@@ -86,7 +87,8 @@ RoundGroupOptions large_chunks(uint32_t members, uint32_t chunks_each) {
 
 constexpr size_t message_bytes = 65536 * sizeof(float) + result_head_bytes;
 
-// The third member is silent, so no chunk can be closed for two seconds. The others must not run ahead.
+// The third member is silent, so no chunk can be closed for two seconds. Until then, each other member may send only one window
+// of contributions to an owner.
 TEST(MoshpitRoundMemory, contributions_that_wait_are_a_window_of_each_member) {
   auto options = large_chunks(3, 9);
   options.absent = {false, false, true};
@@ -131,7 +133,7 @@ TEST(MoshpitRoundMemory, after_the_end_only_results_are_held_until_they_are_rele
   }
 }
 
-TEST(MoshpitRoundMemory, contributions_are_freed_when_a_round_is_given_up) {
+TEST(MoshpitRoundMemory, contributions_are_freed_when_a_round_is_aborted) {
   auto options = large_chunks(3, 6);
   options.absent = {false, false, true};
   RoundGroup group(std::move(options));

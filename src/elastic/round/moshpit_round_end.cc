@@ -1,7 +1,8 @@
-// The end of a round: applies the decided chunks and completes the report.
+// The end of a round: applies the agreed chunks, and completes the report.
 #include <algorithm>
 #include <vector>
 
+#include "base/concat.h"
 #include "elastic/round/moshpit_round.h"
 
 namespace unisono {
@@ -9,7 +10,7 @@ namespace {
 
 std::string seconds(Nanos time) {
   const auto tenths = (time + 50 * millisecond) / (100 * millisecond);
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+  return concat(tenths / 10, ".", tenths % 10, " s");
 }
 
 }  // namespace
@@ -26,7 +27,7 @@ void MoshpitRound::finish(Nanos now) {
     else if (!mine) ++report_.kept_local;
     else apply(chunk);
   }
-  if (report_.lost > 0) report_.problem = "the results of " + std::to_string(report_.lost) + " chunks could not be fetched";
+  if (report_.lost > 0) report_.problem = concat("the results of ", report_.lost, " chunks could not be fetched");
   end(now);
 }
 
@@ -62,7 +63,7 @@ void MoshpitRound::apply(uint32_t chunk) {
   request_.values->replace(chunk, std::move(values));
 }
 
-void MoshpitRound::give_up(std::string problem, Nanos now) {
+void MoshpitRound::abort_round(std::string problem, Nanos now) {
   report_.problem = std::move(problem);
   report_.undecided = format_.table.chunks();
   for (auto& state : request_.states) state.full = false;
@@ -72,7 +73,7 @@ void MoshpitRound::give_up(std::string problem, Nanos now) {
 }
 
 void MoshpitRound::end(Nanos now) {
-  sum_up();
+  complete_report();
   contributed_ = std::min(contributed_, now);
   repaired_ = std::min(repaired_, now);
   report_.contribute = contributed_ - started_;
@@ -85,8 +86,8 @@ void MoshpitRound::end(Nanos now) {
   repair_.clear();
 }
 
-void MoshpitRound::sum_up() {
-  std::vector<uint32_t> present(members_.size());
+void MoshpitRound::complete_report() {
+  std::vector<uint32_t> present(members_.size()), refused(members_.size());
   uint64_t contributors = 0, elements = 0, averaged = 0;
   double variance = 0, weight = 0;
   report_.contributors_min = known_ > 0 ? format_.members : 0;
@@ -96,7 +97,11 @@ void MoshpitRound::sum_up() {
     contributors += count;
     report_.contributors_min = std::min(report_.contributors_min, count);
     report_.contributors_max = std::max(report_.contributors_max, count);
-    for (uint32_t rank = 0; rank < members_.size(); ++rank) present[rank] += result.head.contributors[rank] ? 1 : 0;
+    report_.refused += result.head.refused.count();
+    for (uint32_t rank = 0; rank < members_.size(); ++rank) {
+      present[rank] += result.head.contributors[rank] ? 1 : 0;
+      refused[rank] += result.head.refused[rank] ? 1 : 0;
+    }
     if (result.head.is_void()) continue;
     ++averaged;
     elements += format_.table.count(result.head.chunk);
@@ -107,27 +112,39 @@ void MoshpitRound::sum_up() {
   if (elements > 0) report_.variance = variance / static_cast<double>(elements);
   if (averaged > 0) report_.total_weight = weight / static_cast<double>(averaged);
   for (uint32_t rank = 0; rank < members_.size(); ++rank) {
-    auto reason = rank == request_.self ? std::string() : absence(rank, present[rank], known_);
+    auto reason = absence_reason(rank, present[rank], refused[rank]);
     if (!reason.empty()) report_.absent.push_back({.rank = rank, .reason = std::move(reason)});
   }
 }
 
-// Why the member was absent; empty if it took part in everything.
-std::string MoshpitRound::absence(uint32_t rank, uint32_t present, uint32_t known) const {
-  const auto& member = members_[rank];
-  std::string reason;
+// Returns why the member was lost or fell silent, or an empty text.
+std::string MoshpitRound::loss_reason(const MemberState& member) const {
   switch (member.gone) {
     case Gone::no: break;
-    case Gone::dead: reason = "dead"; break;
-    case Gone::left: reason = "left"; break;
-    case Gone::declined: reason = "took part in another group"; break;
-    case Gone::closed: reason = "connection lost"; break;
-    case Gone::abandoned: reason = "left in the middle of the round"; break;
+    case Gone::dead: return "dead";
+    case Gone::left: return "left";
+    case Gone::declined: return "took part in another group";
+    case Gone::closed: return "connection lost";
+    case Gone::abandoned: return "left in the middle of the round";
   }
-  if (reason.empty() && member.fell_silent) reason = "said nothing for " + seconds(request_.times.stall_timeout);
-  if (!contributors_[rank] || present == known) return reason;
-  const auto part = "contributed to " + std::to_string(present) + " of " + std::to_string(known) + " chunks";
-  return reason.empty() ? part : reason + ", " + part;
+  return member.fell_silent ? "sent nothing for " + seconds(request_.times.stall_timeout) : std::string();
+}
+
+// Returns why the member was absent. If it was not absent, the text is empty: then its values are in all known results, it was
+// neither lost nor silent, and the results of its own chunks came. Of the known results, `present` have the member's values,
+// and `refused` lack them because they are not finite. For this member itself, only refused values are a reason.
+std::string MoshpitRound::absence_reason(uint32_t rank, uint32_t present, uint32_t refused) const {
+  const auto& member = members_[rank];
+  const bool other = rank != request_.self;
+  std::string reason = other ? loss_reason(member) : std::string();
+  const auto add = [&](const std::string& part) { reason += (reason.empty() ? "" : ", ") + part; };
+  if (refused > 0) add(concat("values that are not finite in ", refused, " of ", known_, " chunks"));
+  if (other && contributors_[rank] && present + refused < known_)
+    add(concat("contributed to ", present, " of ", known_, " chunks"));
+  // An owner that stopped after its contributions has no other sign. Without a verdict, the results may merely be late.
+  if (other && reason.empty() && report_.undecided == 0 && member.known < member.chunk_count)
+    add(concat("sent no result for ", member.chunk_count - member.known, " of its ", member.chunk_count, " chunks"));
+  return reason;
 }
 
 }  // namespace unisono

@@ -1,4 +1,4 @@
-// Members that die, fall silent, leave or come back in every phase of a round; messages that are lost, damaged or forged.
+// Members die, fall silent, leave or come back in each phase of a round. Messages are lost, damaged or forged.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using test::RoundGroupOptions;
 
 constexpr size_t chunk = 256;
 
-// One chunk of 256 equal numbers each: x_i[c] = 10 i + c.
+// Each member owns one chunk of 256 elements. All elements of chunk c at member i are 10 i + c.
 RoundGroupOptions owners(uint32_t members) {
   RoundGroupOptions options{.members = line_of(members),
                             .chunk_counts = std::vector<uint32_t>(members, 1),
@@ -51,7 +51,7 @@ void expect_unchanged(RoundGroup& group, uint32_t rank) {
   for (const auto& state : group.states(rank)) EXPECT_EQ(state, (ChunkState{.weight = 1, .full = false, .sharers = 1}));
 }
 
-TEST(MoshpitRoundFaults, who_says_nothing_is_excused_after_stall_timeout) {
+TEST(MoshpitRoundFaults, a_silent_member_is_excused_after_stall_timeout) {
   auto options = owners(4);
   options.absent = {false, false, false, true};
   options.noticed_after = never;
@@ -61,14 +61,14 @@ TEST(MoshpitRoundFaults, who_says_nothing_is_excused_after_stall_timeout) {
     EXPECT_EQ(group.report(rank).committed, 3u);
     EXPECT_EQ(group.x(rank)[0], 10);
     EXPECT_EQ(group.report(rank).absent,
-              (std::vector<AbsentMember>{{3, "said nothing for 2.0 s, contributed to 0 of 3 chunks"}}));
-    // Owners wait for 2 s, its results are missed for 4 s, and its HAVE is waited for half a ballot_timeout.
+              (std::vector<AbsentMember>{{3, "sent nothing for 2.0 s, contributed to 0 of 3 chunks"}}));
+    // The members wait for the results of rank 3 for result_timeout (4 s), and for its HAVE for half a ballot_timeout (500 ms).
     EXPECT_GE(group.ended_at(rank), 4 * second);
     EXPECT_LE(group.ended_at(rank), 4 * second + 600 * millisecond);
   }
 }
 
-TEST(MoshpitRoundFaults, who_is_alive_but_does_not_contribute_is_excused_after_contribute_timeout) {
+TEST(MoshpitRoundFaults, a_live_member_that_does_not_contribute_is_excused_after_contribute_timeout) {
   RoundGroup group(owners(4));
   group.filter([](uint32_t from, uint32_t, const RoundMessage& message) {
     return from == 3 && is<Contribution>(message) ? Fate::lost : Fate::arrives;
@@ -84,7 +84,7 @@ TEST(MoshpitRoundFaults, who_is_alive_but_does_not_contribute_is_excused_after_c
   EXPECT_LE(group.ended_at(0), 5 * second + 100 * millisecond);
 }
 
-TEST(MoshpitRoundFaults, who_declines_is_excused_at_once_and_not_heard) {
+TEST(MoshpitRoundFaults, a_member_that_declines_is_excused_at_once_and_its_messages_are_ignored) {
   auto options = owners(4);
   options.absent = {false, false, false, true};
   RoundGroup group(std::move(options));
@@ -118,7 +118,7 @@ TEST(MoshpitRoundFaults, the_round_ends_at_once_if_too_many_decline) {
   expect_unchanged(group, 0);
 }
 
-TEST(MoshpitRoundFaults, who_leaves_in_the_middle_is_excused_at_once) {
+TEST(MoshpitRoundFaults, a_member_that_abandons_the_round_is_excused_at_once) {
   RoundGroup group(owners(4));
   group.filter([](uint32_t from, uint32_t, const RoundMessage& message) {
     return from == 3 && is<Contribution>(message) ? Fate::lost : Fate::arrives;
@@ -134,7 +134,7 @@ TEST(MoshpitRoundFaults, who_leaves_in_the_middle_is_excused_at_once) {
   expect_unchanged(group, 3);
 }
 
-TEST(MoshpitRoundFaults, half_of_a_group_that_died_is_given_up_after_half_a_ballot) {
+TEST(MoshpitRoundFaults, the_round_aborts_half_a_ballot_after_half_of_the_group_died) {
   auto options = owners(4);
   options.noticed_after = 50 * millisecond;
   RoundGroup group(std::move(options));
@@ -148,7 +148,7 @@ TEST(MoshpitRoundFaults, half_of_a_group_that_died_is_given_up_after_half_a_ball
   }
 }
 
-TEST(MoshpitRoundFaults, the_last_member_gives_up_at_once) {
+TEST(MoshpitRoundFaults, the_last_member_aborts_at_once) {
   auto options = owners(2);
   options.noticed_after = 50 * millisecond;
   RoundGroup group(std::move(options));
@@ -173,7 +173,7 @@ TEST(MoshpitRoundFaults, a_proposer_that_is_known_to_be_dead_is_passed_over) {
   }
 }
 
-TEST(MoshpitRoundFaults, clients_alone_give_up) {
+TEST(MoshpitRoundFaults, a_round_with_only_clients_left_aborts) {
   auto options = owners(3);
   options.members[1].role = options.members[2].role = ElasticRole::client;
   options.chunk_counts = {3, 0, 0};
@@ -189,7 +189,7 @@ TEST(MoshpitRoundFaults, clients_alone_give_up) {
   }
 }
 
-TEST(MoshpitRoundFaults, half_of_a_group_that_is_silent_is_given_up_at_round_timeout) {
+TEST(MoshpitRoundFaults, the_round_aborts_at_round_timeout_if_half_of_the_group_is_silent) {
   auto options = owners(2);
   options.absent = {false, true};
   options.noticed_after = never;
@@ -225,7 +225,7 @@ TEST(MoshpitRoundFaults, a_result_that_one_member_lacks_is_fetched) {
   }
 }
 
-TEST(MoshpitRoundFaults, what_is_decided_is_fetched_until_it_is_here) {
+TEST(MoshpitRoundFaults, a_decided_result_is_fetched_until_it_arrives) {
   RoundGroup group(owners(5));
   group.filter([&](uint32_t from, uint32_t to, const RoundMessage& message) {
     if (from == 2 && to == 3 && is<ChunkResult>(message) && group.now() < 20 * second) return Fate::lost;
@@ -238,7 +238,7 @@ TEST(MoshpitRoundFaults, what_is_decided_is_fetched_until_it_is_here) {
   EXPECT_EQ(group.x(3), group.x(0));
 }
 
-TEST(MoshpitRoundFaults, what_is_decided_but_not_to_be_had_is_lost_here_alone) {
+TEST(MoshpitRoundFaults, a_decided_result_that_cannot_be_fetched_is_lost_only_here) {
   RoundGroup group(owners(5));
   group.filter([](uint32_t from, uint32_t to, const RoundMessage& message) {
     return (from == 2 && to == 3 && is<ChunkResult>(message)) || (from == 3 && is<Fetch>(message)) ? Fate::lost : Fate::arrives;
@@ -252,7 +252,7 @@ TEST(MoshpitRoundFaults, what_is_decided_but_not_to_be_had_is_lost_here_alone) {
   EXPECT_FALSE(group.states(3)[2].full);
 }
 
-TEST(MoshpitRoundFaults, what_is_decided_is_lost_at_once_here_when_nobody_is_left_to_ask) {
+TEST(MoshpitRoundFaults, a_decided_result_is_lost_at_once_if_no_member_is_left_to_ask) {
   RoundGroup group(owners(5));
   group.filter([&](uint32_t from, uint32_t to, const RoundMessage& message) {
     if (from != 3 && group.now() >= 15 * second) return Fate::sender_dies;
@@ -265,7 +265,7 @@ TEST(MoshpitRoundFaults, what_is_decided_is_lost_at_once_here_when_nobody_is_lef
   EXPECT_LE(group.ended_at(3), 17 * second);
 }
 
-TEST(MoshpitRoundFaults, what_only_a_minority_has_is_nobodys_step) {
+TEST(MoshpitRoundFaults, a_result_that_only_a_minority_holds_is_applied_by_no_member) {
   RoundGroup group(owners(4));
   group.filter([](uint32_t from, uint32_t to, const RoundMessage& message) {
     if (from == 2 && !is<Contribution>(message))
@@ -280,7 +280,7 @@ TEST(MoshpitRoundFaults, what_only_a_minority_has_is_nobodys_step) {
   }
 }
 
-TEST(MoshpitRoundFaults, a_member_that_hears_no_verdict_is_told_when_it_speaks) {
+TEST(MoshpitRoundFaults, a_member_without_the_verdict_gets_it_with_its_next_message) {
   RoundGroup group(owners(4));
   group.filter([&](uint32_t, uint32_t to, const RoundMessage& message) {
     const bool late = to == 3 && is<VerdictMessage>(message) && group.now() < 200 * millisecond;
@@ -289,7 +289,8 @@ TEST(MoshpitRoundFaults, a_member_that_hears_no_verdict_is_told_when_it_speaks) 
   group.run();
   EXPECT_EQ(group.report(3).committed, 4u);
   EXPECT_LE(group.ended_at(0), 100 * millisecond);
-  EXPECT_LE(group.ended_at(3), 502 * millisecond);  // after its keep-alive and the answer
+  // Rank 3 sends a keep-alive after stall_timeout / 4 = 500 ms. The keep-alive takes 1 ms, and its answer another one.
+  EXPECT_LE(group.ended_at(3), 502 * millisecond);
 }
 
 TEST(MoshpitRoundFaults, a_damaged_result_is_refused_and_fetched) {
@@ -311,7 +312,7 @@ TEST(MoshpitRoundFaults, a_damaged_result_is_refused_and_fetched) {
   EXPECT_EQ(group.x(2)[chunk], 11);
 }
 
-TEST(MoshpitRoundFaults, a_connection_that_comes_back_brings_what_was_lost) {
+TEST(MoshpitRoundFaults, a_restored_connection_resends_lost_messages) {
   RoundGroup group(owners(3));
   bool cut = true;
   group.filter(
@@ -326,11 +327,11 @@ TEST(MoshpitRoundFaults, a_connection_that_comes_back_brings_what_was_lost) {
   group.run_until(100 * millisecond);
   for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(group.round(rank).ended());
   EXPECT_EQ(group.report(1).committed + group.report(1).voided, 3u);
-  // Chunks closed while the member was away lack its values; all members decide alike.
+  // Chunks that were closed during the cut may lack a member's values. All members must still hold the same values.
   for (uint32_t rank = 1; rank < 3; ++rank) EXPECT_EQ(group.x(rank)[2 * chunk], group.x(0)[2 * chunk]);
 }
 
-TEST(MoshpitRoundFaults, without_a_verdict_each_applies_what_it_has) {
+TEST(MoshpitRoundFaults, without_a_verdict_each_member_applies_the_results_that_it_has) {
   auto options = owners(4);
   options.commit = CommitRule::per_result;
   RoundGroup group(std::move(options));
@@ -345,14 +346,15 @@ TEST(MoshpitRoundFaults, without_a_verdict_each_applies_what_it_has) {
   EXPECT_EQ(group.report(1).lost, 1u);
 }
 
-TEST(MoshpitRoundFaults, what_was_applied_is_known_without_a_verdict_as_well) {
+TEST(MoshpitRoundFaults, applied_chunks_are_reported_without_a_verdict_too) {
   auto options = owners(4);
   options.commit = CommitRule::per_result;
   RoundGroup group(std::move(options));
-  // No owner gets the values of rank 3, and rank 1 does not get the result of rank 2.
+  // The contributions of rank 3 are lost, and the result of rank 2 does not reach rank 1.
   group.filter([](uint32_t from, uint32_t to, const RoundMessage& message) {
-    const bool unheard = from == 3 && is<Contribution>(message), unknown = from == 2 && to == 1 && is<ChunkResult>(message);
-    return unheard || unknown || is<Fetch>(message) ? Fate::lost : Fate::arrives;
+    const bool no_contribution = from == 3 && is<Contribution>(message),
+               unknown = from == 2 && to == 1 && is<ChunkResult>(message);
+    return no_contribution || unknown || is<Fetch>(message) ? Fate::lost : Fate::arrives;
   });
   group.run();
   for (uint32_t rank = 0; rank < 4; ++rank) {
@@ -366,7 +368,7 @@ TEST(MoshpitRoundFaults, what_was_applied_is_known_without_a_verdict_as_well) {
   }
 }
 
-TEST(MoshpitRoundFaults, nothing_was_applied_by_a_round_that_was_given_up) {
+TEST(MoshpitRoundFaults, an_aborted_round_applies_nothing) {
   for (const auto commit : {CommitRule::agreed, CommitRule::per_result}) {
     auto options = owners(4);
     options.commit = commit;
@@ -413,7 +415,7 @@ TEST(MoshpitRoundFaults, results_are_served_until_they_are_released_and_the_roun
   EXPECT_TRUE(group.round(0).over(end));
 }
 
-TEST(MoshpitRoundFaults, who_gave_up_votes_no_more) {
+TEST(MoshpitRoundFaults, a_member_that_aborted_does_not_vote) {
   auto options = owners(2);
   options.absent = {false, true};
   RoundGroup group(std::move(options));
@@ -427,21 +429,21 @@ TEST(MoshpitRoundFaults, who_gave_up_votes_no_more) {
   EXPECT_EQ(sent, 0u);
 }
 
-TEST(MoshpitRoundFaults, what_no_member_sends_is_counted_and_changes_nothing) {
+TEST(MoshpitRoundFaults, impossible_messages_are_counted_and_ignored) {
   RoundGroup group(owners(3));
   group.start();
   const auto format = group.format();
   ChunkResult forged;
   forged.chunk = 2;
-  forged.author = 1;  // rank 2 owns it
+  forged.author = 1;  // rank 2 owns this chunk, not rank 1
   forged.contributors = 7;
   forged.digest = digest64({});
   const SharedBuffer messages[] = {
       SharedBuffer::copy({}),
-      contribution_message(format, {.chunk = 0, .author = 2}),  // rank 1 sends it in the name of rank 2
-      contribution_message(format, {.chunk = 2, .author = 1}),  // this member does not own the chunk
+      contribution_message(format, {.chunk = 0, .author = 2}),  // sent by rank 1, although the author is rank 2
+      contribution_message(format, {.chunk = 2, .author = 1}),  // sent to rank 0, which does not own chunk 2
       result_message(format, forged),
-      round_message({7, 8}, KeepAlive{}),  // of another group
+      round_message({7, 8}, KeepAlive{}),  // has another group's id
   };
   for (const auto& message : messages) group.inject(1, 0, message);
   group.inject(0, 0, round_message(format.group, KeepAlive{}));
@@ -451,7 +453,7 @@ TEST(MoshpitRoundFaults, what_no_member_sends_is_counted_and_changes_nothing) {
   EXPECT_EQ(group.x(0)[0], 10);
 }
 
-TEST(MoshpitRoundRequest, what_does_not_fit_together_is_refused) {
+TEST(MoshpitRoundRequest, an_inconsistent_request_is_refused) {
   struct Nowhere final : RoundPort {
     void send(uint32_t, SharedMessage, bool) override {}
     bool credit(uint32_t) const override { return false; }

@@ -1,4 +1,4 @@
-// The steps of a round: send contributions, close chunks, fetch missing results, agree on the verdict.
+// The steps of a round: send contributions, close chunks, fetch missing results, and agree on the verdict.
 #include <algorithm>
 
 #include "elastic/round/moshpit_round.h"
@@ -12,7 +12,8 @@ void MoshpitRound::settle(Nanos now) {
     if (contributed_ == never && contributions_done()) contributed_ = now;
     flush_verdict();
     const bool decided = verdict_ && verdict_->decided() != nullptr;
-    if (phase_ == Phase::gathering && decided) finish_repair(now);  // the others have decided without this member's report
+    // The other members may have decided before this member has sent its HAVE.
+    if (phase_ == Phase::gathering && decided) finish_repair(now);
     if (phase_ == Phase::gathering) gather(now);
     if (phase_ == Phase::deciding) decide(now);
   }
@@ -20,7 +21,8 @@ void MoshpitRound::settle(Nanos now) {
   flush_verdict();
 }
 
-// Serves the owners in turn, so that none waits while another gets everything.
+// Goes through the owners, and sends each of them one contribution at a time. If it sent all contributions to one owner first,
+// the other owners would have to wait.
 void MoshpitRound::send_contributions() {
   if (request_.states.empty()) return;
   for (bool more = true; more;) {
@@ -33,7 +35,8 @@ void MoshpitRound::send_contributions() {
 }
 
 bool MoshpitRound::contribute_to(MemberState& owner, uint32_t rank) {
-  owner.sent = std::max(owner.sent, owner.answered);  // skips chunks that were closed without this member
+  // If the result of a chunk is known already, the chunk was closed without this member, and is skipped.
+  owner.sent = std::max(owner.sent, owner.answered);
   const bool due = owner.sent < owner.chunk_count && owner.sent < owner.answered + format_.table.window();
   if (!due || owner.gone != Gone::no || !port_.credit(rank)) return false;
   const uint32_t chunk = owner.first_chunk + owner.sent++;
@@ -68,11 +71,11 @@ void MoshpitRound::close_chunks(Nanos now) {
   if (owner_->done()) return;
   const auto excuses = excused(now);
   ChunkResult head;
-  for (auto owing = owner_->owing();; owing = owner_->owing()) {
+  for (auto pending = owner_->pending();; pending = owner_->pending()) {
     auto message = owner_->close_next(excuses, head);
     if (!message) return;
     for (uint32_t rank = 0; rank < members_.size(); ++rank) {
-      if (owing[rank] && silent(rank, request_.times.stall_timeout, now)) members_[rank].fell_silent = true;
+      if (pending[rank] && silent(rank, request_.times.stall_timeout, now)) members_[rank].fell_silent = true;
     }
     send_to_all(message, true);
     store(std::move(message), head);
@@ -89,14 +92,14 @@ void MoshpitRound::store(SharedBuffer message, const ChunkResult& head) {
   while (owner.answered < owner.chunk_count && results_[owner.first_chunk + owner.answered].message) ++owner.answered;
 }
 
-// When to start asking other members for missing results: their owners are gone or silent, or have had all the time that they
-// may take.
+// Returns when this member begins to fetch missing results from other members. This is when the owners of the missing results
+// are gone, or have been silent for result_timeout. At the latest, it is contribute_timeout + result_timeout after the start.
 Nanos MoshpitRound::repair_deadline() const {
   Nanos silence = started_;
   for (uint32_t rank = 0; rank < members_.size(); ++rank) {
     const auto& owner = members_[rank];
     if (owner.known == owner.chunk_count || owner.gone != Gone::no) continue;
-    silence = rank == request_.self ? never : std::max(silence, owner.heard_at + request_.times.result_timeout);
+    silence = rank == request_.self ? never : std::max(silence, owner.last_message_at + request_.times.result_timeout);
     if (silence == never) break;
   }
   return std::min(silence, started_ + request_.contribute_timeout + request_.times.result_timeout);
@@ -110,7 +113,7 @@ void MoshpitRound::gather(Nanos now) {
     if (!repairing_) {
       repairing_ = true;
       for (uint32_t chunk = 0; chunk < format_.table.chunks(); ++chunk) {
-        if (!results_[chunk].message) repair_.want(chunk, false);
+        if (!results_[chunk].message) repair_.request_chunk(chunk, false);
       }
     }
     fetch(now);
@@ -141,11 +144,11 @@ void MoshpitRound::decide(Nanos now) {
   bool missing = false;
   for (uint32_t chunk = 0; chunk < decided->size(); ++chunk) {
     if (!decided->test(chunk) || held_.test(chunk)) continue;
-    repair_.want(chunk, true);
+    repair_.request_chunk(chunk, true);
     missing = true;
   }
-  // With no member left to ask, missing results are lost here.
-  if (!missing || last_one()) return finish(now);
+  // If no other member is left to ask, the missing results are lost for this member.
+  if (!missing || all_others_gone()) return finish(now);
   fetch(now);
 }
 
@@ -154,15 +157,16 @@ void MoshpitRound::flush_verdict() {
   const auto sends = verdict_->take_sends();
   SharedBuffer bytes;
   for (size_t i = 0; i < sends.size(); ++i) {
-    // Successive messages are mostly equal, for different members; each is encoded once.
+    // Successive messages to different members mostly have the same content. Such a content is encoded only once.
     if (i == 0 || sends[i].message != sends[i - 1].message)
       bytes = round_message(format_.group, RoundMessage{sends[i].message});
     send(sends[i].to, bytes, false);
   }
 }
 
-// True if too few members are left to decide, or only clients, which cannot reach each other. for_certain: true even if all
-// dead members had voted before.
+// Returns true if the remaining members cannot decide, because they are too few, or because all of them are clients, which
+// cannot reach each other. If `for_certain` is true, dead members count as remaining, because they may have voted before they
+// died.
 bool MoshpitRound::hopeless(bool for_certain) const {
   uint32_t gone = 0, deciders = 0;
   for (uint32_t rank = 0; rank < members_.size(); ++rank) {
@@ -174,8 +178,9 @@ bool MoshpitRound::hopeless(bool for_certain) const {
   return deciders == 0 || format_.members - gone < verdict_->majority();
 }
 
-// All other members are dead or have left.
-bool MoshpitRound::last_one() const {
+// Returns true if no other member can answer any more. A member cannot answer if it is dead, or has left, declined or abandoned
+// the round.
+bool MoshpitRound::all_others_gone() const {
   for (uint32_t rank = 0; rank < members_.size(); ++rank) {
     const auto why = members_[rank].gone;
     if (rank != request_.self && (why == Gone::no || why == Gone::closed)) return false;
@@ -186,26 +191,26 @@ bool MoshpitRound::last_one() const {
 void MoshpitRound::abort_if_hopeless(Nanos now) {
   if (now - started_ >= request_.round_timeout) {
     if (verdict_ && verdict_->decided() != nullptr) return finish(now);
-    return give_up("no verdict within the round's time", now);
+    return abort_round("no verdict within the round's time", now);
   }
   if (!verdict_ || verdict_->decided() != nullptr) return;
-  if (hopeless(true)) return give_up("too few members took part", now);
+  if (hopeless(true)) return abort_round("too few members took part", now);
   if (!hopeless(false)) return;
-  if (last_one()) return give_up("too few members are left", now);
-  // Messages of the members that died or left may still be on the way, here or to other members. So wait half a ballot_timeout.
+  if (all_others_gone()) return abort_round("too few members are left", now);
+  // First wait for half a ballot_timeout, because messages of dead members may still be in flight, to this member or to others.
   if (hopeless_since_ == never) hopeless_since_ = now;
-  if (now - hopeless_since_ >= request_.times.ballot_timeout / 2) give_up("too few members are left", now);
+  if (now - hopeless_since_ >= request_.times.ballot_timeout / 2) abort_round("too few members are left", now);
 }
 
 Nanos MoshpitRound::gathering_deadline() const {
   Nanos next = never;
   if (!owner_->done()) {
     next = started_ + request_.contribute_timeout;
-    const auto owing = owner_->owing();
+    const auto pending = owner_->pending();
     for (uint32_t rank = 0; rank < members_.size(); ++rank) {
       const bool excusable =
-          owing[rank] && members_[rank].gone == Gone::no && !silent(rank, request_.times.stall_timeout, now_);
-      if (excusable) next = std::min(next, members_[rank].heard_at + request_.times.stall_timeout);
+          pending[rank] && members_[rank].gone == Gone::no && !silent(rank, request_.times.stall_timeout, now_);
+      if (excusable) next = std::min(next, members_[rank].last_message_at + request_.times.stall_timeout);
     }
   }
   if (phase_ == Phase::gathering && !repairing_) next = std::min(next, repair_deadline());

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/concat.h"
 
 namespace unisono {
 namespace {
@@ -37,16 +38,34 @@ bool all_zero(ByteView bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
 }
 
-// The bytes of a whole head behind its fields.
+// Returns the padding of a head: the bytes from the reader's position up to head_bytes.
 ByteView padding(ByteView bytes, const ByteReader& reader, size_t head_bytes) {
   const size_t at = bytes.size() - reader.left();
   return bytes.subspan(at, head_bytes - at);
 }
 
+void write_ranks(ByteWriter& writer, const RankSet& ranks) {
+  for (size_t word = 0; word < mask_words; ++word) {
+    uint64_t bits = 0;
+    for (size_t bit = 0; bit < 64; ++bit) bits |= uint64_t{ranks[64 * word + bit]} << bit;
+    writer.write(bits);
+  }
+}
+
+RankSet read_ranks(ByteReader& reader) {
+  RankSet ranks;
+  for (size_t word = 0; word < mask_words; ++word) {
+    const auto bits = reader.read<uint64_t>();
+    for (size_t bit = 0; bit < 64; ++bit) ranks[64 * word + bit] = (bits >> bit & 1) != 0;
+  }
+  return ranks;
+}
+
 bool has_elements(Kind kind) { return kind == Kind::contribution || kind == Kind::result; }
 bool has_chunk(Kind kind) { return has_elements(kind) || kind == Kind::fetch || kind == Kind::fetch_miss; }
 
-// Fields that this kind does not use must be 0, so that a later version can give them a meaning.
+// Returns true if a field that this kind of message does not use is not 0. Such messages are refused, so that a later version
+// can use the field.
 bool has_unknown_fields(const Head& head) {
   const uint8_t flags = has_elements(head.kind) || head.kind == Kind::keep_alive ? flag : 0;
   return (head.flags & ~flags) != 0 || (!has_elements(head.kind) && head.codec != 0) ||
@@ -60,11 +79,10 @@ Status read_contribution(const RoundFormat& format, const Head& head, ByteReader
   read.sharers = reader.read<uint16_t>();
   read.author = reader.read<uint16_t>();
   if (bytes.size() < contribution_head_bytes) return corrupt("a cut head");
-  if (head.codec != number(format.contribute)) return corrupt("codec " + std::to_string(head.codec) + " of a contribution");
-  if (!(read.weight >= 0 && read.weight <= contribution_weight_max)) return corrupt("weight " + std::to_string(read.weight));
-  if (read.sharers < 1 || read.sharers > round_members_max)
-    return corrupt(std::to_string(read.sharers) + " sharers of a weight");
-  if (read.author >= format.members) return corrupt("author " + std::to_string(read.author));
+  if (head.codec != number(format.contribute)) return corrupt(concat("codec ", head.codec, " of a contribution"));
+  if (!(read.weight >= 0 && read.weight <= contribution_weight_max)) return corrupt(concat("weight ", read.weight));
+  if (read.sharers < 1 || read.sharers > round_members_max) return corrupt(concat(read.sharers, " sharers of a weight"));
+  if (read.author >= format.members) return corrupt(concat("author ", read.author));
   if (!all_zero(padding(bytes, reader, contribution_head_bytes))) return corrupt("padding that is not zero");
   const size_t count = read.weight > 0 ? format.table.count(head.chunk) : 0;
   message = read;
@@ -78,18 +96,19 @@ Status read_result(const RoundFormat& format, const Head& head, ByteReader& read
   read.total = reader.read<double>();
   read.variance = reader.read<double>();
   read.digest = reader.read<uint64_t>();
-  for (size_t word = 0; word < mask_words; ++word) {
-    const auto bits = reader.read<uint64_t>();
-    for (size_t bit = 0; bit < 64; ++bit) read.contributors[64 * word + bit] = (bits >> bit & 1) != 0;
-  }
+  read.contributors = read_ranks(reader);
   read.author = reader.read<uint16_t>();
+  const auto gap = reader.read<uint16_t>() | reader.read<uint32_t>();
+  read.refused = read_ranks(reader);
   if (bytes.size() < result_head_bytes) return corrupt("a cut head");
-  if (head.codec != number(format.result)) return corrupt("codec " + std::to_string(head.codec) + " of a result");
+  if (head.codec != number(format.result)) return corrupt(concat("codec ", head.codec, " of a result"));
   if (!(read.total >= 0 && read.total <= contribution_weight_max * round_members_max))
-    return corrupt("total weight " + std::to_string(read.total));
+    return corrupt(concat("total weight ", read.total));
   if ((read.contributors >> format.members).any()) return corrupt("contributors beyond the group");
-  if (read.author >= format.members) return corrupt("author " + std::to_string(read.author));
-  if (!all_zero(padding(bytes, reader, result_head_bytes))) return corrupt("padding that is not zero");
+  if ((read.refused >> format.members).any()) return corrupt("refused members beyond the group");
+  if ((read.refused & read.contributors).any()) return corrupt("a member that contributed and was refused");
+  if (read.author >= format.members) return corrupt(concat("author ", read.author));
+  if (gap != 0 || !all_zero(padding(bytes, reader, result_head_bytes))) return corrupt("padding that is not zero");
   message = read;
   return check_message(format.result, bytes.subspan(result_head_bytes), read.is_void() ? 0 : format.table.count(head.chunk));
 }
@@ -132,12 +151,9 @@ void write_result_head(const RoundFormat& format, const ChunkResult& head, Share
   write_head(writer, {Kind::result, number(format.result), static_cast<uint8_t>(head.full ? flag : 0), head.chunk},
              format.group);
   writer.write(head.total).write(head.variance).write(head.digest);
-  for (size_t word = 0; word < mask_words; ++word) {
-    uint64_t bits = 0;
-    for (size_t bit = 0; bit < 64; ++bit) bits |= uint64_t{head.contributors[64 * word + bit]} << bit;
-    writer.write(bits);
-  }
-  writer.write(static_cast<uint16_t>(head.author));
+  write_ranks(writer, head.contributors);
+  writer.write(static_cast<uint16_t>(head.author)).write(uint16_t{0}).write(uint32_t{0});
+  write_ranks(writer, head.refused);
   std::memset(message.data(), 0, result_head_bytes);
   std::memcpy(message.data(), writer.view().data(), writer.view().size());
 }
@@ -180,11 +196,11 @@ Status read_round_message(const RoundFormat& format, ByteView bytes, RoundMessag
   GroupId group;
   group.low = reader.read<uint64_t>();
   group.high = reader.read<uint64_t>();
-  if (!reader.ok()) return corrupt(std::to_string(bytes.size()) + " bytes");
-  if (channel != static_cast<uint8_t>(ElasticChannel::round)) return corrupt("channel " + std::to_string(channel));
+  if (!reader.ok()) return corrupt(concat(bytes.size(), " bytes"));
+  if (channel != static_cast<uint8_t>(ElasticChannel::round)) return corrupt(concat("channel ", channel));
   if (group != format.group) return corrupt("another group's id");
   if (has_unknown_fields(head)) return corrupt("fields that its kind does not have");
-  if (has_chunk(head.kind) && head.chunk >= format.table.chunks()) return corrupt("chunk " + std::to_string(head.chunk));
+  if (has_chunk(head.kind) && head.chunk >= format.table.chunks()) return corrupt(concat("chunk ", head.chunk));
   switch (head.kind) {
     case Kind::contribution: return read_contribution(format, head, reader, bytes, message);
     case Kind::result: return read_result(format, head, reader, bytes, message);
@@ -198,7 +214,7 @@ Status read_round_message(const RoundFormat& format, ByteView bytes, RoundMessag
       message = std::move(verdict);
       break;
     }
-    default: return corrupt("kind " + std::to_string(static_cast<int>(head.kind)));
+    default: return corrupt(concat("kind ", static_cast<int>(head.kind)));
   }
   return reader.done() ? Status() : corrupt("bytes after its end");
 }

@@ -1,11 +1,14 @@
-// Messages between the members of a group in a round. One message is one buffer, whose elements are used in place.
+// Messages between the members of a group in a round. Each message is one buffer, and its elements are used without a copy.
 //
-// Each begins with [channel u8][kind u8][codec u8][flags u8][chunk u32][GroupId 16 bytes]. Two kinds carry encoded elements
-// behind a head padded to a multiple of 64 bytes:
-//   contribution  [weight f64][sharers u16][author u16][zero u32]                         64 in all
-//   result        [total f64][variance f64][digest64][contributors 4·u64][author u16][zero]  128 in all
+// Each message begins with [channel u8][kind u8][codec u8][flags u8][chunk u32][GroupId 16 bytes]. In the kinds contribution
+// and result, this is the beginning of a head of 64 or 128 bytes, and encoded elements follow the head. The rest of the head
+// is:
+//   contribution  [weight f64][sharers u16][author u16][zero]                             64 in all
+//   result        [total f64][variance f64][digest64][contributors 4·u64][author u16][zero 6 bytes]
+//                 [refused 4·u64][zero]                                                   128 in all
 //
-// codec is a StepCodec::Kind. Flag 1 means `full`, or `ended` in a keep-alive. A verdict message follows the first 24 bytes.
+// codec is a StepCodec::Kind. Flag 1 means `full`; in a keep-alive it means `ended`. In a message about the verdict, the body
+// (elastic/round/verdict_messages) follows these first 24 bytes.
 #pragma once
 
 #include <bitset>
@@ -26,7 +29,7 @@ namespace unisono {
 inline constexpr uint32_t round_members_max = 256;
 using RankSet = std::bitset<round_members_max>;
 
-// The facts that all members of a group know, so that messages do not repeat them.
+// The data that all members of a group know, so that messages need not repeat it.
 struct RoundFormat {
   GroupId group;
   uint32_t members = 0;
@@ -34,7 +37,7 @@ struct RoundFormat {
   WireCodec contribute, result;
 };
 
-// To a chunk's owner. Without elements if the weight is 0.
+// A member's values of one chunk. The member sends them to the owner of the chunk. If the weight is 0, there are no elements.
 struct Contribution {
   uint32_t chunk = 0;
   uint32_t author = 0;
@@ -42,25 +45,28 @@ struct Contribution {
   bool full = false;
   uint32_t sharers = 1;  // 1 … round_members_max
 };
-inline constexpr double contribution_weight_max = 1e100;  // keeps sums of weights, and of weights times values, finite
+// No weight is larger. With this limit, sums of weights, and sums of weight·value, stay finite.
+inline constexpr double contribution_weight_max = 1e100;
 
-// From a chunk's owner to all members, or from a member that was asked for it; then it has the owner's own bytes. Without
-// elements if it is void.
+// The mean of one chunk. The owner of the chunk sends it to all members. A member that answers a Fetch sends on the owner's
+// bytes unchanged. If is_void() is true, there are no elements.
 struct ChunkResult {
   uint32_t chunk = 0;
-  uint32_t author = 0;   // the owner
-  RankSet contributors;  // the set A
-  double total = 0;      // the sum W
-  double variance = 0;   // within the group, summed over the elements
+  uint32_t author = 0;   // rank of the chunk's owner
+  RankSet contributors;  // A, the set of members whose contributions went into the result
+  RankSet refused{};     // the members whose values of this chunk are not finite; none of them is in `contributors`
+  double total = 0;      // W, the sum of the contributors' weights
+  double variance = 0;   // the variance before averaging, within the group, summed over all elements
   bool full = false;
   uint64_t digest = 0;  // digest64 of the encoded elements
-  // No member takes a step: fewer than two contributed, or none of them has a value.
+  // Returns true if no member changes the chunk, because A has fewer than two members, or no contributor has a value.
   bool is_void() const { return contributors.count() < 2 || total == 0; }
 };
 struct KeepAlive {
-  bool ended = false;  // an answer from a member whose round has ended; it is not answered
+  // True: the sender's round has ended, and this answers another message. The receiver must not answer it.
+  bool ended = false;
 };
-struct Abandon {};  // the sender leaves the group and is excused at once
+struct Abandon {};  // the sender leaves the group, so no member need wait for it any more
 struct Fetch {
   uint32_t chunk = 0;
 };
@@ -71,25 +77,26 @@ struct FetchMiss {  // answers a Fetch: the sender does not have the result
 using RoundMessage = std::variant<Contribution, ChunkResult, KeepAlive, Abandon, Fetch, FetchMiss, VerdictMessage>;
 
 inline constexpr size_t contribution_head_bytes = 64, result_head_bytes = 128;
-// The encoded elements of a message that read_round_message accepted.
+// Return the encoded elements of a message that read_round_message() has accepted.
 inline ByteView contribution_elements(const SharedBuffer& message) { return message.view().subspan(contribution_head_bytes); }
 inline ByteView result_elements(const SharedBuffer& message) { return message.view().subspan(result_head_bytes); }
 
-// The group that a message of ElasticChannel::round belongs to; empty if the message is too short.
+// Returns the group that a message of ElasticChannel::round belongs to. Returns nothing if the message is too short.
 std::optional<GroupId> round_group(ByteView message);
 
-// The head, with room behind it for the elements, which the caller fills in.
+// Returns a message that begins with this head. The caller must write the elements into it.
 SharedBuffer contribution_message(const RoundFormat& format, const Contribution& head);
-// The head alone, to be sent before the elements.
+// Returns the head only. The caller sends the elements after it.
 SharedBuffer contribution_head(const RoundFormat& format, const Contribution& head);
 SharedBuffer result_message(const RoundFormat& format, const ChunkResult& head);
-// Rewrites the head of a message made by result_message: variance and digest are known only once the elements are there.
+// Writes the head into a message from result_message() once more, because `variance` and `digest` are known only after the
+// elements.
 void write_result_head(const RoundFormat& format, const ChunkResult& head, SharedBuffer& message);
-// The message of a kind without elements.
+// Encodes a message of a kind that has no elements.
 SharedBuffer round_message(const GroupId& group, const RoundMessage& message);
 
-// Error: corrupt, naming the field, if it is not a whole message of this group. It checks lengths, ranks, chunks, weights and
-// codecs, and that quantised elements can be decoded. It does not check the digest.
+// Reads a message of this group. Checks the lengths, ranks, chunks, weights and codecs, and that quantised elements can be
+// decoded. Does not check the digest. If a check fails, returns the error corrupt with the name of the faulty field.
 Status read_round_message(const RoundFormat& format, ByteView bytes, RoundMessage& message);
 
 }  // namespace unisono

@@ -40,6 +40,7 @@ ChunkResult result_head() {
   head.chunk = 2;
   head.author = 3;
   head.contributors = 0b10110;
+  head.refused = 0b01000;
   head.total = 2.5;
   head.variance = 0.25;
   head.full = true;
@@ -74,7 +75,7 @@ SharedBuffer longer(const SharedBuffer& message) {
   return copy;
 }
 
-TEST(RoundMessages, a_contribution_comes_back_as_it_went) {
+TEST(RoundMessages, a_contribution_survives_encoding) {
   for (const auto& format : {plain_format(), encoded_format()}) {
     const auto bytes = contribution(format, {.chunk = 2, .author = 4, .weight = 0.75, .full = true, .sharers = 2});
     RoundMessage read;
@@ -96,7 +97,7 @@ TEST(RoundMessages, a_contribution_without_weight_has_no_elements) {
   EXPECT_EQ(code_of(plain_format(), bytes.view()), Code::ok);
 }
 
-TEST(RoundMessages, a_result_comes_back_as_it_went) {
+TEST(RoundMessages, a_result_survives_encoding) {
   for (const auto& format : {plain_format(), encoded_format()}) {
     auto head = result_head();
     auto bytes = result(format, head);
@@ -108,6 +109,7 @@ TEST(RoundMessages, a_result_comes_back_as_it_went) {
     EXPECT_EQ(got.chunk, 2u);
     EXPECT_EQ(got.author, 3u);
     EXPECT_EQ(got.contributors, RankSet(0b10110));
+    EXPECT_EQ(got.refused, RankSet(0b01000));
     EXPECT_EQ(got.total, 2.5);
     EXPECT_EQ(got.variance, 0.25);
     EXPECT_TRUE(got.full);
@@ -116,7 +118,7 @@ TEST(RoundMessages, a_result_comes_back_as_it_went) {
   }
 }
 
-TEST(RoundMessages, results_of_nobodys_step_have_no_elements) {
+TEST(RoundMessages, void_results_have_no_elements) {
   auto alone = result_head(), weightless = result_head();
   alone.contributors = 0b10;
   weightless.total = 0;
@@ -127,7 +129,7 @@ TEST(RoundMessages, results_of_nobodys_step_have_no_elements) {
   }
 }
 
-TEST(RoundMessages, the_others_come_back_as_they_went) {
+TEST(RoundMessages, all_other_kinds_survive_encoding) {
   RoundMessage read;
   const auto back = [&](const RoundMessage& message) {
     return read_round_message(plain_format(), round_message(group, message).view(), read).ok();
@@ -146,7 +148,7 @@ TEST(RoundMessages, the_others_come_back_as_they_went) {
   EXPECT_EQ(std::get<VerdictAccept>(std::get<VerdictMessage>(read)), (VerdictAccept{.ballot = 7, .value = bits}));
 }
 
-TEST(RoundMessages, every_cut_is_noticed) {
+TEST(RoundMessages, every_cut_is_refused) {
   const auto format = plain_format();
   const SharedBuffer messages[] = {contribution(format, {.chunk = 2, .author = 4, .weight = 1}), result(format, result_head()),
                                    round_message(group, Fetch{1}),
@@ -158,23 +160,23 @@ TEST(RoundMessages, every_cut_is_noticed) {
   }
 }
 
-TEST(RoundMessages, too_short_to_name_a_group) {
+TEST(RoundMessages, a_message_without_a_whole_group_id_is_refused) {
   EXPECT_EQ(round_group(cut(round_message(group, Abandon{}), 23).view()), std::nullopt);
 }
-TEST(RoundMessages, another_channel) {
+TEST(RoundMessages, another_channel_is_refused) {
   EXPECT_EQ(code_of(plain_format(), with(round_message(group, Abandon{}), 0, uint8_t{2}).view()), Code::corrupt);
 }
-TEST(RoundMessages, an_unknown_kind) {
+TEST(RoundMessages, an_unknown_kind_is_refused) {
   EXPECT_EQ(code_of(plain_format(), with(round_message(group, Abandon{}), 1, uint8_t{9}).view()), Code::corrupt);
 }
-TEST(RoundMessages, another_group) {
+TEST(RoundMessages, another_group_is_refused) {
   EXPECT_EQ(code_of(plain_format(), round_message({1, 2}, Abandon{}).view()), Code::corrupt);
 }
-TEST(RoundMessages, a_chunk_beyond_the_table) {
+TEST(RoundMessages, a_chunk_beyond_the_table_is_refused) {
   EXPECT_EQ(code_of(plain_format(), round_message(group, Fetch{3}).view()), Code::corrupt);
 }
 
-TEST(RoundMessages, contributions_that_nobody_makes) {
+TEST(RoundMessages, impossible_contributions_are_refused) {
   const auto format = plain_format();
   const auto good = contribution(format, {.chunk = 0, .author = 1, .weight = 1});
   EXPECT_EQ(code_of(format, good.view()), Code::ok);
@@ -188,7 +190,7 @@ TEST(RoundMessages, contributions_that_nobody_makes) {
   EXPECT_EQ(code_of(format, with(good, 34, uint16_t{5}).view()), Code::corrupt) << "author";
 }
 
-TEST(RoundMessages, results_that_nobody_makes) {
+TEST(RoundMessages, impossible_results_are_refused) {
   const auto format = plain_format();
   const auto good = result(format, result_head());
   EXPECT_EQ(code_of(format, good.view()), Code::ok);
@@ -199,17 +201,22 @@ TEST(RoundMessages, results_that_nobody_makes) {
   EXPECT_EQ(code_of(format, with(good, 48, uint64_t{0b100110}).view()), Code::corrupt) << "a contributor beyond the group";
   EXPECT_EQ(code_of(format, with(good, 72, uint64_t{1}).view()), Code::corrupt) << "a contributor far beyond the group";
   EXPECT_EQ(code_of(format, with(good, 80, uint16_t{5}).view()), Code::corrupt) << "author";
-  EXPECT_EQ(code_of(format, with(good, 48, uint64_t{0b10}).view()), Code::corrupt) << "elements of nobody's step";
+  EXPECT_EQ(code_of(format, with(good, 88, uint64_t{0b100000}).view()), Code::corrupt) << "a refused member beyond the group";
+  EXPECT_EQ(code_of(format, with(good, 112, uint64_t{1}).view()), Code::corrupt) << "a refused member far beyond the group";
+  EXPECT_EQ(code_of(format, with(good, 88, uint64_t{0b10}).view()), Code::corrupt) << "a contributor that was refused";
+  EXPECT_EQ(code_of(format, with(good, 48, uint64_t{0b10}).view()), Code::corrupt) << "elements in a void result";
 }
 
-TEST(RoundMessages, what_has_no_meaning_must_be_zero) {
+TEST(RoundMessages, unused_fields_must_be_zero) {
   const auto format = plain_format();
   const auto contributed = contribution(format, {.chunk = 0, .author = 1, .weight = 1}),
              averaged = result(format, result_head());
   for (size_t at = 36; at < contribution_head_bytes; ++at)
     EXPECT_EQ(code_of(format, with(contributed, at, uint8_t{1}).view()), Code::corrupt) << at;
-  for (size_t at = 82; at < result_head_bytes; ++at)
+  for (size_t at = 82; at < result_head_bytes; ++at) {
+    if (at == 88) at = 120;  // between them are the refused members
     EXPECT_EQ(code_of(format, with(averaged, at, uint8_t{1}).view()), Code::corrupt) << at;
+  }
   for (const auto& message : {contributed, averaged, round_message(group, KeepAlive{})}) {
     EXPECT_EQ(code_of(format, with(message, 3, uint8_t{2}).view()), Code::corrupt) << "flags";
   }
@@ -221,7 +228,7 @@ TEST(RoundMessages, what_has_no_meaning_must_be_zero) {
   EXPECT_EQ(code_of(format, with(round_message(group, KeepAlive{}), 4, uint32_t{1}).view()), Code::corrupt) << "chunk";
 }
 
-TEST(RoundMessages, quantised_elements_that_cannot_be_decoded) {
+TEST(RoundMessages, quantised_elements_that_cannot_be_decoded_are_refused) {
   const auto format = encoded_format();
   const auto good = contribution(format, {.chunk = 0, .author = 1, .weight = 1});
   EXPECT_NE(code_of(format, with(good, contribution_head_bytes, uint8_t{99}).view()), Code::ok);

@@ -1,14 +1,15 @@
 #include "elastic/round/round_owner.h"
 
 #include <algorithm>
+#include <cmath>
 
-#include "base/check.h"
 #include "wire/digest.h"
 
 namespace unisono {
 namespace {
 
-constexpr size_t tile_elements = 2 * part_unit;  // for 64 members this fits into a second-level cache
+// This many elements are decoded at a time. For 64 members, they fit into a second-level cache.
+constexpr size_t tile_elements = 2 * part_unit;
 
 const float* floats(ByteView bytes) { return reinterpret_cast<const float*>(bytes.data()); }
 
@@ -36,13 +37,13 @@ bool RoundOwner::take(const Contribution& contribution, const SharedBuffer& mess
   return true;
 }
 
-RankSet RoundOwner::owing() const {
+RankSet RoundOwner::pending() const {
   if (done()) return {};
   return open_.empty() ? expected_ : expected_ & ~open_.front().authors;
 }
 
 SharedBuffer RoundOwner::close_next(const RankSet& excused, ChunkResult& result) {
-  if (done() || (owing() & ~excused).any()) return {};
+  if (done() || (pending() & ~excused).any()) return {};
   if (open_.empty()) open_.emplace_back();
   auto open = std::move(open_.front());
   open_.pop_front();
@@ -57,7 +58,8 @@ SharedBuffer RoundOwner::close_next(const RankSet& excused, ChunkResult& result)
   return message;
 }
 
-// With a lossy codec this member's own values are encoded too. Otherwise the lines of a grid would end with different bits.
+// If the codec is lossy, this member's own values are encoded, too. Otherwise the lines of a grid would end with different
+// bits.
 void RoundOwner::add_own(uint32_t chunk, OpenChunk& open) {
   const auto& state = request_.states[chunk];
   Held own{
@@ -82,13 +84,49 @@ bool RoundOwner::is_full(const OpenChunk& open, const LineWeights& weights) cons
     const auto& member = request_.members[rank];
     if (member.in_layout && member.role != ElasticRole::reducer && !open.authors[rank]) return false;
   }
-  // Members that have held a part of a cell's weight since the previous round all stand at the same position now.
+  // After the previous round, `sharers` members shared one weight equally: those that had the author's position in that round.
+  // In this round, at least as many members must contribute at the author's position.
   return std::all_of(open.contributions.begin(), open.contributions.end(), [&](const Held& held) {
     return held.head.full && weights.sharers[held.head.author] >= held.head.sharers;
   });
 }
 
-SharedBuffer RoundOwner::reduce(uint32_t chunk, const OpenChunk& open, ChunkResult& result) {
+// Averages the chunk without the contributions that are not finite. Such a contribution makes the variance NaN or infinite, and
+// finite contributions never do. So the values themselves are searched only if the variance shows that there is something to
+// find, and a chunk without faults costs no second pass over its values.
+SharedBuffer RoundOwner::reduce(uint32_t chunk, OpenChunk& open, ChunkResult& result) {
+  auto message = average(chunk, open, result);
+  if (!std::isfinite(result.variance)) {
+    for (const auto& held : open.contributions) open.refused[held.head.author] = !is_finite(chunk, held);
+    std::erase_if(open.contributions, [&](const Held& held) { return open.refused[held.head.author]; });
+    open.authors &= ~open.refused;
+    message = average(chunk, open, result);
+  }
+  result.digest = digest64(result_elements(message));
+  write_result_head(format_, result, message);
+  return message;
+}
+
+// Returns true if no value of the contribution is NaN or infinite, as its receiver decodes it.
+bool RoundOwner::is_finite(uint32_t chunk, const Held& held) {
+  if (held.head.weight == 0) return true;
+  const size_t count = format_.table.count(chunk);
+  const float* values = held.message ? floats(contribution_elements(held.message)) : request_.values->chunk(chunk);
+  if (!format_.contribute.is_plain()) {
+    kernels::BlockCounts counts;
+    tiles_.resize(std::max(tiles_.size(), count));
+    decode({.codec = format_.contribute,
+            .message = contribution_elements(held.message).data(),
+            .elements = tiles_.data(),
+            .count = count},
+           counts);
+    values = tiles_.data();
+  }
+  return std::all_of(values, values + count, [](float value) { return std::isfinite(value); });
+}
+
+// Writes the mean of the open contributions, without the digest.
+SharedBuffer RoundOwner::average(uint32_t chunk, const OpenChunk& open, ChunkResult& result) {
   std::vector<LineMember> line(request_.members.size());
   for (uint32_t rank = 0; rank < line.size(); ++rank) line[rank].position = request_.members[rank].position;
   for (const auto& held : open.contributions) {
@@ -96,7 +134,8 @@ SharedBuffer RoundOwner::reduce(uint32_t chunk, const OpenChunk& open, ChunkResu
     line[held.head.author].contributed = true;
   }
   const auto weights = line_weights(line);
-  result = {.chunk = chunk, .author = request_.self, .contributors = open.authors, .total = weights.total};
+  result = {
+      .chunk = chunk, .author = request_.self, .contributors = open.authors, .refused = open.refused, .total = weights.total};
   if (!result.is_void()) result.full = is_full(open, weights);
   auto message = result_message(format_, result);
   if (!result.is_void()) {
@@ -110,8 +149,6 @@ SharedBuffer RoundOwner::reduce(uint32_t chunk, const OpenChunk& open, ChunkResu
     if (!format_.result.is_plain())
       encode({.codec = format_.result, .elements = mean, .count = count, .message = elements}, counts);
   }
-  result.digest = digest64(result_elements(message));
-  write_result_head(format_, result, message);
   return message;
 }
 
@@ -125,7 +162,7 @@ double RoundOwner::mean_of_plain(const std::vector<LineMember>& line, const Line
   return line_mean(weights, line, values, format_.table.count(chunk), mean);
 }
 
-// Works piece by piece, so that decoded values are still in a cache when they are added.
+// Decodes and adds the elements piece by piece, so that decoded values are still in a cache when they are added.
 double RoundOwner::mean_of_encoded(const std::vector<LineMember>& line, const LineWeights& weights, const OpenChunk& open,
                                    uint32_t chunk, float* mean) {
   const size_t count = format_.table.count(chunk);
@@ -137,7 +174,8 @@ double RoundOwner::mean_of_encoded(const std::vector<LineMember>& line, const Li
     const TaskPart part{first, std::min(tile_elements, count - first)};
     for (const auto& held : open.contributions) {
       if (held.head.weight == 0) continue;
-      // decode() writes a part at its offset in the whole vector. The vectors share one memory and start one piece apart.
+      // decode() writes a piece at its offset in the whole chunk. In tiles_, the chunk of each member begins one piece further
+      // than the chunk of the previous rank. The chunks overlap there, but the pieces that are in use at the same time do not.
       float* const whole = tiles_.data() + held.head.author * tile_elements;
       decode({.codec = format_.contribute,
               .message = contribution_elements(held.message).data(),

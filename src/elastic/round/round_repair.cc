@@ -12,35 +12,35 @@ constexpr uint32_t tries_max = 3;
 RoundRepair::RoundRepair(uint32_t self, uint32_t members, Nanos stall_timeout, std::function<bool(uint32_t)> may_ask)
     : self_(self), members_(members), stall_timeout_(stall_timeout), may_ask_(std::move(may_ask)), answered_at_(members) {}
 
-void RoundRepair::want(uint32_t chunk, bool until_here) { wanted_[chunk].until_here |= until_here; }
+void RoundRepair::request_chunk(uint32_t chunk, bool until_received) { wanted_[chunk].until_received |= until_received; }
 
-void RoundRepair::got(uint32_t chunk, uint32_t from, Nanos now) {
+void RoundRepair::on_result(uint32_t chunk, uint32_t from, Nanos now) {
   answered_at_[from] = now;
   wanted_.erase(chunk);
 }
 
-void RoundRepair::missed(uint32_t chunk, uint32_t from) {
+void RoundRepair::on_miss(uint32_t chunk, uint32_t from) {
   const auto found = wanted_.find(chunk);
-  if (found != wanted_.end() && found->second.asking && asked(found->second) == from) found->second.asking = false;
+  if (found != wanted_.end() && found->second.asking && asked_member(found->second) == from) found->second.asking = false;
 }
 
 Nanos RoundRepair::expiry(const Wanted& wanted) const {
-  return std::max(wanted.asked_at, answered_at_[asked(wanted)]) + stall_timeout_;
+  return std::max(wanted.asked_at, answered_at_[asked_member(wanted)]) + stall_timeout_;
 }
 
 bool RoundRepair::ask_next(uint32_t chunk, Wanted& wanted, Nanos now) {
-  while (wanted.until_here || wanted.tries < tries_max) {
+  while (wanted.until_received || wanted.tries < tries_max) {
     if (++wanted.offset >= members_) {
-      if (!wanted.until_here) return false;
+      if (!wanted.until_received) return false;
       wanted.offset = 0;
       wanted.pause_until = now + stall_timeout_ / 4;
       return true;
     }
-    if (!may_ask_(asked(wanted))) continue;
+    if (!may_ask_(asked_member(wanted))) continue;
     ++wanted.tries;
     wanted.asking = true;
     wanted.asked_at = now;
-    requests_.push_back({.to = asked(wanted), .chunk = chunk});
+    requests_.push_back({.to = asked_member(wanted), .chunk = chunk});
     return true;
   }
   return false;
@@ -49,7 +49,7 @@ bool RoundRepair::ask_next(uint32_t chunk, Wanted& wanted, Nanos now) {
 void RoundRepair::step(Nanos now) {
   for (auto at = wanted_.begin(); at != wanted_.end();) {
     auto& wanted = at->second;
-    if (wanted.asking && (now >= expiry(wanted) || !may_ask_(asked(wanted)))) wanted.asking = false;
+    if (wanted.asking && (now >= expiry(wanted) || !may_ask_(asked_member(wanted)))) wanted.asking = false;
     const bool waits = wanted.asking || now < wanted.pause_until;
     if (waits || ask_next(at->first, wanted, now)) ++at;
     else at = wanted_.erase(at);

@@ -1,7 +1,9 @@
-// Which member to ask for a missing result: the others in turn, beginning with the next rank.
+// Repairs a round: decides which member to ask for a missing result. It asks the other members one after the other, beginning
+// with the next rank.
 //
-// Before the verdict each chunk is asked for at most three times. A decided chunk is asked for until it is here, because every
-// living majority has a holder. An answer may take stall_timeout, counted from the question or from the member's last answer.
+// Before the verdict, a chunk is requested at most three times. If the verdict applies the chunk, it is requested until it
+// arrives, because every living majority has a member that holds it. A member has stall_timeout for an answer. This time begins
+// with the request, or with the member's last answer if that came later.
 #pragma once
 
 #include <cstdint>
@@ -22,40 +24,41 @@ struct FetchRequest {
 
 class RoundRepair {
  public:
-  // may_ask: whether a rank should be asked now; never called with self.
+  // may_ask(rank) must tell whether the member may be asked now. It is never called for `self`.
   RoundRepair(uint32_t self, uint32_t members, Nanos stall_timeout, std::function<bool(uint32_t rank)> may_ask);
 
-  // Requests a chunk. until_here: until it arrives; else at most three times. If the chunk is already wanted, a call with
-  // until_here removes its limit, and any other call changes nothing.
-  void want(uint32_t chunk, bool until_here);
-  void got(uint32_t chunk, uint32_t from, Nanos now);
-  void missed(uint32_t chunk, uint32_t from);
-  // Stops waiting for members whose time is over, and asks the next ones.
+  // Begins to request a chunk: until it arrives if until_received is true, otherwise at most three times. If the chunk is
+  // requested already, `true` lifts the limit, and `false` changes nothing.
+  void request_chunk(uint32_t chunk, bool until_received);
+  void on_result(uint32_t chunk, uint32_t from, Nanos now);
+  void on_miss(uint32_t chunk, uint32_t from);
+  // For each chunk whose last request has timed out, asks the next member.
   void step(Nanos now);
   Nanos next_deadline() const;
   std::vector<FetchRequest> take_requests() { return std::exchange(requests_, {}); }
-  // No chunk is wanted any more.
+  // Returns true if no chunk is requested any more.
   bool idle() const { return wanted_.empty(); }
   void clear() { wanted_.clear(); }
 
  private:
   struct Wanted {
-    bool until_here = false;
+    bool until_received = false;
     bool asking = false;
-    uint32_t offset = 0;  // rank asked last, relative to self
+    uint32_t offset = 0;  // the rank that was asked last is (self + offset) mod members
     uint32_t tries = 0;
     Nanos asked_at = 0;
-    Nanos pause_until = 0;  // all members were asked; not again before this time
+    // Set once all members were asked. No member is asked again before this time.
+    Nanos pause_until = 0;
   };
   Nanos expiry(const Wanted& wanted) const;
-  uint32_t asked(const Wanted& wanted) const { return (self_ + wanted.offset) % members_; }
-  // False: no member is left to ask.
+  uint32_t asked_member(const Wanted& wanted) const { return (self_ + wanted.offset) % members_; }
+  // Asks the next member. Returns false if no member is left to ask.
   bool ask_next(uint32_t chunk, Wanted& wanted, Nanos now);
 
   uint32_t self_ = 0, members_ = 0;
   Nanos stall_timeout_ = 0;
   std::function<bool(uint32_t)> may_ask_;
-  std::vector<Nanos> answered_at_;  // by rank
+  std::vector<Nanos> answered_at_;  // by rank: when the member last answered
   std::map<uint32_t, Wanted> wanted_;
   std::vector<FetchRequest> requests_;
 };

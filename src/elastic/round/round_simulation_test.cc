@@ -1,6 +1,7 @@
-// Whole averaging steps over small grids under random deaths, in virtual time (check A27 of docs/design/methods/moshpit.md).
-// Each chunk of each member ends with the step in which every dead member counts as dead before or after it. All members take
-// the step or none does. No weight or mass appears or disappears.
+// Simulates whole averaging steps over small grids, with random deaths, in virtual time (check A27 of
+// docs/design/methods/moshpit.md). Either all members change a chunk, or none does. A changed chunk must have the mean over the
+// living members and over dead members that contributed before they died. No weight and no weighted value appears or
+// disappears.
 
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "base/concat.h"
 #include "elastic/round/line_average.h"
 #include "elastic/round/round_test_support.h"
 
@@ -26,7 +28,7 @@ uint64_t seed_count(uint64_t usual) {
   return text == nullptr ? usual : std::strtoull(text, nullptr, 10);
 }
 
-// One chunk of one member. All its elements are equal, so x is the first one.
+// One chunk of one member. All its elements are equal, so x is any of them.
 struct Value {
   double x = 0, weight = 0;
   bool changed = false;
@@ -35,7 +37,7 @@ struct Value {
 struct Peer {
   std::vector<float> x;
   std::vector<ChunkState> states;
-  uint32_t first = 0, second = 0;  // the coordinates of its cell
+  uint32_t first = 0, second = 0;  // the coordinates of the peer's cell
   bool alive = true;
 };
 
@@ -58,7 +60,7 @@ class StepSimulation {
     }
   }
 
-  // One averaging step, local steps, and the first round of another averaging step.
+  // Runs the two rounds of an averaging step, local changes of the values, and the first round of another averaging step.
   void run() {
     for (uint32_t round = 0; round < 3; ++round) {
       const uint32_t axis = round % 2;
@@ -112,7 +114,7 @@ class StepSimulation {
   void average(const std::vector<uint32_t>& members, uint32_t axis) {
     const auto options = options_of(members, axis);
     RoundGroup group(options);
-    // Which members die, and before which of their sends. The number of messages varies, so some of them survive.
+    // Draws which members die, and at which of their sends. A member survives if it sends fewer messages than drawn.
     std::vector<uint64_t> dies_at(members.size(), UINT64_MAX), sends(members.size());
     for (auto& at : dies_at) {
       if (random_.chance(0.12)) at = random_.below(random_.chance(0.5) ? 2 * table_.chunks() + 4 : 40);
@@ -163,7 +165,7 @@ class StepSimulation {
             .changed = group.x(rank)[first] != before.x[rank][first] || state.weight != old.weight};
   }
 
-  // Whether the living members' values are those of a step with the contributors of `line`.
+  // True if the living members have the values and weights that follow if exactly the contributors in `line` contributed.
   bool matches(const RoundGroupOptions& before, RoundGroup& group, const std::vector<LineMember>& line,
                const std::vector<std::optional<Value>>& values, uint32_t chunk) const {
     const auto weights = line_weights(line);
@@ -177,7 +179,8 @@ class StepSimulation {
                            std::abs(values[rank]->weight - weights.after[rank]) > 1e-12 * weights.total))
         return false;
       mass_before += line[rank].weight;
-      mass_after += values[rank] ? values[rank]->weight : weights.after[rank];  // dead members took their weight with them
+      // A dead member counts with its weight after the round, as if it were alive.
+      mass_after += values[rank] ? values[rank]->weight : weights.after[rank];
     }
     EXPECT_NEAR(mass_after, mass_before, 1e-12 * mass_before);
     return true;
@@ -186,7 +189,8 @@ class StepSimulation {
   void expect_step(const RoundGroupOptions& before, RoundGroup& group, uint32_t chunk, bool majority) const {
     std::vector<LineMember> line(before.members.size());
     std::vector<std::optional<Value>> values(line.size());
-    std::vector<uint32_t> unsure;  // may or may not be contributors: dead members, and members without a verdict
+    // Members that may have contributed: dead members, and members without a verdict.
+    std::vector<uint32_t> unsure;
     uint32_t changed = 0, living = 0;
     for (uint32_t rank = 0; rank < line.size(); ++rank) {
       line[rank] = {.position = before.members[rank].position,
@@ -199,7 +203,8 @@ class StepSimulation {
       const auto value = value_of(before, group, rank, chunk);
       ++living;
       changed += value.changed ? 1 : 0;
-      // Without a majority, members that then died may have decided, while others have not.
+      // Without a majority, some members may decide and then die, while the others never decide. So an unchanged value is
+      // checked only if a majority lives.
       if (value.changed || majority) values[rank] = value;
       if (value.changed || loss_ == 0) continue;
       line[rank].contributed = false;
@@ -216,7 +221,8 @@ class StepSimulation {
   }
 
   Random random_;
-  const double loss_;  // for each message: with loss, living members may be excused too
+  // Probability that a message is lost. If it is above 0, living members may be excused, too.
+  const double loss_;
   const ChunkTable table_;
   uint32_t dims_[2] = {};
   std::vector<Peer> peers_;
@@ -226,7 +232,7 @@ class StepSimulation {
 void simulate(uint64_t seeds, double loss = 0) {
   uint64_t committed = 0, voided = 0, undecided = 0, deaths = 0;
   for (uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     StepSimulation simulation(seed, loss);
     simulation.run();
     committed += simulation.committed();
@@ -236,19 +242,21 @@ void simulate(uint64_t seeds, double loss = 0) {
     if (::testing::Test::HasFailure()) FAIL() << "first failing seed: " << seed;
   }
   ::testing::Test::RecordProperty("deaths", std::to_string(deaths));
-  // Checks that the simulation covers all these cases.
+  // The simulation must cover deaths, and chunks that are committed, voided and undecided.
   EXPECT_GT(deaths, seeds);
   EXPECT_GT(committed, 10 * seeds);
   EXPECT_GT(voided, seeds / 10);
   EXPECT_GT(undecided, seeds / 10);
 }
 
-TEST(RoundSimulationA27, every_chunk_is_the_step_without_the_dead_before_or_after_it) { simulate(seed_count(600)); }
-TEST(RoundSimulation, with_lost_messages_each_chunk_is_still_one_step_of_those_who_take_it) { simulate(seed_count(300), 0.03); }
-TEST(RoundSimulationLong, with_lost_messages_each_chunk_is_still_one_step_of_those_who_take_it) {
+TEST(RoundSimulationA27, every_chunk_is_the_mean_with_or_without_the_dead_members) { simulate(seed_count(600)); }
+TEST(RoundSimulation, with_lost_messages_all_members_that_apply_a_chunk_apply_the_same_mean) {
+  simulate(seed_count(300), 0.03);
+}
+TEST(RoundSimulationLong, with_lost_messages_all_members_that_apply_a_chunk_apply_the_same_mean) {
   simulate(seed_count(10'000), 0.03);
 }
-TEST(RoundSimulationLongA27, every_chunk_is_the_step_without_the_dead_before_or_after_it) { simulate(seed_count(10'000)); }
+TEST(RoundSimulationLongA27, every_chunk_is_the_mean_with_or_without_the_dead_members) { simulate(seed_count(10'000)); }
 
 }  // namespace
 }  // namespace unisono

@@ -1,6 +1,6 @@
-// A group of rounds in a virtual network: messages keep their order per pair and have delays, and members die at chosen
-// messages, noticed or not. A filter decides the fate of each message, so that tests can kill a member between any two of its
-// sends.
+// A group of rounds in a virtual network. Messages have delays, but messages from one member to another keep their order.
+// Members die at chosen messages, and the others may notice the death or not. A filter decides the fate of each message. So a
+// test can kill a member between any two of its sends.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,14 +16,14 @@
 
 namespace unisono::test {
 
-enum class Fate { arrives, lost, sender_dies };  // sender_dies: this message and all later ones are never sent
+enum class Fate { arrives, lost, sender_dies };  // sender_dies: this and all later messages of the sender are never sent
 
 struct RoundGroupOptions {
   std::vector<RoundMember> members;
   std::vector<uint32_t> chunk_counts;
   ChunkTable table;
-  std::vector<std::vector<float>> x;              // by rank; empty for reducers
-  std::vector<std::vector<ChunkState>> states{};  // by rank; empty: weight 1
+  std::vector<std::vector<float>> x;              // values by rank; empty for reducers
+  std::vector<std::vector<ChunkState>> states{};  // states of the chunks by rank; empty: weight 1
   ElasticTimes times{};
   Nanos contribute_timeout = 5 * second, round_timeout = 30 * second;
   CommitRule commit = CommitRule::agreed;
@@ -31,10 +31,10 @@ struct RoundGroupOptions {
   bool line_complete = true;
   Nanos delay_min = millisecond, delay_max = millisecond;
   uint64_t seed = 1;
-  Nanos noticed_after = 50 * millisecond;  // how much later the others notice a death; `never`: they do not
+  Nanos noticed_after = 50 * millisecond;  // time until the other members notice a death; `never`: they do not
   MemberLoss noticed_as = MemberLoss::dead;
-  size_t credit_bytes = SIZE_MAX;  // limit of bulk bytes in flight to one member
-  std::vector<bool> absent{};      // by rank: never starts
+  size_t credit_bytes = SIZE_MAX;  // limit of bytes of bulk messages in flight to one member
+  std::vector<bool> absent{};      // by rank; true: the member never starts
 };
 
 class RoundGroup {
@@ -72,7 +72,7 @@ class RoundGroup {
       else start(rank);
     }
   }
-  // Runs until every living member has ended; fails if that takes longer than a round may.
+  // Runs until every living member has ended. The test fails if that takes more than two round_timeouts.
   void run() {
     start();
     while (!all_ended() && !events_.empty() && now_ <= 2 * options_.round_timeout) next();
@@ -193,7 +193,7 @@ class RoundGroup {
     });
   }
   void send(uint32_t from, uint32_t to, SharedBuffer message, bool bulk) {
-    if (!nodes_[from].alive) return;  // it died while this event was handled
+    if (!nodes_[from].alive) return;  // the member died earlier while this event was handled
     Fate fate = Fate::arrives;
     ++message_number_;
     if (filter_) {
@@ -233,7 +233,7 @@ class RoundGroup {
   size_t held_bytes_max_ = 0;
 };
 
-// Layout members at distinct positions.
+// Returns layout members, each at a position of its own.
 inline std::vector<RoundMember> line_of(uint32_t members) {
   std::vector<RoundMember> line(members);
   for (uint32_t rank = 0; rank < members; ++rank) line[rank] = {.position = rank, .role = ElasticRole::peer, .in_layout = true};

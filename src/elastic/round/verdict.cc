@@ -39,7 +39,8 @@ void Verdict::message(uint32_t from, const VerdictMessage& message, Nanos now) {
   handle(from, message, now);
 }
 
-// Whether a correct member could have sent this. It also ensures that each ballot has the values of one proposer only.
+// Returns true if a correct member could have sent this message. Among other things, all proposals of a ballot must come from
+// the same member.
 bool Verdict::fits(uint32_t from, const VerdictMessage& message) const {
   if (from >= options_.members) return false;
   const auto ours = [&](const ChunkBits& bits) { return bits.size() == options_.chunks; };
@@ -57,8 +58,8 @@ bool Verdict::fits(uint32_t from, const VerdictMessage& message) const {
 
 void Verdict::handle(uint32_t from, const VerdictMessage& message, Nanos now) {
   if (!decided_) return std::visit([&](const auto& body) { on(from, body, now); }, message);
-  // A member that sends an accept receives the other accepts too, or asks with its next HAVE. Answering each accept would cost
-  // G² messages per round, G the number of members.
+  // An accept gets no answer. Its sender receives the accepts of other members, or it sends HAVE later and gets an answer to
+  // that. If all accepts were answered, a round of G members would cost G² messages.
   const bool asks = !std::holds_alternative<VerdictDecided>(message) && !std::holds_alternative<VerdictAccept>(message);
   if (asks && from != options_.self) send(from, decided_message(), now);
 }
@@ -81,7 +82,8 @@ void Verdict::on(uint32_t from, const VerdictAccept& accept, Nanos now) {
   if (newest && newest->ballot >= accept.ballot) return;
   newest = accept;
   const auto of_ballot = std::ranges::count_if(accepts_, [&](const auto& one) { return one && one->ballot == accept.ballot; });
-  if (of_ballot < majority()) return;  // the usual case, decided without comparing values
+  // This comes first, so that in the usual case no values need to be compared.
+  if (of_ballot < majority()) return;
   if (std::ranges::count(accepts_, newest) >= majority()) decide(accept.value, now);
 }
 
@@ -91,8 +93,9 @@ void Verdict::on(uint32_t from, const VerdictPrepare& prepare, Nanos now) {
   promise_to(from, prepare.ballot, now);
 }
 
-// An accepted value says more than the chunks that this member holds. With neither, a promise could only help to decide that
-// nothing is applied. So the proposer has to wait until this member's repair has ended.
+// Promises to take part in no lower ballot. The promise reports the accepted value and the chunks whose results are held here.
+// If this member has accepted no value and its repair has not ended, it has nothing to report. A promise could then only help
+// to decide that no chunk is applied, so the promise waits until the repair has ended.
 void Verdict::promise_to(uint32_t proposer, uint32_t ballot, Nanos now) {
   const auto& mine = haves_[options_.self];
   if (!accepted_ && !mine) {
@@ -114,11 +117,11 @@ void Verdict::on(uint32_t from, const VerdictPromise& promise, Nanos now) {
 
 void Verdict::on(uint32_t, const VerdictDecided& decided, Nanos now) { decide(decided.value, now); }
 
-// Ballot 0 needs no promises, because no ballot precedes it. It waits for all members that may still report, but only for half
-// a ballot_timeout.
+// Ballot 0 is the lowest one, so it needs no promises. Its proposer waits for the HAVE of each member that is not gone, but for
+// at most half a ballot_timeout.
 void Verdict::propose_first(Nanos now) {
   if (!have_at_) return;
-  if (now - *have_at_ >= options_.ballot_timeout / 2) patient_ = false;
+  if (now - *have_at_ >= options_.ballot_timeout / 2) awaits_all_ = false;
   if (proposers_.empty() || proposers_[0] != options_.self || phase_ != Phase::idle) return;
   uint32_t known = 0;
   bool all = true;
@@ -126,7 +129,7 @@ void Verdict::propose_first(Nanos now) {
     known += haves_[rank] ? 1 : 0;
     all = all && (haves_[rank] || gone_[rank]);
   }
-  if (known >= majority() && (all || !patient_)) propose(0, held_by_majority(), now);
+  if (known >= majority() && (all || !awaits_all_)) propose(0, held_by_majority(), now);
 }
 
 ChunkBits Verdict::held_by_majority() const {
@@ -185,8 +188,9 @@ void Verdict::woke(Nanos now) {
   begin_due_ballot(now);
 }
 
-// If several ballots fell due while this process slept, only the last one matters. A ballot is also due at once when the
-// proposers of earlier ones are gone. Those still get HAVE when their time comes, because they may be alive.
+// Begins the ballot that is due by time. If the proposer of that ballot is gone, begins the next ballot whose proposer is not
+// gone. If several ballots have become due since the last call, only the last one counts. A proposer that counts as gone may be
+// alive after all, so it still gets HAVE when its ballot becomes due.
 void Verdict::begin_due_ballot(Nanos now) {
   if (decided_ || !have_at_ || proposers_.empty()) return;
   const auto timed = static_cast<uint32_t>((now - *have_at_) / options_.ballot_timeout);
@@ -207,12 +211,12 @@ Nanos Verdict::next_deadline() const {
   if (decided_ || !have_at_ || proposers_.empty()) return never;
   Nanos next = *have_at_ + (Nanos{ballots_timed_} + 1) * options_.ballot_timeout;
   if (phase_ != Phase::idle) next = std::min(next, repeat_at_);
-  if (phase_ == Phase::idle && patient_ && proposers_[0] == options_.self)
+  if (phase_ == Phase::idle && awaits_all_ && proposers_[0] == options_.self)
     next = std::min(next, *have_at_ + options_.ballot_timeout / 2);
   return next;
 }
 
-// This member comes last, so that messages that follow from its own answer are sent after this one.
+// This member handles the message last, because it may send further messages when it does.
 void Verdict::broadcast(const VerdictMessage& message, Nanos now) {
   for (uint32_t rank = 0; rank < options_.members; ++rank) {
     const bool reachable = options_.proposer[rank] || options_.proposer[options_.self];  // clients cannot reach each other

@@ -2,11 +2,13 @@
 
 #include <string>
 
+#include "base/concat.h"
+
 namespace unisono {
 
 namespace {
 
-// The numbers follow the variant's order.
+// The numbers of the kinds on the wire. They are in the order of VerdictMessage's alternatives.
 enum class Kind : uint8_t { have = 1, propose = 2, accept = 3, prepare = 4, promise = 5, decided = 6 };
 
 Status corrupt(const std::string& what) { return {Code::corrupt, "verdict message: " + what}; }
@@ -80,7 +82,7 @@ Status read_verdict(ByteReader& reader, size_t chunks, VerdictMessage& message) 
     case Kind::promise: return read_as<VerdictPromise>(reader, chunks, message);
     case Kind::decided: return read_as<VerdictDecided>(reader, chunks, message);
   }
-  return corrupt("kind " + std::to_string(kind));
+  return corrupt(concat("kind ", kind));
 }
 
 }  // namespace unisono

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "elastic/round/verdict_test_support.h"
 
@@ -31,7 +32,7 @@ Status decode(ByteView bytes, size_t chunks, VerdictMessage& message) {
   return read_verdict(reader, chunks, message);
 }
 
-TEST(VerdictMessages, come_back_as_they_were_and_leave_what_follows) {
+TEST(VerdictMessages, survive_encoding_and_leave_the_bytes_that_follow) {
   for (const auto& message : one_of_each()) {
     auto bytes = encoded(message);
     bytes.push_back(std::byte{42});
@@ -43,7 +44,7 @@ TEST(VerdictMessages, come_back_as_they_were_and_leave_what_follows) {
   }
 }
 
-TEST(VerdictMessages, cut_ones_are_corrupt) {
+TEST(VerdictMessages, are_corrupt_if_cut_short) {
   for (const auto& message : one_of_each()) {
     const auto bytes = encoded(message);
     for (size_t size = 0; size < bytes.size(); ++size) {
@@ -79,7 +80,7 @@ TEST(VerdictMessages, a_promise_with_a_later_acceptance_is_corrupt) {
 
 TEST(VerdictMessages, of_random_bytes_never_fail_the_process) {
   constexpr uint64_t seed = 11;
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(concat("seed ", seed));
   Random random(seed);
   const auto messages = one_of_each();
   for (int i = 0; i < 20'000; ++i) {

@@ -1,9 +1,10 @@
-// Check A26 of docs/design/methods/moshpit.md: the verdict under random schedules. With loss, duplicates, late wake-ups,
-// crashes between any two sends and false reports of death, no two members decide differently. Without loss all living members
-// decide soon.
+// Check A26 of docs/design/methods/moshpit.md: the verdict under random schedules. In some runs messages are lost or doubled,
+// wake-ups are late, members crash between any two sends, or deaths are reported falsely. No two members may decide
+// differently. In runs without loss, all living members must decide soon.
 
 #include <gtest/gtest.h>
 
+#include "base/concat.h"
 #include "elastic/round/verdict_test_support.h"
 
 namespace unisono {
@@ -27,7 +28,8 @@ class RandomGroup {
     options_.chunks = chunks;
     options_.ballot_timeout = ballot;
     options_.delay_min = millisecond;
-    slow_ = lossy && random_.chance(0.5);  // ballots may disturb each other for ever
+    // True: delays are so long that ballots may disturb each other for ever.
+    slow_ = lossy && random_.chance(0.5);
     options_.delay_max = slow_ ? 2 * ballot : ballot / 4 - millisecond;
     if (lossy) {
       options_.loss = 0.2;
@@ -58,7 +60,8 @@ class RandomGroup {
     }
   }
 
-  // The most advanced proposer has no rival in its ballots; all earlier ballots may have met a crash.
+  // If a living member may propose, checks that all living members decide. Each ballot except the last one may end by a crash.
+  // So the limit is (members + 2) ballot_timeouts, counted from the last have() or crash.
   void expect_all_decided() const {
     uint32_t living = 0;
     bool proposer_lives = false;
@@ -100,7 +103,7 @@ class RandomGroup {
     }
   }
 
-  // Crashes at most a minority; some deaths are noticed, and some are only suspected, at random times.
+  // Plans crashes of a random minority at random times. Reports random members as gone, whether they crash or not.
   void plan_crashes() {
     const uint64_t crashes = random_.below((options_.members - 1) / 2 + 1);
     for (uint64_t i = 0; i < crashes; ++i) {
@@ -123,23 +126,23 @@ class RandomGroup {
 };
 
 void simulate(uint64_t first_seed, uint64_t seeds, bool lossy) {
-  uint64_t fruitful = 0;
+  uint64_t decided_runs = 0;
   for (uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     RandomGroup group(seed, lossy);
     group.run();
     group.expect_agreement_and_validity();
     group.expect_all_decided();
-    fruitful += group.decided_something() ? 1 : 0;
+    decided_runs += group.decided_something() ? 1 : 0;
     if (::testing::Test::HasFailure()) FAIL() << "first failing seed: " << seed;
   }
-  EXPECT_GE(fruitful, seeds / 2) << "most schedules decided that nothing is applied: they test little";
+  EXPECT_GE(decided_runs, seeds / 2) << "most schedules decided that nothing is applied: they test little";
 }
 
-TEST(VerdictSimulation, a26_nobody_decides_differently_whatever_is_lost) { simulate(1, 3000, true); }
-TEST(VerdictSimulation, a26_everybody_decides_where_nothing_is_lost) { simulate(1, 3000, false); }
-TEST(VerdictLongSimulation, a26_nobody_decides_differently_whatever_is_lost) { simulate(1'000'000, 100'000, true); }
-TEST(VerdictLongSimulation, a26_everybody_decides_where_nothing_is_lost) { simulate(2'000'000, 100'000, false); }
+TEST(VerdictSimulation, a26_no_two_members_decide_differently_whatever_is_lost) { simulate(1, 3000, true); }
+TEST(VerdictSimulation, a26_all_members_decide_if_nothing_is_lost) { simulate(1, 3000, false); }
+TEST(VerdictLongSimulation, a26_no_two_members_decide_differently_whatever_is_lost) { simulate(1'000'000, 100'000, true); }
+TEST(VerdictLongSimulation, a26_all_members_decide_if_nothing_is_lost) { simulate(2'000'000, 100'000, false); }
 
 }  // namespace
 }  // namespace unisono

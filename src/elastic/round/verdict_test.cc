@@ -1,4 +1,4 @@
-// Check A24 of docs/design/methods/moshpit.md: when the verdict comes, its bits, and each of its rules.
+// Check A24 of docs/design/methods/moshpit.md: the time of the verdict, its bits, and each of its rules.
 #include "elastic/round/verdict.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(Verdict, a24_all_decide_three_delays_after_the_last_have) {
   expect_all_decided(group, 5, "1101", began + 3 * delay);
 }
 
-TEST(Verdict, three_delays_after_the_last_have_however_late_that_is_within_half_a_ballot) {
+TEST(Verdict, decides_three_delays_after_a_last_have_within_half_a_ballot) {
   auto group = group_of(5);
   for (uint32_t rank = 0; rank < 5; ++rank) group.have_at(rank, bits(five[rank]), began + rank * 100 * millisecond);
   group.run(10 * second);
@@ -53,7 +53,7 @@ TEST(Verdict, a24_a_dead_first_proposer_costs_one_ballot) {
   expect_all_decided(group, 5, "1101", began + 1160 * millisecond);
 }
 
-TEST(Verdict, a24_with_ranks_0_and_3_dead_only_what_the_other_three_all_hold) {
+TEST(Verdict, a24_with_ranks_0_and_3_dead_only_chunks_that_the_other_three_hold_are_applied) {
   auto group = group_of(5);
   group.crash_at(0, 0);
   group.crash_at(3, 0);
@@ -75,7 +75,7 @@ TEST(Verdict, proposers_known_to_be_gone_are_passed_over_at_once) {
   auto group = group_of(5);
   for (const uint32_t dead : {0, 1}) {
     group.crash_at(dead, 0);
-    for (const uint32_t told : {2, 3, 4}) group.gone_at(dead, told, began - 10 * millisecond);
+    for (const uint32_t observer : {2, 3, 4}) group.gone_at(dead, observer, began - 10 * millisecond);
   }
   for (const uint32_t rank : {2, 3, 4}) group.have_at(rank, bits(five[rank]), began);
   group.run(10 * second);
@@ -85,7 +85,7 @@ TEST(Verdict, proposers_known_to_be_gone_are_passed_over_at_once) {
 TEST(Verdict, a_proposer_that_turns_out_to_be_gone_is_passed_over_then) {
   auto group = group_of(5);
   group.crash_at(0, 0);
-  for (uint32_t told = 1; told < 5; ++told) group.gone_at(0, told, began + 100 * millisecond);
+  for (uint32_t observer = 1; observer < 5; ++observer) group.gone_at(0, observer, began + 100 * millisecond);
   for (uint32_t rank = 1; rank < 5; ++rank) group.have_at(rank, bits(five[rank]), began);
   group.run(10 * second);
   expect_all_decided(group, 5, "1101", began + 100 * millisecond + 4 * delay);
@@ -95,7 +95,7 @@ TEST(Verdict, ballots_go_on_by_time_after_proposers_were_passed_over) {
   auto group = group_of(5);
   group.crash_at(0, 0);
   group.crash_at(1, 0);  // no member notices this crash
-  for (const uint32_t told : {2, 3, 4}) group.gone_at(0, told, began);
+  for (const uint32_t observer : {2, 3, 4}) group.gone_at(0, observer, began);
   for (const uint32_t rank : {2, 3, 4}) group.have_at(rank, bits(five[rank]), began);
   group.run(10 * second);
   expect_all_decided(group, 5, "0100", began + 2 * second + 4 * delay);
@@ -127,7 +127,8 @@ TEST(Verdict, with_less_than_a_majority_of_haves_nothing_is_proposed_yet) {
   auto group = group_of(5);
   for (uint32_t rank = 0; rank < 5; ++rank) group.have_at(rank, bits(five[rank]), began + (rank < 2 ? 0 : 700 * millisecond));
   group.run(10 * second);
-  // The first of the three members that make a majority suffices, because the others were waited for long enough.
+  // Two HAVEs come early. After half a ballot_timeout (500 ms), the proposer no longer waits for all members. The first late
+  // HAVE, at 700 ms, completes a majority.
   expect_all_decided(group, 5, "1101", began + 700 * millisecond + 3 * delay);
 }
 
@@ -149,10 +150,10 @@ TEST(Verdict, a_group_of_two_commits_only_if_both_live) {
   EXPECT_TRUE(one.machine(0).hopeless());
 }
 
-TEST(Verdict, hopeless_from_the_first_loss_that_leaves_no_majority) {
+TEST(Verdict, is_hopeless_once_no_majority_is_left) {
   for (uint32_t members = 1; members <= 9; ++members) {
     Verdict verdict({.members = members, .self = 0, .proposer = std::vector<bool>(members, true), .chunks = 1});
-    const uint32_t enough = members - verdict.majority() + 1;  // G - maj + 1
+    const uint32_t enough = members - verdict.majority() + 1;  // number of losses that leave fewer members than a majority
     for (uint32_t gone = 1; gone < members; ++gone) {
       verdict.member_gone(gone, 0);
       verdict.member_gone(gone, 0);
@@ -161,8 +162,9 @@ TEST(Verdict, hopeless_from_the_first_loss_that_leaves_no_majority) {
   }
 }
 
-TEST(Verdict, a_client_hears_the_verdict_from_who_has_it) {
-  // No member hears a majority of accepts.
+TEST(Verdict, a_client_gets_the_verdict_from_a_member_that_has_it) {
+  // Only rank 0 can propose. Clients cannot reach each other, so no client gets a majority of accepts. Rank 0 tells the clients
+  // the decision.
   auto group = group_of(5, {1, 2, 3, 4});
   for (uint32_t rank = 0; rank < 5; ++rank) group.have_at(rank, bits(five[rank]), began);
   group.run(10 * second);
@@ -179,11 +181,11 @@ TEST(Verdict, clients_send_nothing_to_clients) {
   EXPECT_EQ(sends[0].to, 0u);
 }
 
-TEST(Verdict, a_member_whose_repair_is_not_over_takes_part_and_promises_once_it_has_something_to_say) {
+TEST(Verdict, a_member_in_repair_takes_part_but_promises_only_after_its_repair) {
   Verdict member({.members = 3, .self = 2, .proposer = {true, true, true}, .chunks = 2});
   member.message(1, VerdictPrepare{1}, 0);
   EXPECT_TRUE(member.take_sends().empty());
-  member.message(0, VerdictPropose{0, bits("11")}, 0);  // counts although its ballot is below the promised one
+  member.message(0, VerdictPropose{0, bits("11")}, 0);  // ignored, because ballot 0 is lower than the promised ballot 1
   EXPECT_TRUE(member.take_sends().empty());
   member.have(bits("10"), millisecond);
   const auto sends = member.take_sends();
@@ -206,7 +208,7 @@ TEST(Verdict, the_accepted_value_of_the_highest_ballot_is_proposed_again) {
   EXPECT_EQ(std::get<VerdictPropose>(sends[0].message), (VerdictPropose{3, bits("01")}));
 }
 
-TEST(Verdict, a_proposal_is_repeated_unchanged_although_more_is_known_by_then) {
+TEST(Verdict, a_repeated_proposal_does_not_change) {
   Verdict first({.members = 3, .self = 0, .proposer = {true, false, false}, .chunks = 1});
   first.have(bits("1"), 0);
   first.message(1, VerdictHave{bits("0")}, 0);
@@ -216,7 +218,7 @@ TEST(Verdict, a_proposal_is_repeated_unchanged_although_more_is_known_by_then) {
   EXPECT_TRUE(first.take_sends().empty());
 }
 
-TEST(Verdict, who_asks_about_a_decided_verdict_is_told) {
+TEST(Verdict, a_question_about_a_decided_verdict_is_answered) {
   Verdict member({.members = 3, .self = 0, .proposer = {true, true, true}, .chunks = 1});
   member.message(1, VerdictDecided{bits("1")}, 0);
   ASSERT_NE(member.decided(), nullptr);
@@ -235,14 +237,14 @@ TEST(Verdict, who_asks_about_a_decided_verdict_is_told) {
   EXPECT_EQ(*member.decided(), bits("1"));
 }
 
-TEST(Verdict, nothing_comes_of_messages_that_no_member_would_send) {
+TEST(Verdict, impossible_messages_are_counted_and_ignored) {
   Verdict member({.members = 3, .self = 0, .proposer = {true, true, true}, .chunks = 1});
-  member.message(3, VerdictDecided{bits("1")}, 0);                   // from a rank that is not a member
-  member.message(0, VerdictDecided{bits("1")}, 0);                   // from itself
-  member.message(1, VerdictDecided{bits("11")}, 0);                  // about another number of chunks
-  member.message(2, VerdictPropose{1, bits("1")}, 0);                // that ballot is rank 1's
-  member.message(1, VerdictPrepare{0}, 0);                           // that ballot is rank 0's
-  member.message(1, VerdictPromise{1, std::nullopt, bits("1")}, 0);  // promises another member's ballot
+  member.message(3, VerdictDecided{bits("1")}, 0);                   // rank 3 is not a member
+  member.message(0, VerdictDecided{bits("1")}, 0);                   // a message from this member itself
+  member.message(1, VerdictDecided{bits("11")}, 0);                  // has two chunks instead of one
+  member.message(2, VerdictPropose{1, bits("1")}, 0);                // only rank 1 may propose in ballot 1
+  member.message(1, VerdictPrepare{0}, 0);                           // only rank 0 may prepare ballot 0
+  member.message(1, VerdictPromise{1, std::nullopt, bits("1")}, 0);  // ballot 1 belongs to rank 1, not to this member
   EXPECT_EQ(member.ignored(), 6u);
   EXPECT_EQ(member.decided(), nullptr);
   EXPECT_TRUE(member.take_sends().empty());

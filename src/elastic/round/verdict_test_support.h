@@ -1,5 +1,5 @@
-// A group of Verdict machines in virtual time. Messages are delayed, lost or duplicated, and members crash between any two of
-// their sends. One seed decides all random choices.
+// A group of Verdict machines in virtual time. Messages are delayed, lost or doubled. Members crash between any two of their
+// sends. One seed determines all random choices.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace unisono::test {
 
-// "1101": chunk 0 first.
+// Returns one bit per character; the first character is chunk 0.
 inline ChunkBits bits(std::string_view text) {
   ChunkBits bits(text.size());
   for (size_t i = 0; i < text.size(); ++i) {
@@ -38,7 +38,7 @@ struct VirtualGroupOptions {
   size_t chunks = 4;
   Nanos ballot_timeout = 1 * second;
   Nanos delay_min = 0, delay_max = 0;
-  Nanos wake_late_max = 0;  // most that a member wakes later than it asked for
+  Nanos wake_late_max = 0;  // largest delay of a member's wake-up after its deadline
   double loss = 0, duplicates = 0;
   uint64_t seed = 1;
 };
@@ -64,17 +64,17 @@ class VirtualGroup {
   void crash_at(uint32_t rank, Nanos when) {
     at(when, [this, rank] { crash(rank); });
   }
-  // Crashes the member just before its send of this number.
+  // Crashes the member just before it sends its message number `send`.
   void crash_before_send(uint32_t rank, uint32_t send) { nodes_[rank].dies_at_send = send; }
-  void gone_at(uint32_t rank, uint32_t told, Nanos when) {
-    at(when, [this, rank, told] {
-      if (!nodes_[told].alive) return;
-      nodes_[told].machine->member_gone(rank, now_);
-      settle(told);
+  void gone_at(uint32_t rank, uint32_t observer, Nanos when) {
+    at(when, [this, rank, observer] {
+      if (!nodes_[observer].alive) return;
+      nodes_[observer].machine->member_gone(rank, now_);
+      settle(observer);
     });
   }
 
-  // Runs until nothing more happens, or until this time.
+  // Runs until no event is left, or until time `until`.
   void run(Nanos until) {
     while (!events_.empty() && events_.top().when <= until) {
       const auto event = events_.top();

@@ -9,6 +9,8 @@
 #include <fstream>
 
 #include "base/bytes.h"
+#include "base/concat.h"
+#include "base/error_text.h"
 #include "codecs/codec.h"
 #include "elastic/seeds/seed_dht.h"
 #include "wire/digest.h"
@@ -19,13 +21,13 @@ namespace {
 
 constexpr uint64_t elements_max = uint64_t{1} << 36;
 constexpr size_t tensors_max = 1 << 20, seeds_max = 1024, dht_nodes_max = 16, name_bytes_max = 200;
-constexpr uint16_t dht_port = 4222;  // OpenDHT's default
+constexpr uint16_t dht_port = 4222;  // the default port of OpenDHT
 
 Status bad(const std::string& option, const std::string& what) { return {Code::invalid, "bad_option: " + option + " " + what}; }
 
 Status check_step(const char* option, const StepCodec& step) {
-  const auto fault = fault_of(step);
-  return fault.empty() ? Status() : bad(option, "asks for " + fault);
+  const auto fault = why_invalid(step);
+  return fault.empty() ? Status() : bad(option, "is invalid: " + fault);
 }
 
 void write_step(ByteWriter& writer, const StepCodec& step) {
@@ -36,7 +38,8 @@ void write_step(ByteWriter& writer, const StepCodec& step) {
       .write(static_cast<uint8_t>(step.spikes));
 }
 
-// Adds all addresses of a seed to `found`, each once, as endpoints: "10.0.0.1:4" becomes "tcp://10.0.0.1:4".
+// Looks up a seed, and adds each of its addresses to `found`, unless it is there already. Addresses become endpoints:
+// "10.0.0.1:4" becomes "tcp://10.0.0.1:4".
 void look_up(const SeedName& seed, Seeds& found) {
   if (seed.dht) {
     if (std::ranges::find(found.dht_nodes, seed) == found.dht_nodes.end() && found.dht_nodes.size() < dht_nodes_max)
@@ -69,7 +72,7 @@ std::string trimmed(std::string line) {
 Status add_file(const std::string& path, Seeds& found) {
   std::ifstream file(path);
   if (!file) {
-    found.failures.push_back(path + ": " + std::strerror(errno));
+    found.failures.push_back(path + ": " + std::strerror(errno) + descriptor_limit_text(errno));
     return {};
   }
   std::string line;
@@ -77,7 +80,7 @@ Status add_file(const std::string& path, Seeds& found) {
     line = trimmed(line);
     if (line.empty()) continue;
     const auto seed = parse_seed(line);
-    if (!seed.ok()) return bad_seed(path + ", line " + std::to_string(number), seed.status());
+    if (!seed.ok()) return bad_seed(concat(path, ", line ", number), seed.status());
     look_up(*seed, found);
   }
   return {};
@@ -123,7 +126,7 @@ Status check_elastic_options(const ElasticOptions& options) {
       total_elements(options) > elements_max)
     return bad("tensor_elements", "are more than 2^36 together");
   if (options.max_group < 4 || options.max_group > 128)
-    return bad("max_group", "is " + std::to_string(options.max_group) + ": 4 to 128 are possible");
+    return bad("max_group", concat("is ", options.max_group, ": 4 to 128 are possible"));
   if (options.rounds > 64) return bad("rounds", "may be up to 64");
   if (options.max_peers < 1 || options.max_peers > 4096) return bad("max_peers", "must be 1 to 4096");
   if (options.min_peers < 1 || options.min_peers > options.max_peers) return bad("min_peers", "must be 1 to max_peers");
@@ -184,7 +187,7 @@ Result<std::vector<TcpAddress>> look_up_host(const SeedName& seed) {
   return addresses;
 }
 
-bool seeds_stay(std::span<const std::string> seeds) {
+bool all_seeds_are_addresses(std::span<const std::string> seeds) {
   return std::ranges::all_of(seeds, [](const std::string& text) {
     if (text.starts_with("file:")) return false;
     const auto seed = parse_seed(text);

@@ -1,7 +1,7 @@
-// Checks ElasticOptions and derives from them: timeouts, addresses of seeds, and the digest of the settings that peers must
-// agree on.
+// Checks ElasticOptions. Derives from them the timeouts, the addresses of seeds, and a digest of the settings that all peers
+// share.
 //
-// resolve_seeds and look_up_host query name servers and read files, so they block. All others are pure functions.
+// resolve_seeds and look_up_host block, because they query name servers and read files. All other functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -18,37 +18,39 @@
 
 namespace unisono {
 
-// Digest of the settings that all peers of a run must agree on to average: sizes of tensors, codecs, group size, grid, rounds,
-// commit.
+// Returns a digest of those settings that must be equal at all peers: tensor sizes, codecs, group size, grid, rounds and commit
+// rule.
 uint64_t schema_hash(const ElasticOptions& options);
-// The profile's timeouts, replaced by those that the options set.
+// Returns the timeouts of the chosen profile. If the options set a timeout, it replaces that of the profile.
 ElasticTimes elastic_times(const ElasticOptions& options);
-// Elements of all tensors together. The options must have passed check_elastic_options.
+// Returns the number of elements of all tensors together. The options must have passed check_elastic_options.
 uint64_t total_elements(const ElasticOptions& options);
-// Errors. invalid (bad_option): names the option and what is allowed. unsupported: a seed that this build cannot look up.
+// Returns ok, or one of two errors. invalid (bad_option): the text names the option and the values that are allowed.
+// unsupported: a seed must be looked up in a way that this build does not have.
 Status check_elastic_options(const ElasticOptions& options);
 
 struct SeedName {
   std::string host;
   uint16_t port = 0;
-  bool dht = false;  // the address is not a peer's but a node's of a distributed hash table, where peers can be found
+  bool dht = false;  // true: the host is a node of a distributed hash table, in which peers can be found
   bool operator==(const SeedName&) const = default;
 };
-// Parses "host:port", "[::1]:port", "tcp://…", "dht:host" or "dht:host:port". Errors. invalid: another form. unsupported: this
-// build has no distributed hash table.
+// Parses "host:port", "[::1]:port", "tcp://…", "dht:host" or "dht:host:port". Returns the error invalid if the text has another
+// form. Returns the error unsupported for a "dht:" seed if this build has no distributed hash table.
 Result<SeedName> parse_seed(std::string_view text);
 
 struct Seeds {
-  std::vector<std::string> addresses;  // "tcp://10.0.0.1:4040", each once, in the order given
-  std::vector<std::string> failures;   // "host x: name or service not known"; a seed that fails now may work later
-  std::vector<SeedName> dht_nodes;     // still to be asked
+  std::vector<std::string> addresses;  // addresses of peers, such as "tcp://10.0.0.1:4040", each once, in the order given
+  // Says which look-ups failed, for example "host x: name or service not known". A later look-up may succeed.
+  std::vector<std::string> failures;
+  std::vector<SeedName> dht_nodes;  // nodes of a distributed hash table; the caller must query them
 };
-// A name with several addresses yields all of them. "file:PATH" holds one seed per line; "#" begins a comment. Errors: as
-// parse_seed, for a text that is neither a seed nor a file by its form.
+// Looks up all seeds. A name may give several addresses. The file of a seed "file:PATH" has one seed per line, and "#" begins a
+// comment. If a text is neither a seed nor "file:PATH", returns the error of parse_seed.
 Result<Seeds> resolve_seeds(std::span<const std::string> seeds);
-// Error: unavailable, with the reason why the host has no address.
+// Returns the host's addresses, or the error unavailable with the reason why there are none.
 Result<std::vector<TcpAddress>> look_up_host(const SeedName& seed);
-// True if all seeds are addresses, so another look-up cannot find anything new.
-bool seeds_stay(std::span<const std::string> seeds);
+// Returns true if all seeds are addresses. In this case, another look-up would give the same result.
+bool all_seeds_are_addresses(std::span<const std::string> seeds);
 
 }  // namespace unisono

@@ -1,4 +1,4 @@
-// Options that are refused before anything is opened, and the forms of seeds.
+// Options that are refused before any socket or file is opened, and the possible forms of seeds.
 #include "elastic/seeds/elastic_options.h"
 
 #include <gtest/gtest.h>
@@ -26,9 +26,9 @@ std::string refusal(const ElasticOptions& options) {
 
 }  // namespace
 
-TEST(ElasticOptions, good_ones_are_taken) { EXPECT_EQ(refusal(good()), ""); }
+TEST(ElasticOptions, valid_options_are_accepted) { EXPECT_EQ(refusal(good()), ""); }
 
-TEST(ElasticOptions, every_grid_is_taken) {
+TEST(ElasticOptions, every_grid_is_accepted) {
   for (const auto grid : {ElasticOptions::Grid::fitted, ElasticOptions::Grid::published, ElasticOptions::Grid::chunk_keys}) {
     auto options = good();
     options.grid = grid;
@@ -42,7 +42,7 @@ TEST(ElasticOptions, a_run_without_name_is_refused) {
   EXPECT_NE(refusal(options).find("run_id"), std::string::npos);
 }
 
-TEST(ElasticOptions, who_neither_founds_nor_knows_anybody_is_told) {
+TEST(ElasticOptions, a_process_without_seeds_that_does_not_found_is_refused) {
   auto options = good();
   options.found = false;
   EXPECT_NE(refusal(options).find("seeds"), std::string::npos);
@@ -98,10 +98,10 @@ TEST(ElasticOptions, seeds_are_read_in_every_form) {
 }
 
 TEST(ElasticOptions, only_addresses_stay_what_they_are) {
-  EXPECT_TRUE(seeds_stay(std::vector<std::string>{"10.0.0.1:1", "tcp://[::1]:1"}));
-  EXPECT_TRUE(seeds_stay(std::vector<std::string>{}));
+  EXPECT_TRUE(all_seeds_are_addresses(std::vector<std::string>{"10.0.0.1:1", "tcp://[::1]:1"}));
+  EXPECT_TRUE(all_seeds_are_addresses(std::vector<std::string>{}));
   for (const char* text : {"host.example:1", "file:/seeds", "dht:10.0.0.1:1"})
-    EXPECT_FALSE(seeds_stay(std::vector<std::string>{"10.0.0.1:1", text})) << text;
+    EXPECT_FALSE(all_seeds_are_addresses(std::vector<std::string>{"10.0.0.1:1", text})) << text;
 }
 
 TEST(ElasticOptions, a_file_names_seeds_one_per_line) {
@@ -113,7 +113,7 @@ TEST(ElasticOptions, a_file_names_seeds_one_per_line) {
   EXPECT_EQ(seeds->addresses, (std::vector<std::string>{"tcp://127.0.0.1:4040", "tcp://[::1]:4041", "tcp://127.0.0.1:4042"}));
 }
 
-TEST(ElasticOptions, a_file_that_is_not_there_may_come_later) {
+TEST(ElasticOptions, a_missing_seed_file_may_appear_later) {
   const auto seeds = resolve_seeds(std::vector<std::string>{"file:/nonexistent/seeds"});
   ASSERT_TRUE(seeds.ok());
   EXPECT_TRUE(seeds->addresses.empty());
@@ -121,7 +121,7 @@ TEST(ElasticOptions, a_file_that_is_not_there_may_come_later) {
   EXPECT_NE(seeds->failures[0].find("/nonexistent/seeds"), std::string::npos);
 }
 
-TEST(ElasticOptions, a_line_of_a_file_that_is_no_seed_is_named) {
+TEST(ElasticOptions, the_error_names_an_invalid_line_of_a_seed_file) {
   test::TemporaryFolder folder;
   const auto path = folder.path() + "/seeds";
   std::ofstream(path) << "127.0.0.1:4040\nnonsense\n";

@@ -14,6 +14,8 @@
 #include <new>
 #include <utility>
 
+#include "base/concat.h"
+#include "base/error_text.h"
 #include "base/random.h"
 #include "elastic/seeds/seed_record.h"
 
@@ -22,11 +24,13 @@ namespace unisono {
 namespace {
 
 constexpr char record_type[] = "unisono-elastic";
-constexpr ssize_t store_bytes_max = 16 << 20;  // memory for other processes' records in the table
-// Time to wait for more records after the first one. Waiting for the search's end would mean waiting for the table's far end.
+// This node of the table stores records of other processes, in at most this much memory.
+constexpr ssize_t store_bytes_max = 16 << 20;
+// After the first record has come, the look-up waits this long for more records. It does not wait for the end of the search,
+// which takes much longer, because it also asks distant nodes.
 constexpr auto settling = std::chrono::milliseconds(300);
 
-// Shared with the table's threads, which may still call back after the look-up has ended.
+// The state that callbacks from OpenDHT's threads use. They may come even after the look-up has ended.
 struct TableState {
   std::mutex mutex;
   std::condition_variable changed;
@@ -38,7 +42,7 @@ struct LookUpState {
   explicit LookUpState(size_t nodes) : nodes_left(nodes) {}
   size_t nodes_left;
   bool answered = false, done = false;
-  size_t seen = 0;  // records read, valid or not
+  size_t seen = 0;  // how many records were read, valid or not
   std::vector<std::string> addresses{};
 };
 
@@ -46,7 +50,7 @@ std::chrono::steady_clock::time_point after_now(Nanos wait) {
   return std::chrono::steady_clock::now() + std::chrono::nanoseconds(wait);
 }
 
-// Returns false when enough records were read and the search may end.
+// Adds the addresses of a record to the look-up. Returns false once enough records were read, so that the search can end.
 bool take_record(LookUpState& look_up, const dht::Value& value, uint64_t own) {
   if (++look_up.seen > SeedDht::records_max) return false;
   if (value.id == own || value.isEncrypted() || value.user_type != record_type) return true;
@@ -57,29 +61,30 @@ bool take_record(LookUpState& look_up, const dht::Value& value, uint64_t own) {
   return true;
 }
 
-// Empty if a UDP socket can be bound to the address; otherwise the reason why not.
-std::string cannot_bind(const TcpAddress& place) {
-  const int fd = ::socket(place.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  const int error = fd < 0 || ::bind(fd, place.get(), place.bytes) != 0 ? errno : 0;
+// Returns an empty text if a UDP socket can be bound to the address. Otherwise returns the reason why it cannot.
+std::string cannot_bind(const TcpAddress& address) {
+  const int fd = ::socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const int error = fd < 0 || ::bind(fd, address.get(), address.bytes) != 0 ? errno : 0;
   if (fd >= 0) ::close(fd);
-  return error == 0 ? "" : std::strerror(error);
+  return error == 0 ? "" : error_text(error);
 }
 
-// The first address of each family to which a socket can be bound, with a port chosen by the kernel. Tried in advance because
-// OpenDHT reports neither the address nor the reason of a failure, and leaks descriptors. Error: unavailable if there is none.
-Result<std::vector<TcpAddress>> places_of(std::span<const TcpAddress> bind) {
+// Returns the first IPv4 address and the first IPv6 address to which a UDP socket can be bound. The port is 0, so the kernel
+// chooses it. Binding is tried here, because a failed bind in OpenDHT leaks descriptors, and reports neither the address nor
+// the reason. Returns the error unavailable if there is no such address.
+Result<std::vector<TcpAddress>> bindable_addresses(std::span<const TcpAddress> bind) {
   const std::vector<TcpAddress> all{*parse_tcp_address("0.0.0.0"), *parse_tcp_address("::")};
-  std::vector<TcpAddress> places;
+  std::vector<TcpAddress> bindable;
   std::string failures;
   for (auto address : bind.empty() ? all : bind) {
-    if (std::ranges::find(places, address.family(), &TcpAddress::family) != places.end()) continue;
+    if (std::ranges::find(bindable, address.family(), &TcpAddress::family) != bindable.end()) continue;
     address.set_port(0);
     const auto why = cannot_bind(address);
-    if (why.empty()) places.push_back(address);
+    if (why.empty()) bindable.push_back(address);
     else failures += (failures.empty() ? "" : ", ") + address.to_string() + ": " + why;
   }
-  if (places.empty()) return Status(Code::unavailable, "OpenDHT: no UDP socket at " + failures);
-  return places;
+  if (bindable.empty()) return Status(Code::unavailable, "OpenDHT: no UDP socket at " + failures);
+  return bindable;
 }
 
 class OpenDhtSeeds final : public SeedDht {
@@ -91,12 +96,12 @@ class OpenDhtSeeds final : public SeedDht {
         addresses_(options.addresses) {}
   ~OpenDhtSeeds() override { OpenDhtSeeds::stop(); }
 
-  // Passes on OpenDHT's exceptions.
-  void run(std::span<const TcpAddress> places) {
+  // Starts this process's node of the table. Throws OpenDHT's exceptions.
+  void run(std::span<const TcpAddress> bindable) {
     dht::DhtRunner::Config config;
     config.dht_config.node_config.max_store_size = store_bytes_max;
-    for (const auto& place : places)
-      (place.family() == AF_INET ? config.bind4 : config.bind6) = dht::SockAddr(place.storage, place.bytes);
+    for (const auto& address : bindable)
+      (address.family() == AF_INET ? config.bind4 : config.bind6) = dht::SockAddr(address.storage, address.bytes);
     dht::DhtRunner::Context context;
     context.statusChangedCallback = [state = state_](dht::NodeStatus status4, dht::NodeStatus status6) {
       const std::lock_guard lock(state->mutex);
@@ -110,8 +115,8 @@ class OpenDhtSeeds final : public SeedDht {
     try {
       const auto look_up = std::make_shared<LookUpState>(nodes.size());
       const bool there = connect(nodes, look_up, wait);
-      if (!there) return {.addresses = {}, .failure = "no answer in " + std::to_string(wait / millisecond) + " ms"};
-      announce();
+      if (!there) return {.addresses = {}, .failure = concat("no answer in ", wait / millisecond, " ms")};
+      store_record();
       return search(look_up, wait);
     } catch (const std::exception& error) {
       return {.addresses = {}, .failure = error.what()};
@@ -150,7 +155,7 @@ class OpenDhtSeeds final : public SeedDht {
     return !state_->stopped && (state_->connected || look_up->answered);
   }
 
-  void announce() {
+  void store_record() {
     {
       const std::lock_guard lock(state_->mutex);
       if (addresses_.empty() || state_->put_under_way || state_->put_done) return;
@@ -160,8 +165,8 @@ class OpenDhtSeeds final : public SeedDht {
     auto record = std::make_shared<dht::Value>(reinterpret_cast<const uint8_t*>(text.data()), text.size());
     record->id = id_;
     record->user_type = record_type;
-    // Permanent: while the runner lives, it renews the record before it expires, and puts it at nodes that are nearer to the
-    // key.
+    // The record is permanent: as long as the runner lives, OpenDHT renews the record before it expires. OpenDHT also stores it
+    // at new nodes that are nearer to the key.
     const dht::DoneCallbackSimple done = [state = state_](bool ok) {
       const std::lock_guard lock(state->mutex);
       state->put_under_way = false;
@@ -180,7 +185,7 @@ class OpenDhtSeeds final : public SeedDht {
         try {
           return std::ranges::all_of(values, [&](const auto& value) { return take_record(*look_up, *value, own); });
         } catch (const std::bad_alloc&) {
-          return false;  // an exception in OpenDHT's thread would end the process
+          return false;  // an exception must not leave this callback, because it would end the process
         }
       };
       const dht::DoneCallbackSimple done = [state = state_, look_up](bool) {
@@ -197,10 +202,10 @@ class OpenDhtSeeds final : public SeedDht {
     (void)state_->changed.wait_until(lock, until, [&] { return over() || !look_up->addresses.empty(); });
     (void)state_->changed.wait_until(lock, std::min(until, std::chrono::steady_clock::now() + settling), over);
     Found found{.addresses = std::exchange(look_up->addresses, {}), .failure = {}};
-    look_up->seen = records_max;  // later records are ignored
+    look_up->seen = records_max;  // now the callback ignores later records
     if (found.addresses.empty())
       found.failure = look_up->done ? "it has no record of another process of this run"
-                                    : "no record of this run in " + std::to_string(wait / millisecond) + " ms";
+                                    : concat("no record of this run in ", wait / millisecond, " ms");
     for (size_t i = 0; i + 1 < found.addresses.size(); ++i)
       std::swap(found.addresses[i], found.addresses[i + random_.below(found.addresses.size() - i)]);
     found.addresses.resize(std::min(found.addresses.size(), addresses_max));
@@ -212,7 +217,7 @@ class OpenDhtSeeds final : public SeedDht {
   Random random_;
   const std::vector<std::string> addresses_;
   const std::shared_ptr<TableState> state_ = std::make_shared<TableState>();
-  std::mutex use_;  // guards the runner, which must not be called while it ends
+  std::mutex use_;  // protects the runner, because stop() must not run during another call
   dht::DhtRunner runner_;
 };
 
@@ -223,11 +228,11 @@ std::string seed_dht_key(const std::string& run_id) { return "unisono/elastic/" 
 bool SeedDht::built_in() { return true; }
 
 Result<std::unique_ptr<SeedDht>> SeedDht::make(const SeedDhtOptions& options) {
-  const auto places = places_of(options.bind);
-  if (!places.ok()) return places.status();
+  const auto bindable = bindable_addresses(options.bind);
+  if (!bindable.ok()) return bindable.status();
   try {
     auto made = std::make_unique<OpenDhtSeeds>(options);
-    made->run(*places);
+    made->run(*bindable);
     return std::unique_ptr<SeedDht>(std::move(made));
   } catch (const std::exception& error) {
     return Status(Code::unavailable, std::string("OpenDHT: ") + error.what());

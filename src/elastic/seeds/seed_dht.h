@@ -1,9 +1,8 @@
-// Uses OpenDHT, a distributed hash table, to let processes of an elastic run find each other. Each process puts its addresses
-// under a key derived from the run id, and reads other processes' records.
+// The processes of an elastic run find each other through OpenDHT, a distributed hash table. Each process stores its addresses
+// under a key that is derived from the run's id, and reads the records of other processes.
 //
-// Records may come from anybody; they are checked for their form only (elastic/seeds/seed_record.h). The table's own threads
-// stay inside this class and touch nothing of the caller's. Only seed_dht.cc includes OpenDHT's headers; builds without OpenDHT
-// use seed_dht_none.cc instead.
+// Anybody can store records. Only their form is checked (elastic/seeds/seed_record.h). OpenDHT's threads do not access the
+// caller's data. Only seed_dht.cc includes OpenDHT's headers. Builds without OpenDHT use seed_dht_none.cc instead.
 #pragma once
 
 #include <cstdint>
@@ -20,37 +19,40 @@ namespace unisono {
 
 struct SeedDhtOptions {
   std::string run_id{};
-  std::vector<std::string> addresses{};  // of this process, best first; empty: other processes shall not find it
-  // Local addresses from which it takes part in the table: the first of each family; empty: all interfaces. The kernel chooses
-  // the ports.
+  std::vector<std::string> addresses{};  // addresses of this process, best first; if empty, no record is stored
+  // Local addresses for the table's sockets. The first IPv4 address and the first IPv6 address are used; the kernel chooses the
+  // ports. If there are none, all interfaces are used.
   std::vector<TcpAddress> bind{};
-  uint64_t seed = 0;  // for the number of its record, and for random choices
+  uint64_t seed = 0;  // determines the number of the record, and all random choices
 };
 
-// The text whose hash is a run's key.
+// Returns a text. The hash of this text is the table's key for the run.
 std::string seed_dht_key(const std::string& run_id);
 
 class SeedDht {
  public:
-  // A look-up returns at most this many addresses, drawn at random from those found.
+  // A look-up returns at most this many addresses. If it finds more, it returns random ones of them.
   static constexpr size_t addresses_max = 32;
   // A look-up reads at most this many records.
   static constexpr size_t records_max = 256;
 
   static bool built_in();
-  // Errors. unsupported: built_in() is false. unavailable: its sockets cannot be opened or its threads cannot be started.
+  // Returns the error unsupported if built_in() is false. Returns the error unavailable if sockets cannot be opened or threads
+  // cannot be started.
   static Result<std::unique_ptr<SeedDht>> make(const SeedDhtOptions& options);
   virtual ~SeedDht() = default;
 
   struct Found {
     std::vector<std::string> addresses{};
-    std::string failure{};  // why there are no addresses
+    // Why no address was found. Empty if some addresses were found.
+    std::string failure{};
   };
-  // Joins the table through the bootstrap nodes `nodes` if necessary, puts this process's record there (again if it was not
-  // accepted), and searches for other records. Blocks for up to `wait` for an answer, and as long again for the search.
-  // Afterwards the table renews the record by itself. One call at a time; a concurrent stop() ends it.
+  // Joins the table through the bootstrap nodes `nodes`, if it has not joined yet. Stores this process's record, if the table
+  // has not accepted it yet; from then on the table renews the record by itself. Then searches for other records. Blocks for up
+  // to `wait` until a node answers, and for up to `wait` during the search. There must be only one call at a time; a concurrent
+  // stop() ends the call.
   virtual Found look_up(std::span<const TcpAddress> nodes, Nanos wait) = 0;
-  // Leaves the table. The record expires within ten minutes.
+  // Leaves the table. This process's record expires within ten minutes.
   virtual void stop() = 0;
 };
 

@@ -1,4 +1,4 @@
-// The implementation for builds without OpenDHT.
+// SeedDht for builds without OpenDHT: make() returns the error unsupported.
 #include "elastic/seeds/seed_dht.h"
 
 namespace unisono {

@@ -1,4 +1,4 @@
-// A build without OpenDHT says so, and says how to get it.
+// In a build without OpenDHT, the error text for "dht:" seeds tells how to build with it.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -25,19 +25,19 @@ std::string refusal(const std::string& seed) {
 
 }  // namespace
 
-TEST(SeedDhtNone, a_seed_by_dht_is_refused_and_the_option_that_is_missing_is_named) {
+TEST(SeedDhtNone, the_error_for_a_dht_seed_names_the_missing_build_option) {
   const auto text = refusal("dht:bootstrap.example:4222");
   EXPECT_NE(text.find("dht:bootstrap.example:4222"), std::string::npos) << text;
   EXPECT_NE(text.find("-DUNISONO_OPENDHT=ON"), std::string::npos) << text;
 }
 
-TEST(SeedDhtNone, in_a_file_too) {
+TEST(SeedDhtNone, a_dht_seed_in_a_file_is_refused) {
   test::TemporaryFolder folder;
   std::ofstream(folder.path() + "/seeds") << "dht:bootstrap.example\n";
   EXPECT_NE(refusal("file:" + folder.path() + "/seeds").find("line 1"), std::string::npos);
 }
 
-TEST(SeedDhtNone, nothing_of_it_is_made) {
+TEST(SeedDhtNone, make_is_unsupported) {
   EXPECT_FALSE(SeedDht::built_in());
   EXPECT_EQ(SeedDht::make({}).status().code(), Code::unsupported);
 }

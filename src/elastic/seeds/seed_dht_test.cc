@@ -1,5 +1,5 @@
-// Seeds by OpenDHT, with a separate table on this host. Nothing leaves the loopback interface, and the kernel chooses all
-// ports.
+// Seeds found through OpenDHT, with a separate table on this host. All traffic stays on the loopback interface, and the kernel
+// chooses all ports.
 #include "elastic/seeds/seed_dht.h"
 
 #include <gtest/gtest.h>
@@ -14,6 +14,7 @@
 #include <future>
 #include <thread>
 
+#include "base/concat.h"
 #include "elastic/peer/elastic_driver.h"
 #include "elastic/seeds/elastic_options.h"
 #include "elastic/seeds/seed_finder.h"
@@ -30,7 +31,7 @@ using test::options_of;
 
 using Clock = std::chrono::steady_clock;
 
-constexpr Nanos patience = 3 * second;
+constexpr Nanos look_up_timeout = 3 * second;
 
 TcpAddress loopback(uint16_t port) {
   auto address = *parse_tcp_address("127.0.0.1");
@@ -38,24 +39,24 @@ TcpAddress loopback(uint16_t port) {
   return address;
 }
 
-// One node of the table.
+// A node of the table that is not part of any elastic run.
 class Node {
  public:
   Node() {
     dht::DhtRunner::Config config;
-    const auto place = loopback(0);
-    config.bind4 = dht::SockAddr(place.storage, place.bytes);
+    const auto address = loopback(0);
+    config.bind4 = dht::SockAddr(address.storage, address.bytes);
     runner_.run(config, {});
   }
   ~Node() { runner_.join(); }
   uint16_t port() const { return runner_.getBoundPort(AF_INET); }
-  std::string seed() const { return "dht:127.0.0.1:" + std::to_string(port()); }
+  std::string seed() const { return concat("dht:127.0.0.1:", port()); }
 
-  // Joins the other node's table.
-  bool meet(const Node& other) {
+  // Joins the table of the other node. Returns false if that fails.
+  bool bootstrap_from(const Node& other) {
     std::promise<bool> met;
-    const auto place = loopback(other.port());
-    runner_.bootstrap(dht::SockAddr(place.storage, place.bytes), [&](bool ok) { met.set_value(ok); });
+    const auto address = loopback(other.port());
+    runner_.bootstrap(dht::SockAddr(address.storage, address.bytes), [&](bool ok) { met.set_value(ok); });
     return met.get_future().get();
   }
   bool put(const std::string& run_id, const std::string& text, const std::string& type = "unisono-elastic") {
@@ -82,12 +83,13 @@ std::unique_ptr<SeedDht> make_seeds(const std::vector<std::string>& addresses, u
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// Asks again until another process is found: one that came a moment ago may not have reached the table yet.
+// Repeats the look-up until it finds another process, for at most 10 s. That process may have started a moment ago, and its
+// record may not have reached the table yet.
 SeedDht::Found look_up(SeedDht& seeds, const Node& node) {
   const std::vector<TcpAddress> nodes{loopback(node.port())};
   const auto begin = Clock::now();
   for (;;) {
-    auto found = seeds.look_up(nodes, patience);
+    auto found = seeds.look_up(nodes, look_up_timeout);
     if (!found.addresses.empty() || seconds_since(begin) > 10) return found;
   }
 }
@@ -97,14 +99,14 @@ size_t open_descriptors() {
   return static_cast<size_t>(std::distance(begin(open), end(open)));
 }
 
-// A socket at which no process answers.
-class Silence {
+// A bound UDP socket that never answers.
+class SilentSocket {
  public:
-  Silence() : fd_(::socket(AF_INET, SOCK_DGRAM, 0)) {
-    const auto place = loopback(0);
-    EXPECT_EQ(::bind(fd_, place.get(), place.bytes), 0);
+  SilentSocket() : fd_(::socket(AF_INET, SOCK_DGRAM, 0)) {
+    const auto address = loopback(0);
+    EXPECT_EQ(::bind(fd_, address.get(), address.bytes), 0);
   }
-  ~Silence() { ::close(fd_); }
+  ~SilentSocket() { ::close(fd_); }
   TcpAddress address() const { return local_address(fd_); }
 
  private:
@@ -122,11 +124,11 @@ TEST(SeedDht, nodes_of_a_table_are_read_in_every_form) {
     EXPECT_FALSE(parse_seed(text).ok()) << text;
 }
 
-TEST(SeedDht, processes_find_what_others_have_put_there_and_not_themselves) {
+TEST(SeedDht, processes_find_records_of_others_but_not_their_own) {
   const Node node;
   const std::vector<std::string> of_one{"tcp://127.0.0.1:4001"}, of_other{"tcp://127.0.0.1:4002", "tcp://[::1]:4002"};
   const auto one = make_seeds(of_one, 1), other = make_seeds(of_other, 2);
-  const auto alone = one->look_up(std::vector{loopback(node.port())}, patience);
+  const auto alone = one->look_up(std::vector{loopback(node.port())}, look_up_timeout);
   EXPECT_TRUE(alone.addresses.empty());
   EXPECT_NE(alone.failure.find("another process"), std::string::npos) << alone.failure;
   EXPECT_EQ(look_up(*other, node).addresses, of_one);
@@ -135,16 +137,16 @@ TEST(SeedDht, processes_find_what_others_have_put_there_and_not_themselves) {
   EXPECT_EQ(both, of_other);
 }
 
-TEST(SeedDht, who_cannot_be_reached_puts_nothing_there) {
+TEST(SeedDht, a_process_without_addresses_stores_no_record) {
   const Node node;
   const auto client = make_seeds({}, 1), other = make_seeds({"tcp://127.0.0.1:4002"}, 2);
-  (void)client->look_up(std::vector{loopback(node.port())}, patience);
-  EXPECT_TRUE(other->look_up(std::vector{loopback(node.port())}, patience).addresses.empty());
+  (void)client->look_up(std::vector{loopback(node.port())}, look_up_timeout);
+  EXPECT_TRUE(other->look_up(std::vector{loopback(node.port())}, look_up_timeout).addresses.empty());
 }
 
-TEST(SeedDht, records_that_are_none_are_left_out) {
+TEST(SeedDht, invalid_records_are_skipped) {
   Node node, unauthenticated;
-  ASSERT_TRUE(unauthenticated.meet(node));
+  ASSERT_TRUE(unauthenticated.bootstrap_from(node));
   const auto good = write_seed_record(std::vector<std::string>{"tcp://127.0.0.1:4001"});
   EXPECT_TRUE(unauthenticated.put("run", "nonsense"));
   EXPECT_TRUE(unauthenticated.put("run", ""));
@@ -156,13 +158,12 @@ TEST(SeedDht, records_that_are_none_are_left_out) {
   EXPECT_EQ(look_up(*seeds, node).addresses, std::vector<std::string>{"tcp://127.0.0.1:4001"});
 }
 
-TEST(SeedDht, of_very_many_addresses_some_are_given_out) {
+TEST(SeedDht, a_look_up_returns_a_limited_number_of_addresses) {
   Node node, unauthenticated;
-  ASSERT_TRUE(unauthenticated.meet(node));
+  ASSERT_TRUE(unauthenticated.bootstrap_from(node));
   for (int host = 0; host < 12; ++host) {
     std::vector<std::string> addresses;
-    for (int port = 1; port <= 4; ++port)
-      addresses.push_back("tcp://10.0.0." + std::to_string(host) + ':' + std::to_string(port));
+    for (int port = 1; port <= 4; ++port) addresses.push_back(concat("tcp://10.0.0.", host, ':', port));
     EXPECT_TRUE(unauthenticated.put("run", write_seed_record(addresses)));
   }
   const auto seeds = make_seeds({}, 1);
@@ -171,8 +172,8 @@ TEST(SeedDht, of_very_many_addresses_some_are_given_out) {
   EXPECT_LE(found.size(), SeedDht::addresses_max);
 }
 
-TEST(SeedDht, a_bootstrap_node_that_says_nothing_is_told_in_time) {
-  const Silence silence;
+TEST(SeedDht, a_silent_bootstrap_node_is_reported_in_time) {
+  const SilentSocket silence;
   const auto seeds = make_seeds({}, 1);
   const auto begin = Clock::now();
   const auto found = seeds->look_up(std::vector{silence.address()}, 300 * millisecond);
@@ -182,7 +183,7 @@ TEST(SeedDht, a_bootstrap_node_that_says_nothing_is_told_in_time) {
 }
 
 TEST(SeedDht, a_look_up_ends_when_it_is_stopped) {
-  const Silence silence;
+  const SilentSocket silence;
   const auto seeds = make_seeds({}, 1);
   auto waiting = std::async(std::launch::async, [&] { return seeds->look_up(std::vector{silence.address()}, 60 * second); });
   const auto begin = Clock::now();
@@ -191,40 +192,41 @@ TEST(SeedDht, a_look_up_ends_when_it_is_stopped) {
   EXPECT_LT(seconds_since(begin), 2);
 }
 
-TEST(SeedDht, where_no_socket_can_be_bound_is_told_with_the_reason_and_nothing_stays_open) {
-  auto elsewhere = *parse_tcp_address("192.0.2.1");  // an address reserved for documentation
+TEST(SeedDht, a_failed_bind_is_reported_with_its_reason_and_leaks_no_descriptor) {
+  auto elsewhere = *parse_tcp_address("192.0.2.1");  // reserved for documentation, so no host has this address
   const auto descriptors = open_descriptors();
   for (int turn = 0; turn < 3; ++turn) {
     const auto made = SeedDht::make({.run_id = "run", .addresses = {}, .bind = {elsewhere}, .seed = 1});
     ASSERT_FALSE(made.ok());
     EXPECT_EQ(made.status().code(), Code::unavailable);
-    EXPECT_EQ(made.status().message(), "OpenDHT: no UDP socket at 192.0.2.1:0: Cannot assign requested address");
+    EXPECT_EQ(made.status().message(), "OpenDHT: no UDP socket at 192.0.2.1:0: cannot assign requested address");
   }
   EXPECT_EQ(open_descriptors(), descriptors);
 }
 
-TEST(SeedDht, of_two_places_one_is_enough) {
+TEST(SeedDht, one_of_two_bind_addresses_is_enough) {
   const Node node;
   const auto made =
       SeedDht::make({.run_id = "run", .addresses = {}, .bind = {*parse_tcp_address("2001:db8::1"), loopback(0)}, .seed = 1});
   ASSERT_TRUE(made.ok()) << made.status().to_string();
-  EXPECT_NE((*made)->look_up(std::vector{loopback(node.port())}, patience).failure.find("another process"), std::string::npos);
+  EXPECT_NE((*made)->look_up(std::vector{loopback(node.port())}, look_up_timeout).failure.find("another process"),
+            std::string::npos);
 }
 
-TEST(SeedDht, it_leaves_nothing_open) {
+TEST(SeedDht, leaks_no_descriptor) {
   const Node node;
-  (void)make_seeds({}, 1);  // creates the objects that OpenDHT creates once per process
+  (void)make_seeds({}, 1);  // the first instance opens descriptors that OpenDHT keeps until the process ends
   const auto descriptors = open_descriptors();
   {
     const auto seeds = make_seeds({"tcp://127.0.0.1:4001"}, 1);
     EXPECT_GT(open_descriptors(), descriptors);
-    (void)seeds->look_up(std::vector{loopback(node.port())}, patience);
+    (void)seeds->look_up(std::vector{loopback(node.port())}, look_up_timeout);
   }
   EXPECT_EQ(open_descriptors(), descriptors);
 }
 
-TEST(SeedFinderByDht, it_ends_while_a_table_is_asked) {
-  const Silence silence;
+TEST(SeedFinderByDht, the_destructor_ends_a_running_table_look_up) {
+  const SilentSocket silence;
   const auto begin = Clock::now();
   {
     SeedFinder finder({.seeds = {"dht:" + silence.address().to_string()},
@@ -236,11 +238,11 @@ TEST(SeedFinderByDht, it_ends_while_a_table_is_asked) {
   EXPECT_LT(seconds_since(begin), 2);
 }
 
-TEST(SeedFinderByDht, a_table_that_a_file_does_not_name_any_more_says_nothing_any_more) {
+TEST(SeedFinderByDht, a_table_that_the_file_no_longer_names_yields_no_addresses) {
   test::TemporaryFolder folder;
   const auto path = folder.path() + "/seeds";
   Node node, unauthenticated;
-  ASSERT_TRUE(unauthenticated.meet(node));
+  ASSERT_TRUE(unauthenticated.bootstrap_from(node));
   EXPECT_TRUE(unauthenticated.put("run", write_seed_record(std::vector<std::string>{"tcp://127.0.0.1:4001"})));
   std::ofstream(path) << node.seed() << '\n';
   SeedFinder finder({.seeds = {"file:" + path}, .dht = {.run_id = "run", .bind = {loopback(0)}, .seed = 1}});
@@ -257,7 +259,7 @@ TEST(SeedFinderByDht, a_table_that_a_file_does_not_name_any_more_says_nothing_an
   EXPECT_FALSE(finder.by_table());
 }
 
-TEST(ElasticByDht, processes_that_know_a_node_of_the_table_alone_are_one_run) {
+TEST(ElasticByDht, processes_that_know_only_a_node_of_the_table_form_one_run) {
   const Node node;
   auto founder = Elastic::join(options_of(node.seed(), true));
   ASSERT_TRUE(founder.ok()) << founder.status().to_string();
@@ -272,11 +274,11 @@ TEST(ElasticByDht, processes_that_know_a_node_of_the_table_alone_are_one_run) {
 
 TEST(ElasticByDht, a_joiner_finds_the_run_among_records_of_unauthenticated_peers) {
   Node node, unauthenticated;
-  ASSERT_TRUE(unauthenticated.meet(node));
-  const Silence silence;  // a UDP port where no process listens by TCP
+  ASSERT_TRUE(unauthenticated.bootstrap_from(node));
+  const SilentSocket silence;  // no process listens at this address by TCP
   EXPECT_TRUE(unauthenticated.put("run", "nonsense"));
-  EXPECT_TRUE(unauthenticated.put(
-      "run", write_seed_record(std::vector{silence.address().endpoint(), "tcp://127.0.0.1:" + std::to_string(1)})));
+  EXPECT_TRUE(
+      unauthenticated.put("run", write_seed_record(std::vector{silence.address().endpoint(), concat("tcp://127.0.0.1:", 1)})));
   auto options = options_of(node.seed(), true);
   options.run_key = "secret";
   auto founder = Elastic::join(options);
@@ -287,9 +289,9 @@ TEST(ElasticByDht, a_joiner_finds_the_run_among_records_of_unauthenticated_peers
   EXPECT_EQ(joiner->status().peers.size(), 2u);
 }
 
-TEST(ElasticByDht, a_joiner_that_is_sent_to_another_run_goes_on_looking) {
+TEST(ElasticByDht, a_joiner_that_reaches_another_run_keeps_looking) {
   Node node, unauthenticated;
-  ASSERT_TRUE(unauthenticated.meet(node));
+  ASSERT_TRUE(unauthenticated.bootstrap_from(node));
   auto options = options_of(node.seed(), true);
   options.run_id = "another";
   auto another = Elastic::join(options);
@@ -304,8 +306,8 @@ TEST(ElasticByDht, a_joiner_that_is_sent_to_another_run_goes_on_looking) {
   EXPECT_TRUE(joiner.ok()) << joiner.status().to_string();
 }
 
-TEST(ElasticByDht, a_bootstrap_node_that_is_not_there_is_named) {
-  const Silence silence;
+TEST(ElasticByDht, the_error_names_an_unreachable_bootstrap_node) {
+  const SilentSocket silence;
   auto options = options_of("dht:" + silence.address().to_string(), false);
   options.join_timeout = Milliseconds(600);
   const auto run = Elastic::join(options);
@@ -315,14 +317,15 @@ TEST(ElasticByDht, a_bootstrap_node_that_is_not_there_is_named) {
       << run.status().message();
 }
 
-TEST(ElasticByDht, two_who_began_one_run_find_each_other_and_unite) {
+TEST(ElasticByDht, two_founders_of_one_run_find_each_other_and_unite) {
   const Node node;
   const auto one = ElasticDriver::make(options_of(node.seed(), true)),
              other = ElasticDriver::make(options_of(node.seed(), true));
   ASSERT_TRUE(one.ok() && other.ok());
   (*one)->start(0);
   (*other)->start(0);
-  // The test's clock runs faster than real time: healing is due every ten seconds of it.
+  // Each pass advances the test's clock by 1 ms, which takes less real time. Healing is due every ten seconds of the test's
+  // clock.
   const auto begin = Clock::now();
   const auto peers = [](const auto& driver) { return (*driver)->peer().keeper().roster().present().size(); };
   for (Nanos now = 0; peers(one) + peers(other) < 4 && seconds_since(begin) < 20; now += millisecond) {
@@ -332,8 +335,8 @@ TEST(ElasticByDht, two_who_began_one_run_find_each_other_and_unite) {
   EXPECT_EQ(peers(one) + peers(other), 4u);
 }
 
-TEST(ElasticByDht, a_founder_waits_for_no_table_and_may_leave_while_it_is_asked) {
-  const Silence silence;
+TEST(ElasticByDht, a_founder_does_not_wait_for_the_table_and_may_leave_during_a_look_up) {
+  const SilentSocket silence;
   auto begin = Clock::now();
   auto run = Elastic::join(options_of("dht:" + silence.address().to_string(), true));
   ASSERT_TRUE(run.ok()) << run.status().to_string();

@@ -11,38 +11,44 @@
 #include <thread>
 #include <utility>
 
+#include "base/concat.h"
+
 namespace unisono {
 
 namespace {
 
 constexpr size_t bootstrap_addresses_max = 64;
-constexpr auto drain = std::chrono::seconds(1);  // time for the thread to end once the table is stopped
+// The destructor first stops the table, and then waits this long for the thread. The wait is short, because it comes on top of
+// join_timeout if joining fails.
+constexpr auto drain = std::chrono::milliseconds(200);
 
 std::string name_of(const SeedName& node) {
   const bool wide = node.host.find(':') != std::string::npos;
-  return "dht:" + (wide ? '[' + node.host + ']' : node.host) + ':' + std::to_string(node.port);
+  return concat("dht:", wide ? '[' + node.host + ']' : node.host, ':', node.port);
 }
 
 }  // namespace
 
 struct SeedFinder::State {
-  explicit State(SeedFinderOptions all) : options(std::move(all)), stays(seeds_stay(options.seeds)) {}
+  explicit State(SeedFinderOptions all) : options(std::move(all)), all_addresses(all_seeds_are_addresses(options.seeds)) {}
 
   const SeedFinderOptions options;
-  const bool stays;
+  const bool all_addresses;
   std::atomic<uint64_t> version = 0;
   std::mutex mutex;
   std::condition_variable changed;
   bool busy = false, names_read = false, by_table = false, stopped = false;
   Status names_status;
-  Seeds names, table;            // results of the last look-up
-  std::unique_ptr<SeedDht> dht;  // made at its first use; used by the look-up thread, except for stop()
+  Seeds names, table;  // what the last look-ups found: in names and files, and in the hash table
+  // Made when it is first used. Only the look-up thread uses it, but any thread may call its stop().
+  std::unique_ptr<SeedDht> dht;
 };
 
 SeedFinder::SeedFinder(SeedFinderOptions options) : state_(std::make_shared<State>(std::move(options))) {}
 
 SeedFinder::~SeedFinder() {
-  std::unique_ptr<SeedDht> dht;  // destroyed here, not in the detached thread
+  // Takes over the table, so that this thread destroys it, and not the detached thread.
+  std::unique_ptr<SeedDht> dht;
   std::unique_lock lock(state_->mutex);
   state_->stopped = true;
   if (auto* const used = state_->dht.get()) {
@@ -54,7 +60,7 @@ SeedFinder::~SeedFinder() {
 }
 
 Status SeedFinder::start(Nanos timeout) {
-  if (state_->stays) {
+  if (state_->all_addresses) {
     look_up(state_);
     return state_->names_status;
   }
@@ -65,7 +71,7 @@ Status SeedFinder::start(Nanos timeout) {
 }
 
 void SeedFinder::look_again() {
-  if (state_->stays) return;
+  if (state_->all_addresses) return;
   {
     const std::lock_guard lock(state_->mutex);
     if (std::exchange(state_->busy, true)) return;
@@ -76,14 +82,14 @@ void SeedFinder::look_again() {
       try {
         look_up(state);
       } catch (const std::exception&) {
-        // Out of memory: the next look-up may succeed.
+        // The exception means that memory is short. The next look-up may succeed.
       }
       const std::lock_guard lock(state->mutex);
       state->busy = false;
       state->changed.notify_all();
     }).detach();
   } catch (const std::exception&) {
-    // No thread can be started now.
+    // The thread could not be started. The next look-up may succeed.
     const std::lock_guard lock(state_->mutex);
     state_->busy = false;
   }
@@ -102,7 +108,7 @@ void SeedFinder::look_up(const std::shared_ptr<State>& state) {
       state->names = std::move(*names);
     } else {
       if (state->version == 0) state->names_status = names.status();
-      state->names.failures = {names.status().message()};  // keeps the addresses of a file that was valid before
+      state->names.failures = {names.status().message()};  // keep the addresses that earlier look-ups found
     }
     ++state->version;
     state->changed.notify_all();

@@ -1,4 +1,4 @@
-// Seeds are looked up again, and new ones reach the run, while it joins and for healing.
+// The seeds are looked up again. The run uses newly found seeds while it joins, and later for healing.
 #include "elastic/seeds/seed_finder.h"
 
 #include <fcntl.h>
@@ -22,13 +22,14 @@ using test::options_of;
 
 using Addresses = std::vector<std::string>;
 
-// A file that blocks its reader until released, as a name server can block a look-up.
-class Hang {
+// A seed file whose reader blocks until the test releases it. It stands for a name server that does not answer.
+class BlockingSeedFile {
  public:
-  Hang() { EXPECT_EQ(::mkfifo(path().c_str(), 0600), 0); }
-  ~Hang() {
+  BlockingSeedFile() { EXPECT_EQ(::mkfifo(path().c_str(), 0600), 0); }
+  ~BlockingSeedFile() {
     EXPECT_TRUE(comes_true([&] {
-      const int fd = ::open(path().c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);  // fails until a reader has opened it
+      // Opening for writing fails until the look-up has opened the file for reading.
+      const int fd = ::open(path().c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
       return fd >= 0 && ::close(fd) == 0;
     }));
   }
@@ -76,22 +77,22 @@ TEST(SeedFinder, a_file_that_is_wrong_at_first_is_an_error_and_later_keeps_what_
   EXPECT_EQ(finder.found().addresses, Addresses{"tcp://127.0.0.1:4040"});
 }
 
-TEST(SeedFinder, a_look_up_that_hangs_is_left_behind) {
-  const Hang hang;
+TEST(SeedFinder, the_destructor_abandons_a_look_up_that_hangs) {
+  const BlockingSeedFile blocking;
   const auto begin = std::chrono::steady_clock::now();
   {
-    SeedFinder finder({.seeds = {"file:" + hang.path()}});
+    SeedFinder finder({.seeds = {"file:" + blocking.path()}});
     EXPECT_TRUE(finder.start(10 * millisecond).ok());
     EXPECT_TRUE(finder.busy());
-    finder.look_again();  // ignored: one look-up at a time
+    finder.look_again();  // has no effect while the first look-up hangs
     EXPECT_TRUE(finder.found().addresses.empty());
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500)) << "so joining ends in time";
 }
 
-TEST(SeedFinder, what_a_look_up_that_hangs_has_cost_is_part_of_the_time_for_joining) {
-  const Hang hang;
-  auto options = options_of("file:" + hang.path(), false);
+TEST(SeedFinder, the_time_of_a_look_up_that_hangs_counts_towards_join_timeout) {
+  const BlockingSeedFile blocking;
+  auto options = options_of("file:" + blocking.path(), false);
   options.join_timeout = Milliseconds(100);
   const auto joiner = make_driver(options);
   ASSERT_NE(joiner, nullptr);
@@ -100,13 +101,13 @@ TEST(SeedFinder, what_a_look_up_that_hangs_has_cost_is_part_of_the_time_for_join
   EXPECT_NE(joiner->failure().message().find("still being looked up"), std::string::npos) << joiner->failure().to_string();
 }
 
-TEST(SeedFinder, a_run_that_has_begun_finds_by_a_file_that_is_written_later_whom_it_did_not_know) {
+TEST(SeedFinder, a_founded_run_finds_new_peers_through_a_file_written_later) {
   test::TemporaryFolder folder;
   const auto path = folder.path() + "/seeds";
   const auto other = make_driver(options_of("127.0.0.1:1", true)), driver = make_driver(options_of("file:" + path, true));
   ASSERT_TRUE(other != nullptr && driver != nullptr);
   std::ofstream(path) << other->status(0).endpoints.front() << '\n';
-  // The test's clock runs faster than real time: healing is due every ten seconds of it.
+  // The test's clock runs faster than real time. Healing is due every ten seconds of the test's clock.
   Nanos now = 0;
   const auto united = [&] {
     return driver->peer().keeper().roster().present().size() == 2 && other->peer().keeper().roster().present().size() == 2;
@@ -119,7 +120,7 @@ TEST(SeedFinder, a_run_that_has_begun_finds_by_a_file_that_is_written_later_whom
   }));
 }
 
-TEST(SeedFinder, who_wakes_after_the_time_for_joining_gives_up) {
+TEST(SeedFinder, joining_fails_if_the_process_wakes_after_join_timeout) {
   const auto joiner = make_driver(options_of("file:/nonexistent/seeds", false));
   ASSERT_NE(joiner, nullptr);
   EXPECT_LT(joiner->next_attempt(), 60 * second);
@@ -128,7 +129,7 @@ TEST(SeedFinder, who_wakes_after_the_time_for_joining_gives_up) {
   EXPECT_TRUE(joiner->failure().message().starts_with("NO_SEED")) << joiner->failure().to_string();
 }
 
-TEST(SeedFinder, a_joiner_asks_a_seed_that_turns_up_while_another_one_does_not_answer) {
+TEST(SeedFinder, a_joiner_asks_a_new_seed_while_another_does_not_answer) {
   test::TemporaryFolder folder;
   const auto path = folder.path() + "/seeds";
   std::ofstream(path) << "127.0.0.1:1\n";

@@ -11,7 +11,7 @@ namespace unisono {
 namespace {
 
 constexpr std::string_view opening = "unisono-elastic 1\n";
-constexpr size_t address_bytes_max = 96;  // more than an IPv6 address with interface and port needs
+constexpr size_t address_bytes_max = 96;  // no IPv6 address with interface and port is longer
 
 bool can_listen(const TcpAddress& address) {
   if (address.port() == 0) return false;
@@ -21,7 +21,7 @@ bool can_listen(const TcpAddress& address) {
   }
   const auto& host = reinterpret_cast<const sockaddr_in6*>(address.get())->sin6_addr;
   return !IN6_IS_ADDR_UNSPECIFIED(&host) && !IN6_IS_ADDR_MULTICAST(&host) &&
-         !IN6_IS_ADDR_V4MAPPED(&host);  // IPv4-mapped addresses are written as IPv4
+         !IN6_IS_ADDR_V4MAPPED(&host);  // IPv4-mapped addresses are accepted only in their IPv4 form
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
-// Records of a distributed hash table: the lines that are accepted, and those that are skipped.
+// Records of the distributed hash table: which lines are accepted, and which are skipped.
 #include "elastic/seeds/seed_record.h"
 
 #include <gtest/gtest.h>
 
+#include "base/concat.h"
 #include "base/random.h"
 
 namespace unisono {
@@ -15,52 +16,52 @@ const std::string opening = "unisono-elastic 1\n";
 
 }  // namespace
 
-TEST(SeedRecord, what_is_written_is_read) {
+TEST(SeedRecord, decoding_inverts_encoding) {
   const Addresses addresses{"tcp://10.0.0.1:4040", "tcp://[2001:db8::1]:4040"};
   EXPECT_EQ(read_seed_record(write_seed_record(addresses)), addresses);
 }
 
-TEST(SeedRecord, the_best_addresses_are_written_where_there_are_many) {
+TEST(SeedRecord, the_first_addresses_are_written_if_there_are_too_many) {
   Addresses addresses;
-  for (int host = 1; host <= 9; ++host) addresses.push_back("tcp://10.0.0." + std::to_string(host) + ":4040");
+  for (int host = 1; host <= 9; ++host) addresses.push_back(concat("tcp://10.0.0.", host, ":4040"));
   const auto text = write_seed_record(addresses);
   EXPECT_LE(text.size(), seed_record_bytes_max);
   EXPECT_EQ(read_seed_record(text), Addresses(addresses.begin(), addresses.begin() + seed_record_addresses_max));
 }
 
-TEST(SeedRecord, what_does_not_begin_like_one_is_none) {
+TEST(SeedRecord, a_text_with_another_first_line_is_not_a_record) {
   for (const char* text : {"", "unisono-elastic 1", "unisono-elastic 2\ntcp://10.0.0.1:4040\n", "tcp://10.0.0.1:4040\n"})
     EXPECT_TRUE(read_seed_record(text).empty()) << text;
 }
 
-TEST(SeedRecord, a_record_that_is_too_long_is_none) {
+TEST(SeedRecord, a_text_that_is_too_long_is_not_a_record) {
   const auto text = opening + "tcp://10.0.0.1:4040\n";
   EXPECT_EQ(read_seed_record(text + std::string(seed_record_bytes_max - text.size(), '\n')).size(), 1u);
   EXPECT_TRUE(read_seed_record(text + std::string(seed_record_bytes_max - text.size() + 1, '\n')).empty());
 }
 
-TEST(SeedRecord, lines_that_are_no_address_are_left_out) {
+TEST(SeedRecord, lines_without_an_address_are_skipped) {
   const auto text = opening +
                     "nonsense\ntcp://host.example:1\ntcp://10.0.0.1\ntcp://10.0.0.1:70000\ntcp://"
                     "10.0.0.1:x\n\n10.0.0.256:1\ntcp://10.0.0.2:4040";
   EXPECT_EQ(read_seed_record(text), Addresses{"tcp://10.0.0.2:4040"});
 }
 
-TEST(SeedRecord, addresses_where_nobody_can_listen_are_left_out) {
+TEST(SeedRecord, addresses_at_which_no_process_can_listen_are_skipped) {
   const auto text = opening +
                     "tcp://0.0.0.0:1\ntcp://224.0.0.1:1\ntcp://255.255.255.255:1\ntcp://[::]:1\ntcp://[ff02::1]:1\ntcp://"
                     "[::ffff:10.0.0.1]:1\ntcp://10.0.0.1:0\n";
   EXPECT_TRUE(read_seed_record(text).empty());
 }
 
-TEST(SeedRecord, an_address_counts_once_and_no_more_than_four_count) {
+TEST(SeedRecord, at_most_four_different_addresses_are_read) {
   EXPECT_EQ(read_seed_record(opening + "tcp://10.0.0.1:1\ntcp://10.0.0.1:1\n").size(), 1u);
   auto text = opening;
-  for (int port = 1; port <= 20; ++port) text += "tcp://10.0.0.1:" + std::to_string(port) + '\n';
+  for (int port = 1; port <= 20; ++port) text += concat("tcp://10.0.0.1:", port, '\n');
   EXPECT_EQ(read_seed_record(text).size(), seed_record_addresses_max);
 }
 
-TEST(SeedRecord, any_bytes_at_all_do_no_harm) {
+TEST(SeedRecord, random_bytes_are_decoded_or_refused) {
   constexpr uint64_t seed = 11;
   SCOPED_TRACE(seed);
   Random random(seed);

@@ -1,4 +1,4 @@
-// Helpers for tests in which processes on this host find each other by a seed.
+// Support for tests in which processes on this host find each other through a seed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ inline ElasticOptions options_of(const std::string& seed, bool found) {
   return options;
 }
 
-// A driver that was started at time 0.
+// Returns a driver that was started at time 0, or null if the options are refused.
 inline std::unique_ptr<ElasticDriver> make_driver(const ElasticOptions& options) {
   auto driver = ElasticDriver::make(options);
   EXPECT_TRUE(driver.ok()) << driver.status().to_string();
@@ -34,7 +34,7 @@ inline std::unique_ptr<ElasticDriver> make_driver(const ElasticOptions& options)
   return std::move(*driver);
 }
 
-// Waits until `condition` is true; false if that does not happen in time.
+// Waits until `condition` is true. Returns false if that takes more than 20 s.
 inline bool comes_true(const std::function<bool()>& condition) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (!condition()) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "wire/digest.h"
 
 namespace unisono {
@@ -18,9 +19,9 @@ StateAssembly::StateAssembly(uint64_t schema, std::vector<size_t> chunk_bytes)
 Status StateAssembly::fits(const StateManifest& manifest) const {
   if (manifest.schema != schema_) return {Code::corrupt, "state message: manifest of other tensors"};
   if (manifest.vector_bytes != offsets_.back() || manifest.chunk_digests.size() != chunk_bytes_.size()) {
-    return {Code::corrupt, "state message: manifest of " + std::to_string(manifest.vector_bytes) + " bytes in " +
-                               std::to_string(manifest.chunk_digests.size()) + " chunks, not " +
-                               std::to_string(offsets_.back()) + " in " + std::to_string(chunk_bytes_.size())};
+    return {Code::corrupt,
+            concat("state message: manifest of ", manifest.vector_bytes, " bytes in ", manifest.chunk_digests.size(),
+                   " chunks, not ", offsets_.back(), " in ", chunk_bytes_.size())};
   }
   return {};
 }
@@ -33,7 +34,7 @@ void StateAssembly::adopt(StateManifest manifest) {
     mixed_ = mixed_ || manifest.chunk_digests[chunk] != manifest_.chunk_digests[chunk];
   }
   std::vector<LoadedBlob> blobs;
-  size_t next = chunk_bytes_.size();  // first part of the blob in the new manifest
+  size_t next = chunk_bytes_.size();  // number of the blob's first part in the new manifest
   for (const auto& entry : manifest.blobs) {
     blobs.push_back({entry.name, {}});
     size_t old = chunk_bytes_.size();
@@ -44,7 +45,8 @@ void StateAssembly::adopt(StateManifest manifest) {
       size_t done = 0;
       for (size_t piece = 0; piece < pieces; ++piece) done += have_.test(old + piece) ? 1 : 0;
       const bool same = before.digests == entry.digests;
-      // Pieces of two states must not be combined in one blob.
+      // A blob must not be a mixture of pieces of two states. Therefore, if the new blob differs and the old one is incomplete,
+      // all of its pieces are loaded again.
       if (!same && done < pieces) continue;
       for (size_t piece = 0; piece < pieces; ++piece) {
         if (have_.test(old + piece)) have.set(next + piece);
@@ -60,7 +62,7 @@ void StateAssembly::adopt(StateManifest manifest) {
   blobs_ = std::move(blobs);
   parts_done_ = have_.count();
   bytes_done_ = 0;
-  for (uint32_t part = 0; part < have_.size(); ++part) bytes_done_ += have_.test(part) ? place_of(part).bytes : 0;
+  for (uint32_t part = 0; part < have_.size(); ++part) bytes_done_ += have_.test(part) ? location_of(part).bytes : 0;
 }
 
 uint64_t StateAssembly::bytes_all() const {
@@ -69,7 +71,7 @@ uint64_t StateAssembly::bytes_all() const {
   return bytes;
 }
 
-StateAssembly::Place StateAssembly::place_of(uint32_t part) {
+StateAssembly::PartLocation StateAssembly::location_of(uint32_t part) {
   if (part < chunk_bytes_.size())
     return {&values_, offsets_.back(), offsets_[part], chunk_bytes_[part], manifest_.chunk_digests[part]};
   size_t piece = part - chunk_bytes_.size();
@@ -83,7 +85,7 @@ StateAssembly::Place StateAssembly::place_of(uint32_t part) {
 StateAssembly::Added StateAssembly::add(uint32_t part, ByteView bytes) {
   UNISONO_CHECK(part < have_.size());
   if (have_.test(part)) return Added::repeated;
-  const auto expected = place_of(part);
+  const auto expected = location_of(part);
   if (bytes.size() != expected.bytes || digest64(bytes) != expected.digest) return Added::damaged;
   expected.whole->resize(expected.whole_bytes);
   if (!bytes.empty()) std::memcpy(expected.whole->data() + expected.at, bytes.data(), bytes.size());

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "wire/digest.h"
 
 namespace unisono {
@@ -14,8 +15,7 @@ StateCopy::StateCopy(uint64_t schema, std::vector<size_t> chunk_bytes) : schema_
 
 Status StateCopy::set_blobs(std::vector<StateBlob> blobs) {
   if (blobs.size() > state_blobs_max) {
-    return {Code::invalid,
-            std::to_string(blobs.size()) + " blobs: at most " + std::to_string(state_blobs_max) + " are possible"};
+    return {Code::invalid, concat(blobs.size(), " blobs: at most ", state_blobs_max, " are possible")};
   }
   std::sort(blobs.begin(), blobs.end(), [](const StateBlob& a, const StateBlob& b) { return a.name < b.name; });
   uint64_t total = 0;
@@ -26,8 +26,7 @@ Status StateCopy::set_blobs(std::vector<StateBlob> blobs) {
     if (i > 0 && blobs[i].name == blobs[i - 1].name) return {Code::invalid, "blob " + blobs[i].name + ": given twice"};
   }
   if (total > state_blob_bytes_max) {
-    return {Code::invalid,
-            "blobs of " + std::to_string(total) + " bytes: at most " + std::to_string(state_blob_bytes_max) + " are possible"};
+    return {Code::invalid, concat("blobs of ", total, " bytes: at most ", state_blob_bytes_max, " are possible")};
   }
   entries_.clear();
   blobs_.clear();

@@ -1,8 +1,8 @@
-// The state that a peer can give to joiners: the vector as of the end of an averaging step, and named blobs. Nothing is copied:
-// the memory of the chunks is shared and never written.
+// The state that a peer can give to joiners. It consists of the vector at the end of an averaging step, and of named blobs.
+// Nothing is copied: the chunks' memory is shared and never written.
 //
-// At most one older state is held besides the newest, so this keeps at most the memory of two vectors. The newest state is
-// offered once the last joiner has released the held one.
+// While joiners load a state, that state is held. At most one state is held besides the newest one, so there are at most two
+// vectors in memory. When the last joiner has released the held state, new joiners get the newest one.
 #pragma once
 
 #include <cstdint>
@@ -25,28 +25,30 @@ struct StateBlob {
 
 class StateCopy {
  public:
-  // chunk_bytes: the bytes of each chunk of the vector; at most state_chunks_max chunks.
+  // chunk_bytes: the size of each chunk of the vector. There are at most state_chunks_max chunks.
   StateCopy(uint64_t schema, std::vector<size_t> chunk_bytes);
 
-  // Sets the blobs of later states; a held state keeps its own. Error: invalid if a limit of state_messages.h is exceeded, or a
-  // name occurs twice.
+  // Sets the blobs of the states that follow. A held state keeps its blobs. Returns the error invalid if a limit of
+  // state_messages.h is exceeded, or if two blobs have the same name.
   Status set_blobs(std::vector<StateBlob> blobs);
-  // Sets the state after this averaging step: the vector's chunks, of the lengths given at construction, and digest64 of each.
+  // Sets the newest state: the vector after averaging step `step`. `chunks` must have the sizes that were given at
+  // construction. `digests` are the digest64 of each chunk.
   void finished(int64_t step, std::vector<SharedBuffer> chunks, std::vector<uint64_t> digests);
 
-  // Digest of the state that a joiner would be given now, for the roster; 0: none yet.
+  // Returns the digest of the state that a new joiner would get, or 0 if there is none yet. The roster announces this digest.
   uint64_t state_digest() const;
   int64_t step() const;  // averaging step of that state; -1: none
   bool empty() const { return newest_ == nullptr; }
 
-  // For StateDonor. If not empty(), hold() keeps the offered state unchanged until release().
+  // Only StateDonor calls hold() and release(). hold() keeps the offered state unchanged until release(). It requires that
+  // empty() is false.
   void hold();
   void release();
   bool held() const { return held_ != nullptr; }
-  // These describe the held state.
+  // Return the manifest and the digest of the held state. Both functions require held().
   const StateManifest& manifest() const { return held_->manifest; }
   uint64_t held_digest() const { return held_->digest; }
-  // Requires part < manifest().part_count().
+  // Returns a part of the held state. Requires part < manifest().part_count().
   SharedBuffer part(uint32_t part) const;
 
  private:
@@ -60,7 +62,7 @@ class StateCopy {
 
   uint64_t schema_;
   std::vector<size_t> chunk_bytes_;
-  size_t bytes_ = 0;  // total of all chunks
+  size_t bytes_ = 0;  // the size of all chunks together
   std::vector<StateBlobEntry> entries_;
   std::vector<SharedBuffer> blobs_;
   std::shared_ptr<const Version> newest_, held_;

@@ -18,7 +18,7 @@ Bytes slice_of(const Bytes& values, size_t at, size_t size) {
   return {values.begin() + static_cast<std::ptrdiff_t>(at), values.begin() + static_cast<std::ptrdiff_t>(at + size)};
 }
 
-TEST(StateCopy, has_nothing_to_give_before_the_first_step) {
+TEST(StateCopy, offers_no_state_before_the_first_step) {
   StateCopy copy(1, chunk_sizes);
   EXPECT_TRUE(copy.empty());
   EXPECT_EQ(copy.state_digest(), 0u);
@@ -43,7 +43,7 @@ TEST(StateCopy, offers_a_newer_state_once_the_held_one_is_let_go) {
   const auto digest = copy.state_digest();
   copy.hold();
   test::finish(copy, 4, second, chunk_sizes);
-  copy.hold();  // by another joiner
+  copy.hold();  // as if another joiner asked for the state
   EXPECT_EQ(copy.state_digest(), digest);
   EXPECT_EQ(copy.step(), 3);
   EXPECT_EQ(part_of(copy, 0), slice_of(first, 0, 100));
@@ -54,7 +54,7 @@ TEST(StateCopy, offers_a_newer_state_once_the_held_one_is_let_go) {
   EXPECT_EQ(part_of(copy, 0), slice_of(second, 0, 100));
 }
 
-TEST(StateCopy, names_equal_states_alike) {
+TEST(StateCopy, gives_equal_states_equal_digests) {
   const auto values = test::random_bytes(150, 1);
   StateCopy one(1, chunk_sizes), other(1, chunk_sizes);
   test::finish(one, 3, values, chunk_sizes);
@@ -64,7 +64,7 @@ TEST(StateCopy, names_equal_states_alike) {
   EXPECT_NE(one.state_digest(), other.state_digest());
 }
 
-TEST(StateCopy, blobs_are_cut_into_pieces_and_new_ones_count_at_once_but_for_a_held_state) {
+TEST(StateCopy, cuts_blobs_into_pieces_and_replaces_them_at_once_except_in_a_held_state) {
   StateCopy copy(1, chunk_sizes);
   const auto values = test::random_bytes(150, 1);
   const auto large = test::random_bytes(state_piece_bytes + 10, 2), small = test::random_bytes(5, 3);

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "base/concat.h"
+
 namespace unisono {
 
 namespace {
 
-// A wake-up that is at most this late does not lower the rate.
+// If a wake-up is late, the next parts are sent sooner, to keep the average rate. At most this much lateness is made up for.
 constexpr Nanos catch_up = 20 * millisecond;
 
 }  // namespace
@@ -42,13 +44,14 @@ void StateDonor::on(const PeerId& from, const StateAsk& ask, Nanos now) {
   }
   if (slot == nullptr) slot = grant(from, ask.wanted, now);
   if (slot == nullptr) return;
-  // A joiner that asks again starts over, with the same state.
+  // If a joiner asks again, it has forgotten its earlier requests. It begins again, with the same state.
   slot->wanted.clear();
-  slot->heard = slot->wanting = now;
-  say(from, StateOffer{copy_.manifest()});
+  slot->received_at = slot->last_wanted_at = now;
+  send(from, StateOffer{copy_.manifest()});
 }
 
-// A slot for the joiner; null if there is none, and the joiner has been told why.
+// Gives the joiner a slot (a place among the joiners that are served). If this is impossible, tells the joiner why, and returns
+// null.
 StateDonor::Slot* StateDonor::grant(const PeerId& joiner, uint64_t wanted, Nanos now) {
   const auto no = [&](StateRefusal reason) {
     refuse(joiner, reason);
@@ -58,7 +61,7 @@ StateDonor::Slot* StateDonor::grant(const PeerId& joiner, uint64_t wanted, Nanos
   if (copy_.empty()) return no(StateRefusal::no_state);
   if (wanted != 0 && wanted != copy_.state_digest()) return no(StateRefusal::other_state);
   if (slots_.size() >= options_.serve_slots) {
-    say_busy(joiner, options_.times.stall_timeout / 2);
+    send_busy(joiner, options_.times.stall_timeout / 2);
     return nullptr;
   }
   copy_.hold();
@@ -70,9 +73,10 @@ StateDonor::Slot* StateDonor::grant(const PeerId& joiner, uint64_t wanted, Nanos
 Status StateDonor::on(const PeerId& from, const StateWant& want, Nanos now) {
   Slot* slot = slot_of(from);
   if (slot == nullptr) {
-    // The joiner has lost its slot, and its earlier requests are forgotten. It must request the parts again.
+    // The joiner has lost its slot, so this donor has forgotten its requests. When BUSY arrives, the joiner requests the parts
+    // again.
     if (want.parts.empty() || want.state == 0) {
-      say_busy(from, options_.times.stall_timeout / 4);
+      send_busy(from, options_.times.stall_timeout / 4);
       return {};
     }
     slot = grant(from, want.state, now);
@@ -84,18 +88,19 @@ Status StateDonor::on(const PeerId& from, const StateWant& want, Nanos now) {
     return {};
   }
   const auto count = copy_.manifest().part_count();
-  slot->heard = now;
+  slot->received_at = now;
   for (const auto part : want.parts) {
-    if (part >= count) return {Code::corrupt, "state message: part " + std::to_string(part) + " of " + std::to_string(count)};
+    if (part >= count) return {Code::corrupt, concat("state message: part ", part, " of ", count)};
     const bool queued = std::find(slot->wanted.begin(), slot->wanted.end(), part) != slot->wanted.end();
     if (!queued && slot->wanted.size() < state_window_max) slot->wanted.push_back(part);
-    slot->wanting = now;
+    slot->last_wanted_at = now;
   }
   serve(now);
   return {};
 }
 
-// Sends one part per slot in turn, as the bandwidth allows.
+// Sends parts of the state to the joiners that have slots. The joiners take turns, with one part in each turn. The bandwidth
+// limits the rate.
 void StateDonor::serve(Nanos now) {
   const double rate = bandwidth_ > 0 ? options_.serve_share * bandwidth_ : 0;
   while (rate <= 0 || now >= next_part_) {
@@ -108,7 +113,7 @@ void StateDonor::serve(Nanos now) {
     sends_.push_back({turn->joiner, std::move(message)});
     ++counters_.parts;
     counters_.part_bytes += bytes;
-    turn->wanting = turn->told = now;
+    turn->last_wanted_at = turn->sent_at = now;
     std::rotate(turn, turn + 1, slots_.end());
     if (rate > 0)
       next_part_ =
@@ -134,23 +139,24 @@ void StateDonor::drop(size_t slot) {
   if (slots_.empty()) copy_.release();
 }
 
-// A joiner that waits for parts must give a sign of life now and then. A joiner that wants none does not need the slot.
+// Returns when the joiner loses its slot. While it waits for parts, it must send signs of life. If it has requested no parts,
+// it does not need the slot.
 Nanos StateDonor::silence_ends(const Slot& slot) const {
-  return (slot.wanted.empty() ? slot.wanting : slot.heard) + options_.times.stall_timeout;
+  return (slot.wanted.empty() ? slot.last_wanted_at : slot.received_at) + options_.times.stall_timeout;
 }
 
 void StateDonor::woke(Nanos now) {
   for (size_t i = slots_.size(); i-- > 0;) {
     if (now < silence_ends(slots_[i])) continue;
     ++counters_.stalled;
-    say_busy(slots_[i].joiner, options_.times.stall_timeout / 4);
+    send_busy(slots_[i].joiner, options_.times.stall_timeout / 4);
     drop(i);
   }
   serve(now);
   for (auto& slot : slots_) {
-    if (slot.wanted.empty() || now < slot.told + options_.times.stall_timeout / 4) continue;
-    slot.told = now;
-    say(slot.joiner, StateAlive{});
+    if (slot.wanted.empty() || now < slot.sent_at + options_.times.stall_timeout / 4) continue;
+    slot.sent_at = now;
+    send(slot.joiner, StateAlive{});
   }
 }
 
@@ -158,21 +164,21 @@ Nanos StateDonor::next_deadline() const {
   Nanos next = never;
   for (const auto& slot : slots_) {
     next = std::min(next, silence_ends(slot));
-    if (!slot.wanted.empty()) next = std::min({next, next_part_, slot.told + options_.times.stall_timeout / 4});
+    if (!slot.wanted.empty()) next = std::min({next, next_part_, slot.sent_at + options_.times.stall_timeout / 4});
   }
   return next;
 }
 
-void StateDonor::say(const PeerId& to, const StateMessage& message) { sends_.push_back({to, encode(message)}); }
+void StateDonor::send(const PeerId& to, const StateMessage& message) { sends_.push_back({to, encode(message)}); }
 
-void StateDonor::say_busy(const PeerId& to, Nanos retry_after) {
+void StateDonor::send_busy(const PeerId& to, Nanos retry_after) {
   ++counters_.busy;
-  say(to, StateBusy{static_cast<uint32_t>(std::min<Nanos>(retry_after / millisecond, 1'000'000))});
+  send(to, StateBusy{static_cast<uint32_t>(std::min<Nanos>(retry_after / millisecond, 1'000'000))});
 }
 
 void StateDonor::refuse(const PeerId& to, StateRefusal reason) {
   ++counters_.refused;
-  say(to, StateRefused{reason});
+  send(to, StateRefused{reason});
 }
 
 }  // namespace unisono

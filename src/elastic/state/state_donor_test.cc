@@ -20,7 +20,7 @@ class StateDonorServes : public ::testing::Test {
     options.schema = test::state_schema;
     return options;
   }
-  // The donor's messages to one joiner.
+  // Returns the donor's messages to one joiner.
   std::vector<StateMessage> said(const PeerId& to) {
     for (const auto& send : donor.take_sends()) sent.push_back({send.to, send.message.whole()});
     std::vector<StateMessage> messages;
@@ -54,7 +54,7 @@ class StateDonorServes : public ::testing::Test {
   std::vector<StateSend> sent;
 };
 
-TEST_F(StateDonorServes, two_joiners_and_tells_the_third_to_come_back) {
+TEST_F(StateDonorServes, two_joiners_and_tells_the_third_to_ask_again) {
   ask(alice), ask(bert), ask(carla);
   EXPECT_EQ(donor.serving(), 2u);
   EXPECT_EQ(count<StateOffer>(alice) + count<StateOffer>(bert), 2u);
@@ -65,7 +65,7 @@ TEST_F(StateDonorServes, two_joiners_and_tells_the_third_to_come_back) {
   EXPECT_EQ(donor.serving(), 2u);
 }
 
-TEST_F(StateDonorServes, what_was_wanted_in_order_and_once) {
+TEST_F(StateDonorServes, requested_parts_in_order_and_once) {
   ask(alice);
   want(alice, {3, 1, 3, 19});
   std::vector<uint32_t> parts;
@@ -80,27 +80,29 @@ TEST_F(StateDonorServes, what_was_wanted_in_order_and_once) {
 }
 
 TEST_F(StateDonorServes, with_a_quarter_of_its_bandwidth_both_joiners_in_turn) {
-  donor.set_bandwidth(4e6);  // a quarter of it: 10 ms per 10 kB
+  donor.set_bandwidth(4e6);  // a quarter is 1e6 bytes/s, so each part of 10 kB takes 10 ms
   ask(alice), ask(bert);
   want(alice, {0, 1, 2, 3, 4, 5}), want(bert, {0, 1, 2, 3, 4, 5});
   for (int milliseconds = 1; milliseconds <= 50; ++milliseconds) {
     const Nanos now = milliseconds * millisecond;
     if (donor.next_deadline() <= now) donor.woke(now);
   }
-  EXPECT_EQ(count<StatePart>(alice) + count<StatePart>(bert), 5u);  // at 0, 10.014, 20.028, 30.042, 40.056 ms, with headers
+  // A part has 10000 bytes and a header of 14 bytes, so it takes 10.014 ms. Parts are sent at 0, 10.014, 20.028, 30.042 and
+  // 40.056 ms.
+  EXPECT_EQ(count<StatePart>(alice) + count<StatePart>(bert), 5u);
   EXPECT_EQ(count<StatePart>(alice), 3u);
   EXPECT_GT(donor.next_deadline(), 50 * millisecond);
   EXPECT_LT(donor.next_deadline(), 51 * millisecond);
 }
 
-TEST_F(StateDonorServes, nobody_who_is_silent_or_wants_nothing) {
+TEST_F(StateDonorServes, no_joiner_that_is_silent_or_requests_nothing) {
   const Nanos stall = options().times.stall_timeout;
-  donor.set_bandwidth(4);  // only the first part ever goes out
+  donor.set_bandwidth(4);  // bytes/s: so slow that only the first part is ever sent
   ask(alice), ask(bert), ask(carla, 0);
   want(alice, {0, 1}), want(bert, {0});
   for (Nanos now = stall / 4; now < 3 * stall; now += stall / 4) {
-    want(alice, {}, now);  // a sign of life: it still waits
-    want(bert, {}, now);   // a sign of life, but it wants nothing any more
+    want(alice, {}, now);  // a sign of life: alice still waits for part 1
+    want(bert, {}, now);   // a sign of life
     while (donor.next_deadline() <= now) donor.woke(now);
   }
   EXPECT_EQ(donor.serving(), 2u) << "bert's part could not be sent: he waits for it";
@@ -114,7 +116,7 @@ TEST_F(StateDonorServes, nobody_who_is_silent_or_wants_nothing) {
   EXPECT_EQ(donor.counters().stalled, 2u);
 }
 
-TEST_F(StateDonorServes, no_joiner_that_keeps_its_slot_without_wanting_anything) {
+TEST_F(StateDonorServes, no_joiner_that_keeps_its_slot_without_requests) {
   const Nanos stall = options().times.stall_timeout;
   ask(alice);
   want(alice, {0}, 0);
@@ -124,7 +126,7 @@ TEST_F(StateDonorServes, no_joiner_that_keeps_its_slot_without_wanting_anything)
   EXPECT_EQ(count<StateBusy>(alice), 1u);
 }
 
-TEST_F(StateDonorServes, with_signs_of_life_while_it_sends_slowly) {
+TEST_F(StateDonorServes, signs_of_life_while_it_sends_slowly) {
   const Nanos stall = options().times.stall_timeout;
   donor.set_bandwidth(4);
   ask(alice);
@@ -136,7 +138,7 @@ TEST_F(StateDonorServes, with_signs_of_life_while_it_sends_slowly) {
   EXPECT_EQ(count<StateAlive>(alice), 3u);
 }
 
-TEST_F(StateDonorServes, again_who_lost_its_slot_and_goes_on_asking_for_the_same_state) {
+TEST_F(StateDonorServes, a_joiner_that_lost_its_slot_and_still_requests_the_same_state) {
   const auto state = copy.state_digest();
   want(alice, {});
   EXPECT_EQ(count<StateBusy>(alice), 1u);
@@ -162,7 +164,7 @@ TEST_F(StateDonorServes, the_same_state_until_the_last_joiner_is_done) {
   EXPECT_EQ(count<StateOffer>(carla), 1u);
 }
 
-TEST_F(StateDonorServes, nobody_of_other_tensors_and_nobody_once_it_leaves) {
+TEST_F(StateDonorServes, no_joiner_with_other_tensors_and_none_once_it_leaves) {
   ASSERT_TRUE(donor.message(alice, StateAsk{test::state_schema + 1, 0}, 0).ok());
   expect_refused(alice, StateRefusal::other_schema);
   ask(bert);
@@ -177,7 +179,7 @@ TEST_F(StateDonorServes, nobody_of_other_tensors_and_nobody_once_it_leaves) {
   EXPECT_EQ(std::get<StateRefused>(*decode_state(empty.take_sends().at(0).message.head.view())).reason, StateRefusal::no_state);
 }
 
-TEST_F(StateDonorServes, no_parts_that_there_are_not_and_no_answers_to_answers) {
+TEST_F(StateDonorServes, no_parts_that_do_not_exist_and_no_answers_to_answers) {
   ask(alice);
   EXPECT_EQ(donor.message(alice, StateWant{copy.state_digest(), {20}}, 0).code(), Code::corrupt);
   EXPECT_EQ(donor.message(alice, StateAlive{}, 0).code(), Code::corrupt);

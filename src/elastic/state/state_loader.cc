@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/concat.h"
+
 namespace unisono {
 
 namespace {
@@ -15,12 +17,12 @@ StateLoader::StateLoader(const StateLoaderOptions& options, std::vector<StateSou
       assembly_(options.schema, options.chunk_bytes),
       random_(mix64(options.self.low)),
       began_(now),
-      sign_(now),
-      progress_(now) {
+      last_message_at_(now),
+      last_progress_at_(now) {
   donors_changed(std::move(donors), now);
 }
 
-// Donors.
+// The list of donors, their slots, and donors that misbehave.
 
 void StateLoader::donors_changed(std::vector<StateSource> donors, Nanos now) {
   if (ended_) return;
@@ -29,7 +31,7 @@ void StateLoader::donors_changed(std::vector<StateSource> donors, Nanos now) {
     if (source.id != options_.self) listed[source.id] = source;
   }
   for (auto& [id, donor] : donors_) {
-    if (!listed.contains(id)) take_back(donor);
+    if (!listed.contains(id)) cancel_requests(donor);
   }
   std::erase_if(donors_, [&](const auto& entry) { return !listed.contains(entry.first); });
   for (const auto& [id, source] : listed) {
@@ -54,22 +56,23 @@ void StateLoader::sort_donors() {
   }
   order_.clear();
   for (const auto& [id, donor] : donors_) order_.push_back(id);
-  const auto place = [&](const PeerId& id) { return mix64(options_.self.low ^ id.low); };
+  const auto order_key = [&](const PeerId& id) { return mix64(options_.self.low ^ id.low); };
   std::sort(order_.begin(), order_.end(),
-            [&](const PeerId& a, const PeerId& b) { return std::pair(place(a), a) < std::pair(place(b), b); });
-  popular_ = 0;
+            [&](const PeerId& a, const PeerId& b) { return std::pair(order_key(a), a) < std::pair(order_key(b), b); });
+  most_common_state_ = 0;
   size_t most = 1;
   for (const auto& id : order_) {
     const auto found = counts.find(donors_[id].listed);
     if (found == counts.end() || found->second <= most) continue;
     most = found->second;
-    popular_ = found->first;
+    most_common_state_ = found->first;
   }
-  const auto first = std::ranges::find_if(
-      order_, [&](const PeerId& id) { return popular_ == 0 ? donors_[id].listed != 0 : donors_[id].listed == popular_; });
-  popular_step_ = first == order_.end() ? -1 : donors_[*first].listed_step;
+  const auto first = std::ranges::find_if(order_, [&](const PeerId& id) {
+    return most_common_state_ == 0 ? donors_[id].listed != 0 : donors_[id].listed == most_common_state_;
+  });
+  most_common_step_ = first == order_.end() ? -1 : donors_[*first].listed_step;
   std::stable_partition(order_.begin(), order_.end(),
-                        [&](const PeerId& id) { return popular_ != 0 && donors_[id].listed == popular_; });
+                        [&](const PeerId& id) { return most_common_state_ != 0 && donors_[id].listed == most_common_state_; });
 }
 
 void StateLoader::peer_gone(const PeerId& peer, Nanos now) {
@@ -80,15 +83,15 @@ void StateLoader::peer_gone(const PeerId& peer, Nanos now) {
 }
 
 void StateLoader::rest(Donor& donor, Nanos again, bool busy) {
-  take_back(donor);
+  cancel_requests(donor);
   donor.stage = Stage::resting;
   donor.again = again;
   donor.busy = busy;
   donor.offer = {};
 }
 
-// Parts requested from this donor may be requested from others again.
-void StateLoader::take_back(Donor& donor) {
+// Ends all requests to this donor, so that the parts can be requested from other donors.
+void StateLoader::cancel_requests(Donor& donor) {
   for (const auto part : donor.wanted) {
     if (part >= asked_of_.size()) continue;
     --asked_of_[part];
@@ -100,8 +103,8 @@ void StateLoader::take_back(Donor& donor) {
 
 void StateLoader::strike(const PeerId& id, Donor& donor) {
   if (++donor.strikes < strikes_max) return;
-  say(id, StateDone{});
-  take_back(donor);
+  send(id, StateDone{});
+  cancel_requests(donor);
   donor.stage = Stage::useless;
 }
 
@@ -111,7 +114,7 @@ uint32_t StateLoader::active() const {
   }));
 }
 
-// Messages.
+// Messages from donors.
 
 Status StateLoader::message(const PeerId& from, const StateMessage& message, Nanos now) {
   if (for_donor(message)) {
@@ -120,8 +123,8 @@ Status StateLoader::message(const PeerId& from, const StateMessage& message, Nan
   }
   const auto found = donors_.find(from);
   if (ended_ || found == donors_.end() || found->second.stage == Stage::useless) {
-    // It reserves a slot that this process does not use.
-    if (std::holds_alternative<StateOffer>(message)) say(from, StateDone{});
+    // This process does not use the sender as a donor, but the sender has given this process a slot. StateDone frees the slot.
+    if (std::holds_alternative<StateOffer>(message)) send(from, StateDone{});
     return {};
   }
   auto& donor = found->second;
@@ -130,7 +133,7 @@ Status StateLoader::message(const PeerId& from, const StateMessage& message, Nan
   else if (const auto* busy = std::get_if<StateBusy>(&message)) on(donor, *busy, now);
   else if (const auto* refused = std::get_if<StateRefused>(&message)) on(donor, *refused, now);
   else if (const auto* part = std::get_if<StatePart>(&message)) status = on(from, donor, *part, now);
-  else donor.heard = sign_ = now;
+  else donor.received_at = last_message_at_ = now;
   if (!status.ok()) ++counters_.malformed;
   plan(now);
   return status;
@@ -143,21 +146,21 @@ Status StateLoader::on(const PeerId& from, Donor& donor, const StateOffer& offer
     return status;
   }
   if (donor.stage != Stage::asked) {
-    if (donor.stage != Stage::serving && donor.stage != Stage::offered) say(from, StateDone{});
+    if (donor.stage != Stage::serving && donor.stage != Stage::offered) send(from, StateDone{});
     return {};
   }
-  sign_ = donor.heard = now;
+  last_message_at_ = donor.received_at = now;
   donor.state = digest(offer.manifest);
   if (!chosen_) {
     donor.stage = Stage::offered;
     donor.offer = offer.manifest;
   } else if (donor.state == assembly_.state()) {
     donor.stage = Stage::serving;
-    donor.told = now;
+    donor.sent_at = now;
   } else {
     donor.stage = Stage::fresh;
     donor.denied = true;
-    say(from, StateDone{});
+    send(from, StateDone{});
   }
   return {};
 }
@@ -165,8 +168,8 @@ Status StateLoader::on(const PeerId& from, Donor& donor, const StateOffer& offer
 void StateLoader::on(Donor& donor, const StateBusy& busy, Nanos now) {
   ++counters_.busy;
   if (donor.stage != Stage::asked && donor.stage != Stage::serving) return;
-  sign_ = now;
-  // Spread at random, so that joiners do not all return at once. The wait is bounded on both sides, whatever the donor says.
+  last_message_at_ = now;
+  // The wait is random, so that joiners do not all return at once. It has bounds, whatever the donor proposes.
   const auto stall = options_.times.stall_timeout;
   const auto wait = std::clamp<Nanos>(Nanos{busy.retry_after_ms} * millisecond, stall / 8, 2 * stall);
   rest(donor, now + wait * 3 / 4 + static_cast<Nanos>(random_.below(static_cast<uint64_t>(wait / 2))), true);
@@ -181,13 +184,13 @@ void StateLoader::on(Donor& donor, const StateRefused& refused, Nanos now) {
 }
 
 Status StateLoader::on(const PeerId& from, Donor& donor, const StatePart& part, Nanos now) {
-  if (part.state != assembly_.state()) return {};  // part of a state that is no longer being loaded
+  // The part may belong to a state that is no longer being loaded.
+  if (part.state != assembly_.state()) return {};
   if (part.part >= assembly_.part_count()) {
     strike(from, donor);
-    return {Code::corrupt,
-            "state message: part " + std::to_string(part.part) + " of " + std::to_string(assembly_.part_count())};
+    return {Code::corrupt, concat("state message: part ", part.part, " of ", assembly_.part_count())};
   }
-  sign_ = donor.heard = now;
+  last_message_at_ = donor.received_at = now;
   received_bytes_ += part.bytes.size();
   const auto added = assembly_.add(part.part, part.bytes);
   const auto forget = [&](Donor& one) {
@@ -198,17 +201,17 @@ Status StateLoader::on(const PeerId& from, Donor& donor, const StatePart& part, 
     forget(donor);
     first_open_ = std::min(first_open_, part.part);
     strike(from, donor);
-    return {Code::corrupt, "state message: part " + std::to_string(part.part) + " is damaged"};
+    return {Code::corrupt, concat("state message: part ", part.part, " is damaged")};
   }
   if (added == StateAssembly::Added::repeated) ++counters_.repeated;
-  else progress_ = now;
-  donor.gave = true;
+  else last_progress_at_ = now;
+  donor.sent_part = true;
   donor.window = std::min(donor.window + 1, state_window_max);
   for (auto& [id, one] : donors_) forget(one);
   return {};
 }
 
-// Time.
+// Timeouts.
 
 void StateLoader::woke(Nanos now) {
   if (ended_) return;
@@ -220,12 +223,12 @@ void StateLoader::check_silence(Nanos now) {
   const auto stall = options_.times.stall_timeout;
   for (auto& [id, donor] : donors_) {
     const bool waiting = donor.stage == Stage::asked || (donor.stage == Stage::serving && !donor.wanted.empty());
-    if (waiting && now >= donor.heard + stall) {
+    if (waiting && now >= donor.received_at + stall) {
       ++counters_.stalled;
       rest(donor, now + stall, false);
-    } else if (donor.stage == Stage::serving && !donor.wanted.empty() && now >= donor.told + stall / 4) {
-      donor.told = now;
-      say(id, StateWant{assembly_.state(), {}});
+    } else if (donor.stage == Stage::serving && !donor.wanted.empty() && now >= donor.sent_at + stall / 4) {
+      donor.sent_at = now;
+      send(id, StateWant{assembly_.state(), {}});
     }
   }
 }
@@ -233,28 +236,27 @@ void StateLoader::check_silence(Nanos now) {
 Nanos StateLoader::next_deadline() const {
   if (ended_) return never;
   const auto stall = options_.times.stall_timeout;
-  Nanos next = std::min(sign_ + options_.patience, progress_ + options_.busy_patience);
-  if (nobody_since_ != never) next = std::min(next, nobody_since_ + options_.times.result_timeout);
+  Nanos next = std::min(last_message_at_ + options_.no_answer_timeout, last_progress_at_ + options_.no_progress_timeout);
+  if (no_donor_since_ != never) next = std::min(next, no_donor_since_ + options_.times.result_timeout);
   for (const auto& [id, donor] : donors_) {
-    if (donor.stage == Stage::asked) next = std::min(next, donor.heard + stall);
-    if (donor.stage == Stage::offered) next = std::min(next, donor.heard + stall / 4);
+    if (donor.stage == Stage::asked) next = std::min(next, donor.received_at + stall);
+    if (donor.stage == Stage::offered) next = std::min(next, donor.received_at + stall / 4);
     if (donor.stage == Stage::serving && !donor.wanted.empty())
-      next = std::min({next, donor.heard + stall, donor.told + stall / 4});
-    if (donor.stage == Stage::resting && donor.again > planned_) next = std::min(next, donor.again);
+      next = std::min({next, donor.received_at + stall, donor.sent_at + stall / 4});
+    if (donor.stage == Stage::resting && donor.again > planned_at_) next = std::min(next, donor.again);
   }
   return next;
 }
 
-void StateLoader::check_patience(Nanos now) {
+void StateLoader::check_timeouts(Nanos now) {
   const bool anybody = std::any_of(donors_.begin(), donors_.end(), [](const auto& entry) {
     return entry.second.stage != Stage::useless && entry.second.state != 0;
   });
-  if (anybody) nobody_since_ = never;
-  else if (nobody_since_ == never) nobody_since_ = now;
-  if (nobody_since_ != never && now >= nobody_since_ + options_.times.result_timeout)
-    return fail("no peer has a state to give");
-  if (now >= sign_ + options_.patience) return fail("no answer");
-  if (now >= progress_ + options_.busy_patience) return fail("donors are busy and send nothing");
+  if (anybody) no_donor_since_ = never;
+  else if (no_donor_since_ == never) no_donor_since_ = now;
+  if (no_donor_since_ != never && now >= no_donor_since_ + options_.times.result_timeout) return fail("no peer offers a state");
+  if (now >= last_message_at_ + options_.no_answer_timeout) return fail("no donor answered in time");
+  if (now >= last_progress_at_ + options_.no_progress_timeout) return fail("donors are busy and sent no part in time");
 }
 
 StateProgress StateLoader::progress() const {
@@ -268,16 +270,14 @@ StateProgress StateLoader::progress() const {
 }
 
 void StateLoader::fail(const std::string& why) {
-  const auto seconds = std::to_string((planned_ - began_) / second);
+  const auto seconds = std::to_string((planned_at_ - began_) / second);
   ended_ = true;
   outcome_ = Result<LoadedState>(
-      Status(Code::unavailable, "STATE_UNAVAILABLE: " + why + " (" + std::to_string(donors_.size()) + " peers known, " +
-                                    seconds + " s; busy " + std::to_string(counters_.busy) + " times, refused " +
-                                    std::to_string(counters_.refused) + ", silent " + std::to_string(counters_.stalled) + "; " +
-                                    std::to_string(assembly_.parts_done()) + " of " + std::to_string(assembly_.part_count()) +
-                                    " parts loaded)"));
+      Status(Code::unavailable, concat("STATE_UNAVAILABLE: ", why, " (", donors_.size(), " peers known, ", seconds, " s; busy ",
+                                       counters_.busy, " times, refused ", counters_.refused, ", silent ", counters_.stalled,
+                                       "; ", assembly_.parts_done(), " of ", assembly_.part_count(), " parts loaded)")));
   for (const auto& [id, donor] : donors_) {
-    if (donor.stage == Stage::asked || donor.stage == Stage::offered || donor.stage == Stage::serving) say(id, StateDone{});
+    if (donor.stage == Stage::asked || donor.stage == Stage::offered || donor.stage == Stage::serving) send(id, StateDone{});
   }
 }
 
@@ -290,8 +290,8 @@ void StateLoader::finish() {
   state.mixed = assembly_.mixed();
   state.bytes = received_bytes_;
   for (const auto& [id, donor] : donors_) {
-    state.donors += donor.gave ? 1 : 0;
-    if (donor.stage == Stage::asked || donor.stage == Stage::offered || donor.stage == Stage::serving) say(id, StateDone{});
+    state.donors += donor.sent_part ? 1 : 0;
+    if (donor.stage == Stage::asked || donor.stage == Stage::offered || donor.stage == Stage::serving) send(id, StateDone{});
   }
   outcome_ = Result<LoadedState>(std::move(state));
 }

@@ -18,7 +18,7 @@ std::vector<size_t> chunks(size_t count) {
   return sizes;
 }
 
-// A donor whose roster entry shows its state after another averaging step.
+// Adds a donor whose roster entry shows an old state, after averaging step `step`.
 void add_stale_donor(StateWorld& world, uint64_t id, uint64_t values_seed, int64_t step) {
   auto& donor = world.add_donor(id, bandwidth, values_seed);
   donor.listed = 1000 + id;
@@ -44,7 +44,7 @@ TEST(StateLoader, loads_from_four_donors_at_once) {
   EXPECT_EQ(state.step, 7);
   EXPECT_EQ(state.donors, 4u);
   EXPECT_FALSE(state.mixed);
-  // 5 MB at four times 2.5 MB/s.
+  // 5 MB from four donors of 2.5 MB/s each take 500 ms.
   EXPECT_LT(joiner.ended_at, 700 * millisecond);
 }
 
@@ -64,7 +64,8 @@ TEST(StateLoader, takes_donors_in_the_order_of_the_mixed_ids) {
 TEST(StateLoader, prefers_the_state_that_most_donors_have) {
   StateWorld world(chunks(20));
   for (uint64_t id = 1; id <= 8; ++id) world.add_donor(id, bandwidth, id % 3 == 0 ? 5 : id % 3 == 1 ? 6 : 50 + id);
-  // Donors 1, 4 and 7 have the state of seed 6, donors 3 and 6 that of seed 5.
+  // Donors 1, 4 and 7 have the state of seed 6. Donors 3 and 6 have the state of seed 5. Donors 2, 5 and 8 have three other
+  // states.
   for (uint64_t id = 100; id < 120; ++id) {
     auto& joiner = world.add_joiner(id);
     world.run_all();
@@ -87,7 +88,7 @@ TEST(StateLoader, takes_one_donor_if_no_two_have_the_same) {
   EXPECT_FALSE(state.mixed);
 }
 
-TEST(StateLoader, asks_those_too_of_whom_the_roster_says_what_they_had_after_other_steps) {
+TEST(StateLoader, asks_donors_that_announced_their_state_after_another_step_too) {
   StateWorld world(chunks(100));
   for (uint64_t id = 1; id <= 5; ++id) add_stale_donor(world, id, 1, static_cast<int64_t>(id));
   auto& joiner = world.add_joiner(100);
@@ -105,7 +106,7 @@ TEST(StateLoader, takes_another_donor_for_one_that_turns_out_to_have_something_e
   EXPECT_FALSE(loaded(joiner).mixed);
 }
 
-TEST(StateLoader, does_not_ask_everybody_where_nobody_has_what_another_has) {
+TEST(StateLoader, limits_requests_if_no_two_donors_have_the_same_state) {
   StateWorld world(chunks(20));
   for (uint64_t id = 1; id <= 60; ++id) add_stale_donor(world, id, id, static_cast<int64_t>(id % 7));
   auto& joiner = world.add_joiner(100);
@@ -148,7 +149,7 @@ TEST(StateLoader, goes_on_with_others_when_its_only_donor_dies_and_says_that_the
   EXPECT_TRUE(state.mixed);
   EXPECT_EQ(state.donors, 2u);
   EXPECT_LE(state.bytes, world.vector_bytes() + 900'000u) << "something was loaded twice";
-  // Each chunk comes from one donor, and each blob from one donor.
+  // Each chunk must come from one of the three donors, and the whole blob from one donor.
   size_t of_killed = 0;
   std::vector<Bytes> values;
   for (uint64_t id = 1; id <= 3; ++id) values.push_back(test::random_bytes(world.vector_bytes(), id));
@@ -178,21 +179,21 @@ TEST(StateLoader, asks_faster_donors_for_more) {
   (void)loaded(joiner);
   const auto bytes = [&](uint64_t id) { return world.bytes_between().at({PeerId{id, 1}, joiner.id}); };
   EXPECT_GT(bytes(1), 5 * bytes(2));
-  // 20 MB at 27.5 MB/s; the slow donor is not waited for at the end.
+  // All donors together send 27.5 MB/s, so 20 MB take 730 ms. At the end, the joiner must not wait for a slow donor.
   EXPECT_LT(joiner.ended_at, 1000 * millisecond);
 }
 
-TEST(StateLoader, does_not_wait_at_the_end_for_what_a_slow_donor_was_asked_for) {
+TEST(StateLoader, requests_the_last_parts_of_a_slow_donor_from_others) {
   StateWorld world(chunks(20));
   world.add_donor(1, 8 * bandwidth);
-  world.add_donor(2, bandwidth / 100);  // 2 s per chunk
+  world.add_donor(2, bandwidth / 100);  // this donor needs 2 s per chunk
   auto& joiner = world.add_joiner(100);
   world.run_all();
   (void)loaded(joiner);
   EXPECT_LT(joiner.ended_at, second);
 }
 
-TEST(StateLoader, lets_a_donor_go_for_whom_there_is_nothing_to_do) {
+TEST(StateLoader, releases_a_donor_that_has_nothing_left_to_send) {
   StateWorld world(chunks(1));
   for (uint64_t id = 1; id <= 3; ++id) world.add_donor(id, bandwidth / 100);
   auto& joiner = world.add_joiner(100);
@@ -204,9 +205,9 @@ TEST(StateLoader, lets_a_donor_go_for_whom_there_is_nothing_to_do) {
   (void)loaded(joiner);
 }
 
-TEST(StateLoader, and_its_donor_know_of_each_other_however_slowly_parts_come) {
+TEST(StateLoader, keeps_its_slot_however_slowly_parts_arrive) {
   StateWorld world(chunks(10));
-  // 2.4 s per chunk, more than the 2 s of silence after which a donor is dropped
+  // A chunk takes 2.4 s. A silent donor is dropped earlier, after the stall_timeout of 2 s.
   auto& donor = world.add_donor(1, bandwidth / 120);
   auto& joiner = world.add_joiner(100);
   world.run_all();
@@ -216,7 +217,7 @@ TEST(StateLoader, and_its_donor_know_of_each_other_however_slowly_parts_come) {
   EXPECT_EQ(donor.machine->counters().granted, 1u);
 }
 
-TEST(StateLoader, without_damage_from_parts_that_are_damaged) {
+TEST(StateLoader, discards_damaged_parts) {
   StateWorld world(chunks(60));
   for (uint64_t id = 1; id <= 3; ++id) world.add_donor(id, bandwidth);
   world.tamper = [](const PeerId& from, const PeerId&, Bytes& bytes) {
@@ -231,7 +232,7 @@ TEST(StateLoader, without_damage_from_parts_that_are_damaged) {
   EXPECT_EQ(state.donors, 2u);
 }
 
-TEST(StateLoader, with_nothing_but_damaged_parts_says_that_there_is_no_state) {
+TEST(StateLoader, reports_no_state_if_all_parts_are_damaged) {
   StateWorld world(chunks(20));
   world.add_donor(1, bandwidth);
   world.tamper = [](const PeerId& from, const PeerId&, Bytes& bytes) {
@@ -245,7 +246,7 @@ TEST(StateLoader, with_nothing_but_damaged_parts_says_that_there_is_no_state) {
   EXPECT_LT(joiner.ended_at, 10 * second);
 }
 
-TEST(StateLoader, of_nothing_at_all_is_done_with_the_manifest) {
+TEST(StateLoader, a_load_of_an_empty_state_ends_with_the_manifest) {
   for (const bool empty_chunk : {false, true}) {
     StateWorld world(empty_chunk ? std::vector<size_t>{0} : std::vector<size_t>{});
     world.add_donor(1, bandwidth, 1, {test::blob("nothing", {})});
@@ -259,7 +260,7 @@ TEST(StateLoader, of_nothing_at_all_is_done_with_the_manifest) {
   }
 }
 
-TEST(StateLoader, of_blobs_only) {
+TEST(StateLoader, loads_a_state_of_blobs_only) {
   StateWorld world({});
   const auto large = test::random_bytes(3 * state_piece_bytes + 17, 3), small = test::random_bytes(1, 4),
              exact = test::random_bytes(state_piece_bytes, 5);
@@ -292,10 +293,10 @@ TEST(StateLoader, gets_the_state_that_it_began_with_although_its_donor_goes_on) 
   EXPECT_EQ(state.values, test::random_bytes(world.vector_bytes(), 1));
   world.run(world.now() + second);
   EXPECT_FALSE(donor.copy->held());
-  EXPECT_GT(donor.copy->step(), 7) << "who comes now gets a newer one";
+  EXPECT_GT(donor.copy->step(), 7) << "a new joiner gets a newer state";
 }
 
-TEST(StateLoader, says_why_when_nobody_is_there) {
+TEST(StateLoader, reports_why_if_there_is_no_donor) {
   StateWorld world(chunks(20));
   auto& joiner = world.add_joiner(100);
   world.run_all();
@@ -305,7 +306,7 @@ TEST(StateLoader, says_why_when_nobody_is_there) {
   EXPECT_EQ(joiner.ended_at, world.times.result_timeout);
 }
 
-TEST(StateLoader, does_not_wait_for_ever_for_who_says_nothing) {
+TEST(StateLoader, times_out_on_silent_donors) {
   StateWorld world(chunks(20));
   for (uint64_t id = 1; id <= 4; ++id) world.add_donor(id, bandwidth);
   world.tamper = [](const PeerId& from, const PeerId&, Bytes&) { return from.high != 1; };
@@ -316,14 +317,14 @@ TEST(StateLoader, does_not_wait_for_ever_for_who_says_nothing) {
   EXPECT_EQ(joiner.ended_at, 30 * second);
 }
 
-TEST(StateLoader, does_not_wait_for_ever_for_who_is_always_busy_or_always_about_to_answer) {
+TEST(StateLoader, times_out_on_donors_that_are_always_busy_or_only_send_signs_of_life) {
   for (const bool busy : {false, true}) {
     StateWorld world(chunks(20));
     world.add_donor(1, bandwidth);
     world.tamper = [&](const PeerId& from, const PeerId&, Bytes& bytes) {
       if (from.high != 1 || (!busy && std::holds_alternative<StateOffer>(*decode_state(bytes)))) return true;
-      const auto lie = busy ? encode(StateBusy{1}) : encode(StateAlive{});
-      bytes.assign(lie.view().begin(), lie.view().end());
+      const auto forged = busy ? encode(StateBusy{1}) : encode(StateAlive{});
+      bytes.assign(forged.view().begin(), forged.view().end());
       return true;
     };
     auto& joiner = world.add_joiner(100);
@@ -334,7 +335,7 @@ TEST(StateLoader, does_not_wait_for_ever_for_who_is_always_busy_or_always_about_
   }
 }
 
-TEST(StateLoader, takes_no_harm_from_messages_that_no_donor_would_send) {
+TEST(StateLoader, ignores_impossible_messages) {
   const std::vector<size_t> sizes = chunks(3);
   StateLoaderOptions options;
   options.self = {100, 2};
@@ -348,8 +349,8 @@ TEST(StateLoader, takes_no_harm_from_messages_that_no_donor_would_send) {
   StateLoader loader(options, {{donor, copy.state_digest()}}, 0);
   const auto state = copy.state_digest();
   EXPECT_EQ(loader.message(donor, StateAsk{}, 0).code(), Code::corrupt);
-  EXPECT_TRUE(loader.message(donor, StatePart{state, 0, values}, 0).ok());   // it comes before the manifest
-  EXPECT_TRUE(loader.message({5, 5}, StateOffer{copy.manifest()}, 0).ok());  // from an unauthenticated peer
+  EXPECT_TRUE(loader.message(donor, StatePart{state, 0, values}, 0).ok());   // a part that comes before the manifest
+  EXPECT_TRUE(loader.message({5, 5}, StateOffer{copy.manifest()}, 0).ok());  // an offer from an unauthenticated peer
   EXPECT_EQ(loader.progress().parts_all, 0u);
   EXPECT_TRUE(loader.message(donor, StateOffer{copy.manifest()}, 0).ok());
   EXPECT_EQ(loader.progress().parts_all, 3u);

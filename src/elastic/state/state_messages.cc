@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "elastic/wire/elastic_message.h"
 #include "wire/digest.h"
 
@@ -11,7 +12,7 @@ namespace unisono {
 
 namespace {
 
-// The numbers follow the variant's order.
+// The numbers of the kinds on the wire. They are in the order of StateMessage's alternatives.
 enum class Kind : uint8_t { ask = 1, want = 2, done = 3, offer = 4, busy = 5, refused = 6, alive = 7, part = 8 };
 constexpr size_t part_header_bytes = 2 + sizeof(uint64_t) + sizeof(uint32_t);
 
@@ -19,7 +20,7 @@ Status corrupt(const std::string& what) { return {Code::corrupt, "state message:
 
 uint64_t pieces_of(uint64_t bytes) { return (bytes + state_piece_bytes - 1) / state_piece_bytes; }
 
-// Reads `count` u64; false if the reader does not hold that many.
+// Reads `count` numbers of 64 bits. If the message is too short for them, returns false.
 bool read_digests(ByteReader& reader, uint64_t count, std::vector<uint64_t>& digests) {
   if (!reader.ok() || count > reader.left() / sizeof(uint64_t)) return false;
   digests.resize(count);
@@ -34,19 +35,17 @@ Status read_body(ByteReader& reader, StateManifest& manifest) {
   const auto chunks = reader.read<uint32_t>();
   if (!reader.ok() || manifest.step < -1) return corrupt("manifest: averaging step");
   if (chunks > state_chunks_max || !read_digests(reader, chunks, manifest.chunk_digests)) {
-    return corrupt("manifest: " + std::to_string(chunks) + " chunks");
+    return corrupt(concat("manifest: ", chunks, " chunks"));
   }
   const auto blobs = reader.read<uint32_t>();
-  if (!reader.ok() || blobs > state_blobs_max) return corrupt("manifest: " + std::to_string(blobs) + " blobs");
+  if (!reader.ok() || blobs > state_blobs_max) return corrupt(concat("manifest: ", blobs, " blobs"));
   uint64_t total = 0;
   for (uint32_t i = 0; i < blobs; ++i) {
     StateBlobEntry blob;
     blob.name = reader.read_string(state_blob_name_bytes_max);
     blob.bytes = reader.read<uint64_t>();
-    if (!reader.ok() || blob.bytes > state_blob_bytes_max - total)
-      return corrupt("manifest: size of blob " + std::to_string(i));
-    if (!read_digests(reader, pieces_of(blob.bytes), blob.digests))
-      return corrupt("manifest: digests of blob " + std::to_string(i));
+    if (!reader.ok() || blob.bytes > state_blob_bytes_max - total) return corrupt(concat("manifest: size of blob ", i));
+    if (!read_digests(reader, pieces_of(blob.bytes), blob.digests)) return corrupt(concat("manifest: digests of blob ", i));
     if (!manifest.blobs.empty() && blob.name <= manifest.blobs.back().name) return corrupt("manifest: order of blobs");
     total += blob.bytes;
     manifest.blobs.push_back(std::move(blob));
@@ -99,11 +98,11 @@ template <typename Body>
 Result<StateMessage> read_message(ByteReader& reader) {
   Body body;
   if (auto status = read_body(reader, body); !status.ok()) return status;
-  if (!reader.done()) return corrupt(std::to_string(reader.left()) + " bytes too many");
+  if (!reader.done()) return corrupt(concat(reader.left(), " bytes too many"));
   return StateMessage(std::move(body));
 }
 
-// All remaining bytes are the part.
+// Reads a StatePart. All bytes that follow its head are the bytes of the part.
 Result<StateMessage> read_part(ByteView bytes, ByteReader& reader) {
   StatePart part;
   part.state = reader.read<uint64_t>();
@@ -156,7 +155,7 @@ Result<StateMessage> decode_state(ByteView bytes) {
   const auto channel = reader.read<uint8_t>();
   const auto kind = reader.read<uint8_t>();
   if (!reader.ok()) return corrupt("cut");
-  if (channel != static_cast<uint8_t>(ElasticChannel::state)) return corrupt("channel " + std::to_string(channel));
+  if (channel != static_cast<uint8_t>(ElasticChannel::state)) return corrupt(concat("channel ", channel));
   switch (static_cast<Kind>(kind)) {
     case Kind::ask: return read_message<StateAsk>(reader);
     case Kind::want: return read_message<StateWant>(reader);
@@ -167,7 +166,7 @@ Result<StateMessage> decode_state(ByteView bytes) {
     case Kind::alive: return read_message<StateAlive>(reader);
     case Kind::part: return read_part(bytes, reader);
   }
-  return corrupt("kind " + std::to_string(kind));
+  return corrupt(concat("kind ", kind));
 }
 
 bool for_donor(const StateMessage& message) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "elastic/wire/elastic_message.h"
 
@@ -26,7 +27,7 @@ Bytes encoded(const StateMessage& message) {
 Code decoded(const StateMessage& message) { return decode_state(encoded(message)).status().code(); }
 Code decoded(const StateManifest& one) { return decoded(StateOffer{one}); }
 
-TEST(StateMessages, come_back_as_they_were) {
+TEST(StateMessages, survive_encoding) {
   for (const auto& message : one_of_each()) {
     const auto bytes = encoded(message);
     EXPECT_EQ(bytes[0], std::byte(ElasticChannel::state));
@@ -75,7 +76,7 @@ TEST(StateMessages, of_unknown_kinds_and_other_channels_are_corrupt) {
   EXPECT_EQ(decode_state(bytes).status().code(), Code::corrupt);
 }
 
-TEST(StateMessages, that_want_too_much_at_once_are_corrupt) {
+TEST(StateMessages, that_request_too_many_parts_are_corrupt) {
   EXPECT_EQ(decoded(StateWant{1, std::vector<uint32_t>(state_window_max)}), Code::ok);
   EXPECT_EQ(decoded(StateWant{1, std::vector<uint32_t>(state_window_max + 1)}), Code::corrupt);
 }
@@ -108,7 +109,7 @@ TEST(StateMessages, manifests_over_a_limit_are_corrupt) {
   wrong.chunk_digests.resize(state_chunks_max + 1);
   EXPECT_EQ(decoded(wrong), Code::corrupt);
   wrong = manifest();
-  for (size_t i = 0; i < state_blobs_max; ++i) wrong.blobs.push_back({"d" + std::to_string(100 + i), 0, {}});
+  for (size_t i = 0; i < state_blobs_max; ++i) wrong.blobs.push_back({concat("d", 100 + i), 0, {}});
   EXPECT_EQ(decoded(wrong), Code::corrupt);
   wrong = manifest();
   wrong.blobs[0].name = "";
@@ -131,7 +132,7 @@ TEST(StateMessages, manifests_of_more_blob_bytes_than_the_limit_are_corrupt) {
   EXPECT_EQ(decoded(large), Code::corrupt);
 }
 
-TEST(StateMessages, the_name_of_a_state_depends_on_all_of_it) {
+TEST(StateMessages, the_digest_of_a_state_depends_on_all_of_its_fields) {
   const auto name = digest(manifest());
   for (int i = 0; i < 5; ++i) {
     auto other = manifest();
@@ -147,7 +148,7 @@ TEST(StateMessages, the_name_of_a_state_depends_on_all_of_it) {
 
 TEST(StateMessages, of_random_bytes_never_fail_the_process) {
   constexpr uint64_t seed = 5;
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(concat("seed ", seed));
   Random random(seed);
   const auto messages = one_of_each();
   for (int i = 0; i < 20'000; ++i) {

@@ -1,5 +1,5 @@
-// Donors and joiners in virtual time. Each process has an outgoing link with a bandwidth and a delay. Messages keep their order
-// per sender and travel as bytes, which a test may change.
+// Donors and joiners in virtual time. Each process has an outgoing link with a bandwidth and a delay. Messages of one sender
+// keep their order. All messages are encoded, and a test may change the bytes.
 #pragma once
 
 #include <algorithm>
@@ -52,7 +52,7 @@ inline StateBlob blob(std::string name, const Bytes& bytes) { return {std::move(
 
 class StateWorld {
  public:
-  // Changes a message on its way; returns false to lose it.
+  // Function that may change a message on its way. It returns false if the message is lost.
   using Tamper = std::function<bool(const PeerId& from, const PeerId& to, Bytes& bytes)>;
 
   struct Donor {
@@ -64,8 +64,8 @@ class StateWorld {
     double bandwidth = 0;
     Nanos link_free = 0;
     uint32_t serving_max = 0;
-    std::optional<uint64_t> listed;  // what the roster shows instead of the truth
-    int64_t listed_step = 7;         // the averaging step that the roster shows
+    std::optional<uint64_t> listed;  // digest in the donor's roster entry; empty: the digest of its real state
+    int64_t listed_step = 7;         // averaging step in the donor's roster entry
   };
   struct Joiner {
     PeerId id;
@@ -73,7 +73,7 @@ class StateWorld {
     std::optional<Result<LoadedState>> outcome;
     Nanos ended_at = never;
     uint32_t parts_max = 0;
-    bool lost_parts = false;  // set if progress ever went back
+    bool lost_parts = false;  // true if the number of loaded parts ever decreased
   };
 
   explicit StateWorld(std::vector<size_t> chunk_bytes, Nanos delay = 5 * millisecond)
@@ -134,7 +134,7 @@ class StateWorld {
       settle(*joiner);
     }
   }
-  // Ends the donor's links; the roster still lists it for a while.
+  // Ends the donor and its links. The roster lists the donor for some time longer.
   void kill(Donor& donor) {
     donor.alive = false;
     for (auto& [id, joiner] : joiners_) {
@@ -143,7 +143,7 @@ class StateWorld {
     }
     at(now_ + 3 * second, [this] { roster_changed(); });
   }
-  // An averaging step that changes all values.
+  // Gives the donor a new state, as after an averaging step that changes all values.
   void step(Donor& donor, int64_t number, uint64_t values_seed) {
     donor.values = random_bytes(vector_bytes(), values_seed);
     finish(*donor.copy, number, donor.values, chunk_bytes_);
@@ -160,7 +160,7 @@ class StateWorld {
     }
     now_ = until;
   }
-  // Runs until all joiners have ended.
+  // Runs until all joiners have ended, or until time `until`.
   void run_all(Nanos until = 3600 * second) {
     while (!events_.empty() && events_.top().when <= until && !all_ended()) run(events_.top().when);
   }

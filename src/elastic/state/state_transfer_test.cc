@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/concat.h"
 #include "elastic/state/state_test_support.h"
 
 namespace unisono {
@@ -10,7 +11,8 @@ namespace {
 using test::StateWorld;
 
 constexpr double link_bandwidth = 20e6;
-const std::vector<size_t> hundred(100, 40'000);  // 4 MB; one joiner with one donor needs 0.8 s
+// 100 chunks of 40 kB are 4 MB. One donor alone sends them to one joiner in 0.8 s.
+const std::vector<size_t> hundred(100, 40'000);
 
 void expect_loaded(StateWorld& world, const Bytes& values) {
   for (auto& [id, joiner] : world.joiners()) {
@@ -29,7 +31,7 @@ TEST(StateTransfer, a30_thirty_joiners_at_once_and_no_donor_serves_more_than_two
   for (uint64_t id = 100; id < 130; ++id) world.add_joiner(id);
   world.run_all();
   expect_loaded(world, test::random_bytes(world.vector_bytes(), 1));
-  // 120 MB through ten times 5 MB/s take 2.4 s if no donor is ever idle.
+  // 30 joiners load 4 MB each. 120 MB from ten donors of 5 MB/s each take 2.4 s if no donor is ever idle.
   RecordProperty("all_loaded_ms", static_cast<int>(world.now() / millisecond));
   EXPECT_LT(world.now(), 6 * second);
   uint64_t sent = 0;
@@ -45,20 +47,20 @@ TEST(StateTransfer, a30_thirty_joiners_at_once_and_no_donor_serves_more_than_two
 
 TEST(StateTransfer, a30_a_donor_that_is_killed_costs_no_joiner_a_finished_chunk) {
   for (const uint64_t killed : {1, 7}) {
-    SCOPED_TRACE("donor " + std::to_string(killed));
+    SCOPED_TRACE(concat("donor ", killed));
     StateWorld world(hundred);
     for (uint64_t id = 1; id <= 10; ++id) world.add_donor(id, link_bandwidth);
     for (uint64_t id = 100; id < 130; ++id) world.add_joiner(id);
-    uint32_t hurt = 0;
+    uint32_t interrupted = 0;
     world.at(700 * millisecond, [&] {
-      hurt = world.donors()[PeerId{killed, 1}]->machine->serving();
+      interrupted = world.donors()[PeerId{killed, 1}]->machine->serving();
       world.kill(*world.donors()[PeerId{killed, 1}]);
     });
     world.run_all();
-    EXPECT_EQ(hurt, 2u);
+    EXPECT_EQ(interrupted, 2u);
     expect_loaded(world, test::random_bytes(world.vector_bytes(), 1));
     for (auto& [id, joiner] : world.joiners()) {
-      // Only parts under way when the donor died, and parts requested from two donors at the end, come twice.
+      // At most 16 parts come twice. They were in flight when the donor died, or were requested from two donors at the end.
       EXPECT_LE(joiner->outcome->value().bytes, world.vector_bytes() + 16 * 40'000) << id.low;
     }
   }
@@ -82,11 +84,12 @@ TEST(StateTransfer, one_donor_serves_a_storm_of_joiners_two_at_a_time) {
   world.run_all();
   expect_loaded(world, test::random_bytes(world.vector_bytes(), 1));
   RecordProperty("all_loaded_ms", static_cast<int>(world.now() / millisecond));
-  // 24 MB at 5 MB/s take 4.8 s. The rest is the time until joiners ask again.
+  // 30 joiners load 0.8 MB each. 24 MB at 5 MB/s take 4.8 s. Joiners that get BUSY wait before they ask again, so more time is
+  // allowed.
   EXPECT_LT(world.now(), 20 * second);
 }
 
-TEST(StateTransfer, joiners_are_given_one_state_whole_while_steps_go_on) {
+TEST(StateTransfer, joiners_get_one_whole_state_while_averaging_steps_continue) {
   StateWorld world(hundred);
   auto& donor = world.add_donor(1, link_bandwidth);
   bool over = false;
@@ -105,13 +108,14 @@ TEST(StateTransfer, joiners_are_given_one_state_whole_while_steps_go_on) {
   ASSERT_TRUE(joiner.outcome && joiner.outcome->ok());
   const auto& state = joiner.outcome->value();
   EXPECT_EQ(state.values, test::random_bytes(world.vector_bytes(), 1000 + static_cast<uint64_t>(state.step)));
-  EXPECT_EQ(state.step, 8 + 51);  // the averaging step at which its question arrived
+  // Averaging step 8 ends at 0 ms, and another step every 10 ms. The joiner's request arrives at 510 ms.
+  EXPECT_EQ(state.step, 8 + 51);
   EXPECT_LT(joiner.ended_at, 2 * second);
   EXPECT_FALSE(donor.copy->held());
 }
 
-// Each chunk has one of the values that donors had. If nothing was mixed, all chunks have the same donor's. A blob is always
-// whole.
+// Checks that each chunk equals that chunk of one donor's state, and that the blob equals the blob of one donor. If the state
+// is not mixed, all chunks must come from one state.
 void expect_sound(const StateWorld& world, const LoadedState& state, const std::vector<Bytes>& values,
                   const std::vector<Bytes>& blobs) {
   size_t whole = 0;
@@ -130,7 +134,7 @@ void expect_sound(const StateWorld& world, const LoadedState& state, const std::
 TEST(StateTransfer, survives_random_loss_damage_deaths_and_steps) {
   uint64_t ended = 0, loaded = 0, mixed = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     Random random(seed);
     StateWorld world(std::vector<size_t>(1 + random.below(30), 40'000));
     world.tamper = [&](const PeerId&, const PeerId&, Bytes& bytes) {

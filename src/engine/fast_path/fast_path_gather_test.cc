@@ -1,5 +1,4 @@
-// Short all-gathers without the executor: the same blocks, the same frames and report, and the executor's way out of everything
-// else.
+// Short all-gathers on the fast path. Blocks, frames and reports must equal the executor's. All other cases are the executor's.
 #include <numeric>
 
 #include "engine/fast_path/fast_path_test_support.h"
@@ -11,7 +10,7 @@ using Ints = std::vector<int32_t>;
 
 class FastPathGather : public FastPathCalls {
  protected:
-  // In place: every rank's block is in `all` already.
+  // in_place: every rank's block is already in `all`.
   void make(uint32_t world, size_t count, bool in_place = false,
             const CallOptions& options = {.schedule = ScheduleKind::direct}) {
     make_cluster(world);
@@ -35,7 +34,7 @@ class FastPathGather : public FastPathCalls {
     EXPECT_EQ(gathered[r], expected) << "rank " << r << " of " << calls.size();
   }
 
-  std::vector<Ints> blocks, gathered;  // by rank
+  std::vector<Ints> blocks, gathered;  // indexed by rank
 };
 
 TEST_F(FastPathGather, gives_the_executors_blocks_and_the_executors_report) {
@@ -54,25 +53,25 @@ TEST_F(FastPathGather, gives_the_executors_blocks_and_the_executors_report) {
           ASSERT_EQ(look(r), FastPath::Found::all);
           expect_gathered(r);
         }
-        expect_alike(report(0), theirs);
+        expect_equal_reports(report(0), theirs);
       }
     }
   }
 }
 
-TEST_F(FastPathGather, is_done_when_the_last_block_is_there) {
+TEST_F(FastPathGather, is_done_when_the_last_block_has_arrived) {
   make(3, 100);
   ASSERT_TRUE(begin(0));
-  EXPECT_EQ(look(0), FastPath::Found::nothing_yet);
+  EXPECT_EQ(look(0), FastPath::Found::incomplete);
   ASSERT_TRUE(begin(2));
-  EXPECT_EQ(look(0), FastPath::Found::nothing_yet);
+  EXPECT_EQ(look(0), FastPath::Found::incomplete);
   ASSERT_TRUE(begin(1));
   EXPECT_EQ(look(0), FastPath::Found::all);
   EXPECT_EQ(calls[0].fast_path.last_rank, 1u);
   expect_gathered(0);
 }
 
-TEST_F(FastPathGather, the_executor_takes_over_what_was_sent_and_what_is_there) {
+TEST_F(FastPathGather, the_executor_takes_over_sent_and_received_frames) {
   for (const bool some_there : {false, true}) {
     for (const Rank first : {0u, 1u, 2u}) {
       make(3, 500);
@@ -80,7 +79,7 @@ TEST_F(FastPathGather, the_executor_takes_over_what_was_sent_and_what_is_there) 
       std::vector<std::shared_ptr<Completion>> done;
       ASSERT_TRUE(begin(first));
       if (some_there) done.push_back(by_executor(third));
-      EXPECT_EQ(look(first), FastPath::Found::nothing_yet);
+      EXPECT_EQ(look(first), FastPath::Found::incomplete);
       done.push_back(take_over(first));
       EXPECT_FALSE(done.back()->done);
       done.push_back(by_executor(second));
@@ -101,7 +100,7 @@ TEST_F(FastPathGather, the_executor_takes_over_what_was_sent_and_what_is_there) 
   }
 }
 
-TEST_F(FastPathGather, a_block_that_is_another_ranks_is_something_else) {
+TEST_F(FastPathGather, a_block_of_another_rank_is_unexpected) {
   for (const bool right : {false, true}) {
     make(3, 100);
     ASSERT_TRUE(begin(0));
@@ -109,7 +108,7 @@ TEST_F(FastPathGather, a_block_that_is_another_ranks_is_something_else) {
     header.sender = 1;
     header.chunk = right ? 1 : 2;
     cluster->hub().at(1).send(0, header, std::as_bytes(std::span(blocks[1])), 0);
-    EXPECT_EQ(look(0), right ? FastPath::Found::nothing_yet : FastPath::Found::something_else);
+    EXPECT_EQ(look(0), right ? FastPath::Found::incomplete : FastPath::Found::unexpected_frame);
   }
 }
 
@@ -118,7 +117,7 @@ TEST_F(FastPathGather, a_rank_that_gathers_more_is_named_by_the_executor) {
   ASSERT_TRUE(begin(0));
   again(1, 101);
   const auto other = by_executor(1);
-  EXPECT_EQ(look(0), FastPath::Found::something_else);
+  EXPECT_EQ(look(0), FastPath::Found::unexpected_frame);
   const auto done = take_over(0);
   cluster->finish({done, other});
   EXPECT_EQ(done->status.code(), Code::invalid);
@@ -131,7 +130,7 @@ TEST_F(FastPathGather, a_death_is_found_by_the_executor) {
   expect_death_is_named(0, 2);
 }
 
-TEST_F(FastPathGather, what_was_found_out_for_one_serves_only_its_like) {
+TEST_F(FastPathGather, a_plan_is_reused_only_for_equal_calls) {
   make(2, 20);
   for (int turn = 0; turn < 2; ++turn) {
     for (const bool in_place : {false, true}) {
@@ -149,7 +148,7 @@ TEST_F(FastPathGather, what_was_found_out_for_one_serves_only_its_like) {
   }
 }
 
-TEST_F(FastPathGather, is_only_for_short_even_blocks_in_one_round) {
+TEST_F(FastPathGather, serves_only_short_even_blocks_in_one_round) {
   make(2, (128 << 10) / 4 + 1);
   EXPECT_FALSE(begin(0)) << "too long";
   make(33, 10);

@@ -1,7 +1,8 @@
-// Begins, looks at and ends operations on the fast path (fast_path.h). The engine owns it, decides when nothing else is to be
-// done, and takes over what ends early.
+// Runs operations on the fast path (fast_path.h). The engine owns this object. The engine decides when the fast path may be
+// used, and takes over the operations that do not finish here.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "engine/compute.h"
@@ -12,16 +13,24 @@
 
 namespace unisono {
 
+// A frame that was taken from the transport. The payload lies in the caller's output.
+struct TakenFrame {
+  FrameHeader header;
+  const std::byte* payload = nullptr;
+};
+
 class FastPathRunner {
  public:
   FastPathRunner(const PeerTable& peers, Compute& compute, EngineCounters& counters)
       : peers_(peers), compute_(compute), counters_(counters) {}
 
-  // Sends this rank's part. False: nothing was sent or changed, and the executor is to run the operation.
+  // Sends the values of this rank. Returns false if nothing was sent or changed; then the executor must run the operation.
   bool begin(FastPath& fast_path, GroupCore& group, OperationRequest& request, const Topology& topology, Nanos now);
-  // Takes what is there of the others' parts. `all`: the operation is done.
+  // Handles the frames that have arrived from other ranks. Found::all means that the operation is done.
   FastPath::Found look(FastPath& fast_path);
-  // The report of a finished operation. Call exactly once: it also writes the record entry.
+  // Returns the frame that look() has taken, if the executor takes over. It has no other way to get this frame.
+  static std::optional<TakenFrame> taken_frame(const FastPath& fast_path);
+  // Returns the report of an operation that is done. Call it exactly once, because it also writes the record entry.
   static Result<Report> report(const FastPath& fast_path, Nanos now);
 
  private:
@@ -30,7 +39,10 @@ class FastPathRunner {
   bool send(FastPath& fast_path, std::span<const PeerIndex> others);
   bool send_blocks(FastPath& fast_path, std::span<const PeerIndex> others);
   void keep_block(FastPath& fast_path, Rank rank, const void* values);
-  void reduce(FastPath& fast_path);
+  void confirm(FastPath& fast_path);
+  static const FrameHeader& expected(FastPath& fast_path, Rank rank);
+  bool look_for_answer_next(FastPath& fast_path);
+  void finish(FastPath& fast_path);
 
   const PeerTable& peers_;
   Compute& compute_;

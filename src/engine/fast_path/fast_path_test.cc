@@ -1,4 +1,4 @@
-// Short sums without the executor: the same bits, and the executor's way out of everything else.
+// Short sums on the fast path. The bits must equal the executor's. All other cases are the executor's.
 #include "engine/fast_path/fast_path_test_support.h"
 
 #include <cstring>
@@ -12,7 +12,7 @@ namespace {
 using Floats = std::vector<float>;
 
 // Values whose sum depends on the order of additions.
-Floats made(Rank rank, size_t count) {
+Floats float_values(Rank rank, size_t count) {
   Random random(100 + rank);
   Floats values(count);
   for (auto& value : values)
@@ -26,7 +26,7 @@ class FastPathTest : public FastPathCalls {
   void make(uint32_t world, size_t count) {
     make_cluster(world);
     data.clear();
-    for (Rank r = 0; r < world; ++r) data.push_back(made(r, count));
+    for (Rank r = 0; r < world; ++r) data.push_back(float_values(r, count));
     for (Rank r = 0; r < world; ++r) calls[r].request = request(r);
   }
   OperationRequest request(Rank r, const CallOptions& options = {.schedule = ScheduleKind::one_shot}) {
@@ -51,18 +51,18 @@ TEST_F(FastPathTest, gives_the_executors_bits_and_the_executors_report) {
         ASSERT_EQ(look(r), FastPath::Found::all);
         EXPECT_EQ(std::memcmp(data[r].data(), expected.data(), count * sizeof(float)), 0) << "rank " << r << " of " << world;
       }
-      expect_alike(report(0), theirs);
+      expect_equal_reports(report(0), theirs);
     }
   }
 }
 
-TEST_F(FastPathTest, a_barrier_waits_for_all_and_is_the_executors) {
+TEST_F(FastPathTest, a_barrier_waits_for_all_ranks_and_reports_as_the_executor_does) {
   for (const uint32_t world : {2u, 3u, 32u}) {
     make(world, 10);
     for (Rank r = 0; r < world; ++r)
       calls[r].request = barrier_call(cluster->caller(r), {.schedule = ScheduleKind::one_shot}).value();
     for (Rank r = 0; r + 1 < world; ++r) ASSERT_TRUE(begin(r)) << world;
-    EXPECT_EQ(look(0), FastPath::Found::nothing_yet) << "rank " << world - 1 << " has not come";
+    EXPECT_EQ(look(0), FastPath::Found::incomplete) << "rank " << world - 1 << " has not come";
     const auto last =
         cluster->submit(world - 1, barrier_call(cluster->caller(world - 1), {.schedule = ScheduleKind::one_shot}));
     for (Rank r = 0; r + 1 < world; ++r) EXPECT_EQ(look(r), FastPath::Found::all) << r;
@@ -74,7 +74,7 @@ TEST_F(FastPathTest, a_barrier_waits_for_all_and_is_the_executors) {
               std::tuple(theirs.schedule, theirs.number, theirs.contributors, theirs.sent_bytes, theirs.received_bytes,
                          theirs.sent_messages, theirs.received_messages));
     EXPECT_EQ(std::tuple(ours.sent_payload, ours.sent_elements), std::tuple(theirs.sent_payload, theirs.sent_elements));
-    EXPECT_EQ(data[0], made(0, 10)) << "a barrier touches no tensor";
+    EXPECT_EQ(data[0], float_values(0, 10)) << "a barrier touches no tensor";
   }
 }
 
@@ -82,7 +82,7 @@ TEST_F(FastPathTest, the_executor_takes_over_a_barrier) {
   make(3, 10);
   for (Rank r = 0; r < 3; ++r) calls[r].request = barrier_call(cluster->caller(r), {}).value();
   ASSERT_TRUE(begin(0));
-  EXPECT_EQ(look(0), FastPath::Found::nothing_yet);
+  EXPECT_EQ(look(0), FastPath::Found::incomplete);
   std::vector<std::shared_ptr<Completion>> done = {take_over(0)};
   cluster->settle();
   EXPECT_FALSE(done[0]->done);
@@ -92,7 +92,7 @@ TEST_F(FastPathTest, the_executor_takes_over_a_barrier) {
   EXPECT_EQ(done[0]->report.sent_messages, 2u);
 }
 
-TEST_F(FastPathTest, averages) {
+TEST_F(FastPathTest, averages_are_divided_by_the_number_of_ranks) {
   make(3, 10);
   for (Rank r = 0; r < 3; ++r) {
     data[r] = Floats(10, static_cast<float>(r));
@@ -103,7 +103,7 @@ TEST_F(FastPathTest, averages) {
   EXPECT_EQ(data[1], Floats(10, 1.0f));
 }
 
-TEST_F(FastPathTest, what_was_found_out_for_one_sum_serves_only_its_like) {
+TEST_F(FastPathTest, a_plan_is_reused_only_for_equal_calls) {
   make(2, 20);
   const auto both = [&](size_t count, const CallOptions& options) {
     for (Rank r = 0; r < 2; ++r) {
@@ -128,28 +128,28 @@ TEST_F(FastPathTest, what_was_found_out_for_one_sum_serves_only_its_like) {
   calls[0].request = request(0, {.op = ReduceOp::max, .schedule = one_shot});
   ASSERT_TRUE(begin(0));
   ASSERT_TRUE(begin(1));
-  EXPECT_EQ(look(1), FastPath::Found::something_else) << "rank 0 asks for the maximum";
+  EXPECT_EQ(look(1), FastPath::Found::unexpected_frame) << "rank 0 asks for the maximum";
 }
 
-TEST_F(FastPathTest, nothing_is_taken_before_all_is_there) {
+TEST_F(FastPathTest, nothing_is_reduced_before_all_frames_have_arrived) {
   make(3, 100);
   ASSERT_TRUE(begin(0));
-  EXPECT_EQ(look(0), FastPath::Found::nothing_yet);
+  EXPECT_EQ(look(0), FastPath::Found::incomplete);
   ASSERT_TRUE(begin(2));
-  EXPECT_EQ(look(0), FastPath::Found::nothing_yet);
-  EXPECT_EQ(data[0], made(0, 100));
+  EXPECT_EQ(look(0), FastPath::Found::incomplete);
+  EXPECT_EQ(data[0], float_values(0, 100));
   ASSERT_TRUE(begin(1));
   EXPECT_EQ(look(0), FastPath::Found::all);
   EXPECT_EQ(calls[0].fast_path.last_rank, 1u);
 }
 
-TEST_F(FastPathTest, the_executor_takes_over_what_was_sent_and_what_is_there) {
+TEST_F(FastPathTest, the_executor_takes_over_sent_and_received_frames) {
   for (const bool some_there : {false, true}) {
     make(3, 500);
     std::vector<std::shared_ptr<Completion>> done;
     ASSERT_TRUE(begin(0));
     if (some_there) done.push_back(by_executor(2));
-    EXPECT_EQ(look(0), FastPath::Found::nothing_yet);
+    EXPECT_EQ(look(0), FastPath::Found::incomplete);
     done.push_back(take_over(0));
     EXPECT_FALSE(done.back()->done);
     done.push_back(by_executor(1));
@@ -167,13 +167,13 @@ TEST_F(FastPathTest, the_executor_takes_over_what_was_sent_and_what_is_there) {
   }
 }
 
-TEST_F(FastPathTest, a_call_that_differs_is_something_else_and_the_executor_names_it) {
+TEST_F(FastPathTest, a_call_that_differs_is_unexpected_and_the_executor_names_it) {
   make(2, 100);
   ASSERT_TRUE(begin(0));
   expect_difference_is_named(0, 1);
 }
 
-TEST_F(FastPathTest, a_frame_that_differs_in_any_field_is_something_else) {
+TEST_F(FastPathTest, a_frame_that_differs_in_any_field_is_unexpected) {
   const std::vector<std::function<void(FrameHeader&)>> changes = {
       [](FrameHeader& h) { h.sender = 0; },  [](FrameHeader& h) { h.kind = FrameKind::failed; },
       [](FrameHeader& h) { h.codec = 1; },   [](FrameHeader& h) { ++h.epoch; },
@@ -188,7 +188,7 @@ TEST_F(FastPathTest, a_frame_that_differs_in_any_field_is_something_else) {
     header.sender = 1;
     if (i < changes.size()) changes[i](header);
     cluster->hub().at(1).send(0, header, std::as_bytes(std::span(data[1])), 0);
-    EXPECT_EQ(look(0), i < changes.size() ? FastPath::Found::something_else : FastPath::Found::all) << "change " << i;
+    EXPECT_EQ(look(0), i < changes.size() ? FastPath::Found::unexpected_frame : FastPath::Found::all) << "change " << i;
   }
 }
 
@@ -198,18 +198,18 @@ TEST_F(FastPathTest, a_death_is_found_by_the_executor) {
   expect_death_is_named(0, 2);
 }
 
-TEST_F(FastPathTest, a_rank_that_stays_away_is_late_by_the_deadline_of_the_call) {
+TEST_F(FastPathTest, a_missing_rank_is_reported_late_at_the_deadline_of_the_call) {
   make(2, 100);
   calls[0].request.timeout = 50 * millisecond;
   ASSERT_TRUE(begin(0));
-  cluster->pass(30 * millisecond);
+  cluster->advance(30 * millisecond);
   const auto done = take_over(0);
   cluster->finish({done});
   EXPECT_EQ(done->status.code(), Code::late);
   EXPECT_LE(done->report.total_us, 50'000 + inquiry_time / microsecond + 2'000);
 }
 
-TEST_F(FastPathTest, is_only_for_short_sums_of_few_when_nothing_else_is_going_on) {
+TEST_F(FastPathTest, serves_only_short_sums_of_few_ranks_while_nothing_else_runs) {
   make(2, (256 << 10) / 4 + 1);
   EXPECT_FALSE(begin(0)) << "too long";
   make(33, 10);
@@ -223,8 +223,8 @@ TEST_F(FastPathTest, is_only_for_short_sums_of_few_when_nothing_else_is_going_on
   calls[0].request = request(0, {.schedule = ScheduleKind::ring});
   EXPECT_FALSE(begin(0)) << "another schedule";
   calls[0].request = request(0);
-  cluster->pass(11 * millisecond);
-  EXPECT_FALSE(begin(0)) << "old news";
+  cluster->advance(11 * millisecond);
+  EXPECT_FALSE(begin(0)) << "the last poll was too long ago";
   cluster->settle();
   const auto running = cluster->submit(0, barrier_call(cluster->caller(0), {}));
   EXPECT_FALSE(begin(0)) << "another operation is in flight";

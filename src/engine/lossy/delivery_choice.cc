@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/concat.h"
 #include "wire/datagram.h"
 
 namespace unisono {
@@ -25,12 +26,12 @@ Result<DeliveryDecision> DeliveryDecision::decode(ByteView bytes) {
                             .note = reader.read_string(note_bytes_max)};
   if (!reader.done())
     return Status(Code::corrupt,
-                  "a decision about delivery has " + std::to_string(bytes.size()) + " bytes, which do not fit its note");
-  if (first != kind) return Status(Code::corrupt, "a decision about delivery begins with " + std::to_string(first));
+                  concat("a delivery decision has ", bytes.size(), " bytes, which does not match the length of its note"));
+  if (first != kind) return Status(Code::corrupt, concat("a delivery decision begins with byte ", first, " instead of ", kind));
   const bool is_asked = decision.asked == Delivery::lossy || decision.asked == Delivery::automatic;
   const bool is_used = decision.used == Delivery::reliable || decision.used == Delivery::lossy;
   if (!is_asked || !is_used)
-    return Status(Code::corrupt, "a decision about delivery " + std::to_string(asked) + " says " + std::to_string(used));
+    return Status(Code::corrupt, concat("a delivery decision names unknown delivery kinds: asked ", asked, ", used ", used));
   return decision;
 }
 
@@ -49,7 +50,7 @@ Delivery DeliveryChoice::begin(uint32_t op, Delivery asked) {
 std::optional<DeliveryDecision> DeliveryChoice::ended(uint32_t op, Delivery asked, const DeliveryOptions& options,
                                                       const DeliveryOutcome& outcome) {
   auto& kind = of(asked);
-  // It ran before what was decided last.
+  // This operation began before the latest decision applied.
   if (kind.next && op_distance(op, kind.next->from) < 0) return {};
   if (!kind.policy) kind.policy.emplace(asked, options);
   kind.policy->set(options);
@@ -58,11 +59,11 @@ std::optional<DeliveryDecision> DeliveryChoice::ended(uint32_t op, Delivery aske
   kind.next = DeliveryDecision{.asked = asked,
                                .used = kind.policy->current(),
                                .from = from,
-                               .note = kind.policy->note() + " (rank 0, from operation " + std::to_string(from) + ")"};
+                               .note = concat(kind.policy->note(), " (rank 0, from operation ", from, ")")};
   return kind.next;
 }
 
-void DeliveryChoice::heard(DeliveryDecision decision) {
+void DeliveryChoice::on_decision(DeliveryDecision decision) {
   auto& kind = of(decision.asked);
   if (kind.next) take_next(kind);
   kind.next = std::move(decision);

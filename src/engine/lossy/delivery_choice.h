@@ -1,10 +1,10 @@
-// The delivery of a group's operations where the call alone does not decide it: rank 0 judges their outcomes by DeliveryPolicy,
-// and notifies the others of a new delivery and of the first operation that it holds for. Pure: numbers of operations and
-// outcomes come in.
+// Chooses between reliable and lossy delivery, for operations whose caller left the choice open. There is one object per group.
+// Rank 0 evaluates the outcomes of operations with DeliveryPolicy. It sends each decision together with the number of the first
+// operation to which the decision applies. The object does no I/O: the caller tells it the numbers and outcomes of operations.
 //
-// A decision made when operation k has ended at rank 0 holds from k + 2 on. No rank can have begun that by then, because k + 1
-// needs rank 0's results. A rank that receives the decision later is wrong for an operation or two, which does no harm: each
-// receiver alone decides what is repaired in its incoming streams, and every result is made by one owner.
+// A decision that rank 0 makes at the end of operation k applies from k + 2 on. No rank can have begun k + 2 by then, because k
+// + 1 needs rank 0's results. If a rank receives the decision late, it uses the old delivery for one or two operations. That is
+// harmless: each receiver alone decides what it requests again, and each result has only one owner.
 #pragma once
 
 #include <array>
@@ -22,40 +22,41 @@ namespace unisono {
 struct DeliveryDecision {
   static constexpr size_t note_bytes_max = 1024;
 
-  Delivery asked = Delivery::automatic;  // of the calls it is for: lossy or automatic
-  Delivery used = Delivery::reliable;    // reliable or lossy
-  uint32_t from = 0;                     // the first operation it holds for
-  std::string note;                      // why, with the numbers
+  Delivery asked = Delivery::automatic;  // the decision applies to calls with this delivery: lossy or automatic
+  Delivery used = Delivery::reliable;    // the delivery that these calls get: reliable or lossy
+  uint32_t from = 0;                     // number of the first operation to which the decision applies
+  std::string note;                      // the reason for the decision, with its numbers
 
-  static constexpr uint8_t kind = 1;  // the first byte of such a message between lossy groups
-  // u8 kind, u8 asked, u8 used, u32 from, u32 length, note.
+  static constexpr uint8_t kind = 1;  // The first byte of a decision message, which lossy groups send to each other.
+  // The bytes are: u8 kind, u8 asked, u8 used, u32 from, u32 length, note.
   Bytes encode() const;
-  // corrupt: what is wrong.
+  // Error corrupt: a field is malformed. The message of the error names it.
   static Result<DeliveryDecision> decode(ByteView bytes);
   friend bool operator==(const DeliveryDecision&, const DeliveryDecision&) = default;
 };
 
 class DeliveryChoice {
  public:
-  // An operation that was asked to be lossy or automatic begins; numbers ascend. Returns its delivery: lossy or reliable.
+  // Call it when an operation with lossy or automatic delivery begins, in the order of operation numbers. Returns lossy or
+  // reliable.
   Delivery begin(uint32_t op, Delivery asked);
-  // Why the operation that began last has its delivery; "": such calls have it from the start.
+  // Says why the last operation got its delivery. Empty before the first decision.
   const std::string& note(Delivery asked) const { return of(asked).note; }
 
-  // Rank 0 calls it when an operation has ended. Returns the decision to send to the others, if there is one. Calls of one kind
-  // share what is learnt, so loss_off and loss_budget are those of the call that ended. After loss_off, lossy calls of the
-  // group stay reliable.
+  // Rank 0 calls it when an operation has ended. If it returns a decision, rank 0 sends the decision to the other ranks. All
+  // calls with the same `asked` share one policy, which uses loss_off and loss_budget of the latest call. Once the loss has
+  // exceeded loss_off, lossy calls of the group stay reliable.
   std::optional<DeliveryDecision> ended(uint32_t op, Delivery asked, const DeliveryOptions& options,
                                         const DeliveryOutcome& outcome);
-  // The other ranks: a decision of rank 0 has arrived.
-  void heard(DeliveryDecision decision);
+  // Ranks other than 0 call it when a decision of rank 0 arrives.
+  void on_decision(DeliveryDecision decision);
 
  private:
   struct Kind {
     Delivery used;
     std::string note{};
     std::optional<DeliveryDecision> next{};
-    std::optional<DeliveryPolicy> policy{};  // rank 0
+    std::optional<DeliveryPolicy> policy{};  // used on rank 0 only
   };
   Kind& of(Delivery asked) { return kinds_[asked == Delivery::automatic]; }
   const Kind& of(Delivery asked) const { return kinds_[asked == Delivery::automatic]; }

@@ -17,7 +17,7 @@ DeliveryOutcome outcome(double loss, Nanos duration = 10 * millisecond) {
           .missing = static_cast<uint64_t>(loss * datagrams + 0.5)};
 }
 
-// Operations from number `first` on, the tenth of ten three times as long, until something is decided.
+// Runs operations from `first` on until there is a decision. One in ten takes three times as long as the others.
 std::optional<DeliveryDecision> decide(DeliveryChoice& choice, Delivery asked, double loss, uint32_t first,
                                        uint32_t count = 300) {
   for (auto op = first; op != first + count; ++op) {
@@ -28,20 +28,20 @@ std::optional<DeliveryDecision> decide(DeliveryChoice& choice, Delivery asked, d
   return {};
 }
 
-TEST(DeliveryChoice, without_a_decision_calls_are_what_they_are_from_the_start) {
+TEST(DeliveryChoice, without_a_decision_calls_use_their_initial_delivery) {
   DeliveryChoice choice;
   EXPECT_EQ(choice.begin(0, Delivery::lossy), Delivery::lossy);
   EXPECT_EQ(choice.begin(1, Delivery::automatic), Delivery::reliable);
   EXPECT_EQ(choice.note(Delivery::lossy) + choice.note(Delivery::automatic), "");
 }
 
-TEST(DeliveryChoice, what_rank_0_decides_holds_from_the_operation_after_the_next) {
+TEST(DeliveryChoice, a_decision_of_rank_0_takes_effect_two_operations_later) {
   DeliveryChoice choice;
   const auto decision = decide(choice, Delivery::lossy, 0.5, 100);
   ASSERT_TRUE(decision);
   EXPECT_EQ(decision->asked, Delivery::lossy);
   EXPECT_EQ(decision->used, Delivery::reliable);
-  EXPECT_EQ(decision->from, 121u);  // the twentieth was 119
+  EXPECT_EQ(decision->from, 121u);  // operations 100 to 119 are the 20 measured ones; 119 + 2 = 121
   EXPECT_EQ(decision->note,
             "loss of 50.0 % over 20 operations is above loss_off, 40.0 %: reliable delivery from now on (rank 0, from "
             "operation 121)");
@@ -51,7 +51,7 @@ TEST(DeliveryChoice, what_rank_0_decides_holds_from_the_operation_after_the_next
   EXPECT_EQ(choice.note(Delivery::lossy), decision->note);
 }
 
-TEST(DeliveryChoice, the_two_kinds_of_calls_are_judged_apart) {
+TEST(DeliveryChoice, lossy_and_automatic_calls_have_separate_decisions) {
   DeliveryChoice choice;
   ASSERT_TRUE(decide(choice, Delivery::lossy, 0.5, 0));
   EXPECT_EQ(choice.begin(100, Delivery::lossy), Delivery::reliable);
@@ -63,12 +63,12 @@ TEST(DeliveryChoice, the_two_kinds_of_calls_are_judged_apart) {
   EXPECT_EQ(choice.begin(decision->from + 1, Delivery::lossy), Delivery::reliable);
 }
 
-TEST(DeliveryChoice, operations_before_the_change_do_not_count_for_the_next_one) {
+TEST(DeliveryChoice, operations_before_a_change_do_not_count_for_the_next_decision) {
   DeliveryChoice choice;
   const auto first = decide(choice, Delivery::automatic, 0.01, 0);
   ASSERT_TRUE(first);
   EXPECT_EQ(first->from, 65u);
-  // 64 has not begun as lossy: 65 to 84 are the twenty.
+  // Operation 64 began before the change to lossy, so it does not count. The next 20 are 65 to 84; 84 + 2 = 86.
   choice.begin(64, Delivery::automatic);
   EXPECT_FALSE(choice.ended(64, Delivery::automatic, {}, outcome(1)));
   const auto back = decide(choice, Delivery::automatic, 0.5, 65);
@@ -77,26 +77,26 @@ TEST(DeliveryChoice, operations_before_the_change_do_not_count_for_the_next_one)
   EXPECT_EQ(back->used, Delivery::reliable);
 }
 
-TEST(DeliveryChoice, the_others_do_what_they_hear_from_then_on_or_at_once_if_it_is_late) {
+TEST(DeliveryChoice, other_ranks_apply_a_received_decision_at_its_operation_or_at_once_if_it_is_late) {
   DeliveryChoice choice;
   choice.begin(10, Delivery::automatic);
-  choice.heard({.asked = Delivery::automatic, .used = Delivery::lossy, .from = 12, .note = "why"});
+  choice.on_decision({.asked = Delivery::automatic, .used = Delivery::lossy, .from = 12, .note = "why"});
   EXPECT_EQ(choice.begin(11, Delivery::automatic), Delivery::reliable);
   EXPECT_EQ(choice.begin(12, Delivery::automatic), Delivery::lossy);
   EXPECT_EQ(choice.note(Delivery::automatic), "why");
-  choice.heard({.asked = Delivery::automatic, .used = Delivery::reliable, .from = 5, .note = "over"});
+  choice.on_decision({.asked = Delivery::automatic, .used = Delivery::reliable, .from = 5, .note = "over"});
   EXPECT_EQ(choice.begin(13, Delivery::automatic), Delivery::reliable);
 }
 
 TEST(DeliveryChoice, numbers_of_operations_wrap_around) {
   DeliveryChoice choice;
-  choice.heard({.asked = Delivery::lossy, .used = Delivery::reliable, .from = 1, .note = {}});
+  choice.on_decision({.asked = Delivery::lossy, .used = Delivery::reliable, .from = 1, .note = {}});
   EXPECT_EQ(choice.begin(0xFFFFFFFF, Delivery::lossy), Delivery::lossy);
   EXPECT_EQ(choice.begin(0, Delivery::lossy), Delivery::lossy);
   EXPECT_EQ(choice.begin(1, Delivery::lossy), Delivery::reliable);
 }
 
-TEST(DeliveryDecision, is_read_as_it_was_written) {
+TEST(DeliveryDecision, decodes_to_what_was_encoded) {
   const DeliveryDecision decision{
       .asked = Delivery::automatic, .used = Delivery::lossy, .from = 4'000'000'000, .note = "loss of 1 %"};
   const auto read = DeliveryDecision::decode(decision.encode());
@@ -104,7 +104,7 @@ TEST(DeliveryDecision, is_read_as_it_was_written) {
   EXPECT_EQ(*read, decision);
 }
 
-TEST(DeliveryDecision, what_is_cut_or_too_long_is_corrupt) {
+TEST(DeliveryDecision, a_truncated_or_too_long_message_is_corrupt) {
   const auto bytes = DeliveryDecision{.note = "loss of 1 %"}.encode();
   for (size_t size = 0; size < bytes.size(); ++size)
     EXPECT_EQ(DeliveryDecision::decode(ByteView(bytes).first(size)).status().code(), Code::corrupt) << size;
@@ -121,7 +121,7 @@ TEST(DeliveryDecision, what_is_cut_or_too_long_is_corrupt) {
   EXPECT_EQ(DeliveryDecision::decode(huge).status().code(), Code::corrupt);
 }
 
-TEST(DeliveryDecision, something_else_is_corrupt) {
+TEST(DeliveryDecision, another_message_kind_is_corrupt) {
   auto bytes = DeliveryDecision{}.encode();
   bytes[0] = std::byte{9};
   EXPECT_EQ(DeliveryDecision::decode(bytes).status().code(), Code::corrupt);

@@ -1,4 +1,4 @@
-// Calls that may be lossy, in groups whose links deliver everything.
+// Calls with lossy or automatic delivery, in groups whose links carry no datagrams, so that all run reliably.
 #include "engine/test_cluster.h"
 
 namespace unisono {
@@ -24,7 +24,7 @@ TEST(EngineDelivery, automatic_calls_without_datagrams_are_reliable_and_name_the
       ASSERT_NE(completion->report.delivery, nullptr);
       const auto& delivery = *completion->report.delivery;
       EXPECT_EQ(delivery.used, Delivery::reliable);
-      EXPECT_EQ(delivery.note, "not all links between ranks carry datagrams, as those of the transport \"udp\" do");
+      EXPECT_EQ(delivery.note, "not all links between ranks carry datagrams; those of the transport \"udp\" do");
       EXPECT_FALSE(delivery.contribute.ran || delivery.result.ran);
       EXPECT_EQ(delivery.effective_contributors, 3);
       EXPECT_EQ(delivery.to_string(), "reliable (" + delivery.note + ")");
@@ -34,7 +34,7 @@ TEST(EngineDelivery, automatic_calls_without_datagrams_are_reliable_and_name_the
     }
     EXPECT_EQ(values[1], std::vector<float>(1000, 2));
   }
-  // The next call, which is nothing of the kind, says nothing of it.
+  // A later ordinary call must not report the earlier call's delivery.
   for (const auto& completion : sums(cluster, values, {})) EXPECT_EQ(completion->report.delivery, nullptr);
 }
 
@@ -52,13 +52,11 @@ TEST(EngineDelivery, a_link_without_datagrams_is_named) {
   cluster.finish(done);
   EXPECT_TRUE(done[0]->status.ok()) << done[0]->status.to_string();
   EXPECT_EQ(values[0], std::vector<float>{6});
-  EXPECT_EQ(done[0]->report.delivery->note,
-            "the link to rank 1 (process 1) carries no datagrams, as one of the transport \"udp\" would");
-  EXPECT_EQ(done[2]->report.delivery->note,
-            "the link to rank 0 (process 0) carries no datagrams, as one of the transport \"udp\" would");
+  EXPECT_EQ(done[0]->report.delivery->note, "the link to rank 1 (process 1) carries no datagrams; the transport \"udp\" does");
+  EXPECT_EQ(done[2]->report.delivery->note, "the link to rank 0 (process 0) carries no datagrams; the transport \"udp\" does");
 }
 
-TEST(EngineDelivery, automatic_calls_of_what_cannot_be_lossy_say_what_is_in_the_way) {
+TEST(EngineDelivery, automatic_calls_that_cannot_be_lossy_report_the_reason) {
   TestCluster cluster(2);
   std::vector<std::vector<float>> values{{1, 5}, {3, 4}};
   for (const auto& completion : sums(cluster, values, {.op = ReduceOp::max, .delivery = Delivery::automatic})) {

@@ -1,10 +1,14 @@
-// The order of lossy operations, their numbers, and datagrams that come before their operation. lossy_group_report.cc has what
-// is made of those that have ended.
+// Numbers lossy operations and runs them in order. Keeps the datagrams that arrive before their operation begins. The functions
+// that make reports are in lossy_group_report.cc.
 #include "engine/lossy/lossy_group.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include "base/concat.h"
+#include "base/hash.h"
+#include "executor/call_text.h"
 
 namespace unisono {
 
@@ -12,11 +16,11 @@ Result<std::unique_ptr<LossyGroup>> LossyGroup::make(DatagramService& service, L
   auto group = std::unique_ptr<LossyGroup>(new LossyGroup(service, std::move(setup)));
   group->newest_.assign(group->world(), 0);
   group->silent_.assign(group->world(), 0);
-  group->heard_at_.assign(group->world(), -1);
+  group->last_datagram_at_.assign(group->world(), -1);
   group->lost_.resize(group->world());
-  group->heard_calls_.resize(group->world());
+  group->received_calls_.resize(group->world());
   group->repaired_before_.assign(group->world(), 0);
-  group->told_positions_.assign(group->world(), {});
+  group->sent_positions_.assign(group->world(), {});
   if (Status status = service.open_group(group->setup_.number, group->setup_.datagrams, group->setup_.peers, *group);
       !status.ok())
     return status;
@@ -37,32 +41,32 @@ void LossyGroup::end(Call&& call, Status status) {
 }
 
 void LossyGroup::submit(OperationRequest&& request, std::shared_ptr<Completion> completion, Nanos now) {
-  // The caller's codec is gone when the call begins.
+  // Copy the codec, because the caller's object may be gone when the call begins.
   Call call{.request = std::move(request), .completion = std::move(completion)};
   call.codec = *call.request.codec;
   if (call.request.needed_ranges != nullptr) call.needed = *call.request.needed_ranges;
   call.deadline = now + call.request.timeout;
   call.completion->report.operation = name(call.request.collective);
   if (call.needed.size() > world())
-    return end(std::move(call), {Code::invalid, "needed_ranges of " + std::to_string(call.needed.size()) +
-                                                    " ranks; there are " + std::to_string(world())});
+    return end(std::move(call),
+               {Code::invalid, concat("needed_ranges is for ", call.needed.size(), " ranks; the group has ", world())});
   if (waiting_.size() >= waiting_max) {
     return end(std::move(call),
-               {Code::unavailable, std::to_string(waiting_.size()) + " lossy operations wait already, the limit"});
+               {Code::unavailable, concat(waiting_.size(), " lossy operations are waiting, the limit; wait for one of them")});
   }
-  // A call without elements takes no number and ends now. The numbers of the others are known then.
+  // A call without elements gets no number, and ends at once.
   if (call.request.count == 0) return end(std::move(call), {});
   const auto geometry = geometry_for(call.request);
   if (!geometry) return end(std::move(call), geometry.status());
   call.geometry = *geometry;
   if (setup_.reliable.begun) call.reliable_before = setup_.reliable.begun();
   waiting_.push_back(std::move(call));
-  waiting_.back().request.codec = &waiting_.back().codec;  // until it begins
+  waiting_.back().request.codec = &waiting_.back().codec;  // the pointer is valid until begin() moves the call
   if (!running_) start_next(now);
-  judge_kept_positions(now);
+  check_kept_positions(now);
 }
 
-// invalid: the ranges do not fit into datagrams, or the contributions do not fit into staging memory.
+// Error invalid: a range does not fit into a datagram, or the contributions do not fit into the staging memory.
 Result<RangeGeometry> LossyGroup::geometry_for(const OperationRequest& request) const {
   auto geometry = RangeGeometry::make(
       {.elements = request.count,
@@ -73,11 +77,11 @@ Result<RangeGeometry> LossyGroup::geometry_for(const OperationRequest& request) 
        .shard_unit = request.shard_unit});
   if (!geometry) return geometry;
   if (request.collective == Collective::all_gather) return geometry;
-  const auto staging = uint64_t{world() - 1} * geometry->shard_bytes(0);  // of the largest shard: so all ranks refuse alike
+  // Use the size of the largest shard, so that either all ranks refuse the call, or none does.
+  const auto staging = uint64_t{world() - 1} * geometry->shard_bytes(0);
   const auto limit = request.lossy.staging_bytes_max;
   if (staging > limit)
-    return Status(Code::invalid, "contributions of " + std::to_string(staging) +
-                                     " bytes would wait here, more than staging=" + std::to_string(limit));
+    return Status(Code::invalid, concat("contributions of ", staging, " bytes exceed the staging memory, staging=", limit));
   return geometry;
 }
 
@@ -85,37 +89,39 @@ Status LossyGroup::fits(const OperationRequest& request) const {
   return request.count == 0 ? Status() : geometry_for(request).status();
 }
 
-LossyGroup::Learnt& LossyGroup::learnt_for(const OperationRequest& request, size_t bytes) {
+LossyGroup::LearnedDeadlines& LossyGroup::learned_deadlines_for(const OperationRequest& request, size_t bytes) {
   const auto key = size_class_of(bytes) << 8 | static_cast<uint64_t>(request.collective);
   const DeadlineSettings settings{.fixed = request.lossy.deadline.count() * microsecond,
                                   .hard_max = request.lossy.deadline_max.count() * microsecond,
                                   .loss_budget = request.lossy.loss_budget};
-  const auto it = learnt_by_size_.find(key);
-  if (it != learnt_by_size_.end()) {
-    // Calls of one size may have different options.
+  const auto it = learned_by_size_.find(key);
+  if (it != learned_by_size_.end()) {
+    // Calls of the same size may have different options.
     for (auto& deadline : it->second.deadlines) deadline.set(settings);
     return it->second;
   }
   const Deadline deadline(settings);
-  Learnt learnt{.deadlines = {deadline, deadline}, .announced = {}};
-  for (auto& ranks : learnt.announced) ranks.assign(world(), 0);
-  return learnt_by_size_.emplace(key, std::move(learnt)).first->second;
+  LearnedDeadlines learned{.deadlines = {deadline, deadline}, .announced = {}};
+  for (auto& ranks : learned.announced) ranks.assign(world(), 0);
+  return learned_by_size_.emplace(key, std::move(learned)).first->second;
 }
 
-// hard: as agreed by all ranks, which have said what theirs would be.
+// The hard deadline is computed from the deadlines that all ranks have announced. Therefore all ranks get the same hard
+// deadline.
 LossyPhaseSetup LossyGroup::phase_setup(uint32_t phase, const OperationRequest& request, Nanos now) const {
   if (used_ == Delivery::reliable) {
-    // Until the call's own deadline, whatever the sender is seen to do.
+    // Reliable delivery waits until the deadline of the call, even for a silent sender.
     const auto left = std::max<Nanos>(call_.deadline - now, 0);
     return {.limits = {.soft = left, .hard = left, .grace = Deadline::grace(left)}, .completes = true};
   }
-  const auto& deadline = learnt_->deadlines[phase];
+  const auto& deadline = learned_->deadlines[phase];
   const auto hard_max = request.lossy.deadline_max.count() * microsecond, fixed = request.lossy.deadline.count() * microsecond;
-  auto announced = learnt_->announced[phase];
+  auto announced = learned_->announced[phase];
   announced[setup_.datagrams.self] = deadline.hard();
   const auto hard = std::min(agreed_deadline(announced, deadline.hard()), hard_max);
   const auto soft = deadline.soft(hard);
-  // Sums are repaired as long as their owner shows that it lives: values that stay old may be some ranks' only.
+  // In an all-reduce, lost results are requested again as long as their owner is alive. Otherwise some ranks would keep old
+  // values while others have new ones.
   const bool completes =
       (phase == 1 && request.collective == Collective::all_reduce) || request.lossy.loss_budget <= 0 || deadline.learning();
   LossyPhaseSetup setup{.limits = {.soft = soft, .hard = hard, .grace = Deadline::grace(soft)}, .completes = completes};
@@ -129,7 +135,7 @@ void LossyGroup::start_next(Nanos now) {
     auto call = std::move(waiting_.front());
     waiting_.pop_front();
     if (call.completion == nullptr) {
-      ++op_;  // the others have it
+      ++op_;  // the call ended early here, but other ranks count its number, too
       continue;
     }
     begin(std::move(call), now);
@@ -142,10 +148,12 @@ void LossyGroup::begin(Call&& call, Nanos now) {
   call_.request.codec = &call_.codec;
   running_ = true;
   const auto& request = call_.request;
-  learnt_ = &learnt_for(request, geometry.cut().codec.message_bytes(geometry.cut().elements));
+  learned_ = &learned_deadlines_for(request, geometry.cut().codec.message_bytes(geometry.cut().elements));
   auto& operation = current();
-  operation.drop_streams();                                    // of three operations ago
-  operations_[(op_ + 1) % operations_.size()].drop_streams();  // of the one before the last: whoever needs it has had its time
+  // Drop the streams of operation op_ - 3, because this operation uses its table entry again. Also drop the streams of
+  // operation op_ - 2: receivers had the time of a whole operation to request them.
+  operation.drop_streams();
+  operations_[(op_ + 1) % operations_.size()].drop_streams();
   auto& setup = operation.new_setup();
   setup.collective = request.collective;
   setup.mean = request.op == ReduceOp::avg;
@@ -164,19 +172,19 @@ void LossyGroup::begin(Call&& call, Nanos now) {
   used_ = choice_.begin(op_, request.delivery);
   setup.reliable = used_ == Delivery::reliable;
   for (uint32_t phase = 0; phase < lossy_phases; ++phase) setup.phases[phase] = phase_setup(phase, request, now);
-  // A rank that is late with its contribution may still send results: it is given as long again.
+  // A rank whose contribution is late may still send results. Phase 1 therefore waits for it at least as long as phase 0 does.
   if (request.collective == Collective::all_reduce)
     setup.phases[1].silent = std::max(setup.phases[0].limits.hard, setup.phases[1].silent);
   setup.needed = std::move(call_.needed);
   setup.needed_hard = request.lossy.deadline.count() > 0 ? request.lossy.deadline.count() * microsecond
                                                          : request.lossy.deadline_max.count() * microsecond;
-  // A rank to which nothing is sent in a phase never learns, and has no say.
-  setup.announced = {geometry.ranges(setup_.datagrams.self) == 0 ? 0 : learnt_->deadlines[0].hard(),
-                     learnt_->deadlines[1].hard()};
+  // If this rank receives nothing in a phase, it learns no deadline for the phase, and announces 0. Other ranks ignore the 0.
+  setup.announced = {geometry.ranges(setup_.datagrams.self) == 0 ? 0 : learned_->deadlines[0].hard(),
+                     learned_->deadlines[1].hard()};
   setup.deadline = call_.deadline;
-  tell_call();
+  announce_call();
   operation.start(*this, now);
-  // Frames that came early are of an operation that the others have left: they are no basis for this one.
+  // If the other ranks are already in later operations, the early frames here are incomplete, and must not be used.
   if (const auto behind = operations_behind(); behind >= 2) {
     operation.fall_behind(behind, now);
     return operation.drop_streams();
@@ -184,47 +192,65 @@ void LossyGroup::begin(Call&& call, Nanos now) {
   for (Rank rank = 0; rank < world(); ++rank) {
     if (!lost_[rank].ok()) operation.peer_lost(rank, lost_[rank], now);
   }
+  if (!violation_.ok()) current().fail(std::exchange(violation_, {}), now);
   for (Rank rank = 0; rank < world(); ++rank) compare_call(rank, now);
   replay(early_[op_ & 1], now);
 }
 
-// Datagrams say nothing about what they are of; so ranks say when they call what they have not called lately.
-void LossyGroup::tell_call() {
-  const auto call = describe(call_.request, ScheduleKind::two_step,
-                             setup_.datagram_bytes | uint64_t{call_.request.shard_unit} << 32, world());
+// Announces this rank's call to the other ranks, because datagrams do not describe it. If an equal call was announced recently,
+// does nothing.
+void LossyGroup::announce_call() {
+  // Ranges have no header that names the codec, so the announcement must tell codecs apart.
+  const auto codec = to_string(call_.geometry->cut().codec);
+  const auto sizes = setup_.datagram_bytes | uint64_t{call_.request.shard_unit} << 32;
+  const auto call = describe(call_.request, ScheduleKind::two_step, sizes ^ hash_of(std::as_bytes(std::span(codec))), world());
   own_call_ = call;
-  const auto told = std::span(told_).first(std::min<size_t>(told_count_, told_.size()));
-  if (!setup_.tell || std::ranges::any_of(told, [&](const auto& t) { return t.bits == call.bits && t.amount == call.amount; }))
+  const auto announced = std::span(announced_calls_).first(std::min<size_t>(announced_count_, announced_calls_.size()));
+  if (!setup_.announce_call ||
+      std::ranges::any_of(announced, [&](const auto& t) { return t.bits == call.bits && t.amount == call.amount; }))
     return;
-  told_[told_count_++ % told_.size()] = call;
+  announced_calls_[announced_count_++ % announced_calls_.size()] = call;
   for (Rank rank = 0; rank < world(); ++rank) {
-    if (rank != setup_.datagrams.self && lost_[rank].ok()) setup_.tell(rank, op_, call);
+    if (rank != setup_.datagrams.self && lost_[rank].ok()) setup_.announce_call(rank, op_, call);
   }
 }
 
-void LossyGroup::heard_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now) {
+void LossyGroup::on_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now) {
   const auto distance = op_distance(op, op_);
-  if (from >= world() || distance < 0 || distance > 1) return;
-  heard_calls_[from][op & 1] = {.op = op, .call = call, .known = true};
+  if (from < world() && distance < 0) return compare_past_call(from, op, call, now);
+  if (from >= world() || distance > 1) return;
+  received_calls_[from][op & 1] = {.op = op, .call = call, .known = true};
   compare_call(from, now);
 }
 
 void LossyGroup::compare_call(Rank from, Nanos now) {
-  const auto& heard = heard_calls_[from][op_ & 1];
-  if (!running_ || current().done() || !heard.known || heard.op != op_) return;
-  if (heard.call.bits == own_call_.bits && heard.call.amount == own_call_.amount) return;
-  tell_call_again();
-  current().fail({Code::invalid,
-                  "calls differ: rank " + std::to_string(from) + " (" + place(from) + ") " + difference(heard.call, own_call_)},
+  const auto& received = received_calls_[from][op_ & 1];
+  if (!running_ || current().done() || !received.known || received.op != op_) return;
+  if (received.call.bits == own_call_.bits && received.call.amount == own_call_.amount) return;
+  announce_call_again();
+  current().fail({Code::invalid, descriptor_difference({.rank = from, .location = location(from), .descriptor = received.call},
+                                                       {.rank = setup_.datagrams.self, .descriptor = own_call_})},
                  now);
 }
 
-// Somebody calls something else, and may not know yet what this rank calls, which it has called before.
-void LossyGroup::tell_call_again() {
-  if (!setup_.tell || told_again_ == op_ + 1) return;
-  told_again_ = op_ + 1;
+void LossyGroup::compare_past_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now) {
+  auto& own = past_calls_[op % past_calls_.size()];
+  if (!own.known || own.op != op || (own.call.bits == call.bits && own.call.amount == call.amount)) return;
+  own.known = false;  // The other rank may answer in the same way.
+  if (setup_.announce_call && lost_[from].ok()) setup_.announce_call(from, op, own.call);
+  violation_ = {Code::invalid, concat("the result of lossy operation ", op, " is wrong: ",
+                                      descriptor_difference({.rank = from, .location = location(from), .descriptor = call},
+                                                            {.rank = setup_.datagrams.self, .descriptor = own.call}))};
+  if (running_ && !current().done()) current().fail(std::exchange(violation_, {}), now);
+}
+
+// Announces this rank's call again, because another rank makes a different call. That rank may know nothing of this call,
+// because a call that equals an earlier one is not announced.
+void LossyGroup::announce_call_again() {
+  if (!setup_.announce_call || announced_again_ == op_ + 1) return;
+  announced_again_ = op_ + 1;
   for (Rank rank = 0; rank < world(); ++rank) {
-    if (rank != setup_.datagrams.self && lost_[rank].ok()) setup_.tell(rank, op_, own_call_);
+    if (rank != setup_.datagrams.self && lost_[rank].ok()) setup_.announce_call(rank, op_, own_call_);
   }
 }
 
@@ -233,7 +259,7 @@ void LossyGroup::replay(EarlyStore& store, Nanos now) {
     for (const auto& early : store.datagrams) {
       if (current().done()) break;
       if (early.header.phase < lossy_phases && early.header.deadline_us > 0)
-        learnt_->announced[early.header.phase][early.from] = early.header.deadline_us * microsecond;
+        learned_->announced[early.header.phase][early.from] = early.header.deadline_us * microsecond;
       const std::span<const std::byte> payload(store.payloads.data() + early.at, early.header.payload_bytes);
       if (early.header.kind == DatagramKind::end) current().end_seen(early.from, early.header, early.came);
       else current().data(early.from, early.header, payload, early.came);
@@ -255,7 +281,7 @@ DatagramFault LossyGroup::keep_early(Rank from, const DatagramHeader& header, st
   }
   if (header.phase >= lossy_phases) return DatagramFault::place;
   if (header.kind == DatagramKind::end) {
-    // It is said again and again while this rank does not take part.
+    // The sender repeats the end message of a stream until this rank answers. It is enough to keep one copy.
     const auto bit = static_cast<uint8_t>(1u << header.phase);
     if ((store.ended[from] & bit) != 0) return DatagramFault::none;
     store.ended[from] |= bit;
@@ -267,7 +293,7 @@ DatagramFault LossyGroup::keep_early(Rank from, const DatagramHeader& header, st
   store.datagrams.push_back({from, header, store.payloads.size(), now});
   store.payloads.insert(store.payloads.end(), payload.begin(), payload.end());
   if (header.op == next_number()) {
-    if (const auto position = waiting_position()) tell_position(from, *position);
+    if (const auto position = waiting_position()) send_position(from, *position);
   }
   return DatagramFault::none;
 }
@@ -275,24 +301,24 @@ DatagramFault LossyGroup::keep_early(Rank from, const DatagramHeader& header, st
 DatagramFault LossyGroup::datagram(uint32_t, Rank from, const DatagramHeader& header, std::span<const std::byte> payload,
                                    Nanos now) {
   note_newest(from, header.op);
-  heard_at_[from] = std::max(heard_at_[from], now);
+  last_datagram_at_[from] = std::max(last_datagram_at_[from], now);
   const auto distance = op_distance(header.op, op_);
   if (distance < 0) {
-    // The operation has ended here. The sender may not have received the message that says so.
-    if (header.kind == DatagramKind::end) ask(from, {header.op, header.phase}, 0, 0, {});
+    // The operation has ended here, but the sender may not know that. An empty request tells it again.
+    if (header.kind == DatagramKind::end) request_repair(from, {header.op, header.phase}, 0, 0, {});
     return DatagramFault::op_old;
   }
   if (distance > 1) return DatagramFault::op_ahead;
   if (distance == 1 || !running_) return keep_early(from, header, payload, now);
   auto fault = DatagramFault::none;
-  if (header.phase < lossy_phases && !current().phase(header.phase).runs) tell_call_again();
+  if (header.phase < lossy_phases && !current().phase(header.phase).runs) announce_call_again();
   if (header.kind == DatagramKind::end) {
     current().end_seen(from, header, now);
   } else {
     fault = current().data(from, header, payload, now);
   }
   if (header.phase < lossy_phases && header.deadline_us > 0)
-    learnt_->announced[header.phase][from] = header.deadline_us * microsecond;
+    learned_->announced[header.phase][from] = header.deadline_us * microsecond;
   return fault;
 }
 
@@ -302,7 +328,8 @@ void LossyGroup::note_newest(Rank from, uint32_t op) {
   if (op_distance(op, newest_[from]) > 0) newest_[from] = op;
 }
 
-// By how many operations at least half of the others are ahead, if that is at least two.
+// If at least half of the other ranks are two or more operations ahead, returns by how many operations the first of them is
+// ahead. Otherwise returns 0.
 uint32_t LossyGroup::operations_behind() const {
   uint32_t ahead = 0;
   int32_t furthest = 0;
@@ -329,13 +356,13 @@ bool LossyGroup::step(Nanos now) {
   return progress;
 }
 
-// Calls behind the one that runs: nobody looks at their memory once their time is over.
+// Ends the waiting calls whose deadline has passed. After that, nothing uses their buffers.
 bool LossyGroup::end_late_waiting(Nanos now) {
   bool any = false;
   for (auto& call : waiting_) {
     if (call.completion == nullptr || now < call.deadline) continue;
-    end(std::move(call), {Code::late, std::string(name(call.request.collective)) + " waited for lossy operation " +
-                                          std::to_string(op_) + " to end until its own deadline"});
+    end(std::move(call), {Code::late, concat(name(call.request.collective),
+                                             ": deadline passed while waiting for lossy operation ", op_, " to end")});
     call.completion = nullptr;
     any = true;
   }
@@ -360,7 +387,7 @@ bool LossyGroup::has_pending() const {
     if (rank == setup_.datagrams.self || !lost_[rank].ok()) continue;
     for (uint32_t back = 1; back <= 2; ++back) {
       for (uint8_t phase = 0; phase < lossy_phases; ++phase) {
-        if (service_.stream_wanted(setup_.number, rank, {op_ - back, phase})) return true;
+        if (service_.stream_unconfirmed(setup_.number, rank, {op_ - back, phase})) return true;
       }
     }
   }
@@ -368,7 +395,7 @@ bool LossyGroup::has_pending() const {
 }
 
 void LossyGroup::fail_all(const Status& why, Nanos now, bool without_reports) {
-  // Waiting calls end first, so that none of them begins.
+  // End the waiting calls first, so that none of them begins.
   for (auto& call : waiting_) end(std::move(call), why);
   waiting_.clear();
   if (!running_) return;
@@ -376,7 +403,7 @@ void LossyGroup::fail_all(const Status& why, Nanos now, bool without_reports) {
   settle(now, without_reports);
 }
 
-// The operation is over: moves its outcome to the completion, and begins the next one.
+// Moves the outcome of the ended operation to its completion, and begins the next call.
 void LossyGroup::settle(Nanos now, bool without_reports) {
   auto& operation = current();
   auto status = operation.status();
@@ -387,13 +414,16 @@ void LossyGroup::settle(Nanos now, bool without_reports) {
   report.schedule = "two_step";
   report.world_size = report.contributors = world();
   report.codec = call_.codec;
+  report.passes = operation.passes();
+  report.saturated = operation.block_counts().saturated;
+  report.nonfinite_groups = operation.block_counts().nonfinite_groups;
   report.total_us = (operation.ended() - operation.started()) / microsecond;
   report.transfer_us = report.total_us;
   if (!without_reports) {
     count_bytes(report);
     report.delivery = delivery_report();
-    if (status.ok()) learn();
-    if (status.ok() || status.code() == Code::late) judge();
+    if (status.ok()) learn_deadlines();
+    if (status.ok() || status.code() == Code::late) update_delivery();
   }
   for (Rank rank = 0; rank < world(); ++rank) {
     const auto& stream = operation.phase(0).streams[rank];
@@ -404,15 +434,15 @@ void LossyGroup::settle(Nanos now, bool without_reports) {
   const auto silent = static_cast<Rank>(std::max_element(silent_.begin(), silent_.end()) - silent_.begin());
   if (!status.ok()) {
     const bool gone = status.code() == Code::late && silent_[silent] >= silent_operations_max;
-    const auto text = gone ? "rank " + std::to_string(silent) + " (" + place(silent) + ") was silent for " +
-                                 std::to_string(silent_[silent]) + " operations in a row"
+    const auto text = gone ? concat("rank ", silent, " (", location(silent), ") was silent for ", silent_[silent],
+                                    " successive operations; call reform()")
                            : status.message();
     if (!without_reports)
-      status = {gone ? Code::peer_lost : status.code(),
-                std::string(name(call_.request.collective)) + " " + std::to_string(op_) + ": " + text};
+      status = {gone ? Code::peer_lost : status.code(), concat(name(call_.request.collective), " ", op_, ": ", text)};
   }
+  if (status.ok()) past_calls_[op_ % past_calls_.size()] = {.op = op_, .call = own_call_, .known = true};
   running_ = false;
-  // A rank that was away joins the newest operation of the others.
+  // If this rank fell behind, it continues with the newest operation of the other ranks.
   op_ += std::max(1u, operation.behind());
   end(std::move(call_), std::move(status));
   call_ = {};

@@ -1,9 +1,9 @@
-// The lossy operations of one group: their numbers, their order, the datagrams that arrive early for the next one, the
-// deadlines that they learn, and the choice to deliver some of them reliably after all (engine/lossy/delivery_choice). One runs
-// at a time; the others wait in order of calls.
+// Runs the lossy operations of one group. It numbers them, keeps early datagrams for the next operation, and learns deadlines.
+// It may run some of them reliably (engine/lossy/delivery_choice). Only one operation runs at a time. Later calls wait in
+// order.
 //
-// The engine owns it, notifies it of time and of links that end, and gives it a datagram service. A sender keeps its copies
-// until the operation after the next one starts, because until then others may ask for them again.
+// The engine owns this object, provides a datagram service, and tells it the time and which links are lost. A sender keeps the
+// data of operation k until it begins operation k + 2, because receivers may request the data again until then.
 #pragma once
 
 #include <array>
@@ -29,75 +29,83 @@
 
 namespace unisono {
 
-// The key and the size of the datagrams of lossy operations; equal on all members.
+// The key and the datagram size of lossy operations. They are equal on all members.
 struct DatagramSecret {
   uint64_t run_id = 0;
   GroupKey key{};
   DatagramAuth auth = DatagramAuth::mac;
-  uint32_t datagram_bytes = 1472;  // of a full one
+  uint32_t datagram_bytes = 1472;  // size of the largest datagram
 };
 
 struct LossyGroupSetup {
-  uint32_t number = 0;  // of the group
+  uint32_t number = 0;  // the number of the group
   DatagramGroup datagrams;
-  std::vector<PeerIndex> peers;            // by rank
-  uint32_t datagram_bytes = 1472;          // of a full one; equal on all ranks
-  std::function<std::string(Rank)> place;  // "host b, pid 42"
-  // Notifies a rank, reliably, of what this rank calls as operation `op`. It calls LossyGroup::heard_call().
-  std::function<void(Rank to, uint32_t op, const CallDescriptor& call)> tell;
-  // Sends a rank any other message, reliably. It calls LossyGroup::heard().
-  std::function<void(Rank to, Bytes news)> say{};
-  ReliableCalls reliable{};  // null functions: their order is not compared
+  std::vector<PeerIndex> peers;                // indexed by rank
+  uint32_t datagram_bytes = 1472;              // size of the largest datagram; equal on all ranks
+  std::function<std::string(Rank)> location;   // returns, for example, "host b, pid 42"
+  std::function<std::string(Rank)> trouble{};  // see Transport::trouble; null: nothing is known
+  // Tells rank `to`, reliably, about this rank's call with the number `op`. The receiver's engine then calls on_call().
+  std::function<void(Rank to, uint32_t op, const CallDescriptor& call)> announce_call;
+  // Sends any other message reliably to rank `to`. The receiver's engine then calls on_message().
+  std::function<void(Rank to, Bytes message)> send_message{};
+  ReliableCalls reliable{};  // if its functions are null, the order of calls is not compared
 };
 
 class LossyGroup final : public DatagramSink, public StreamPort {
  public:
-  static constexpr size_t waiting_max = 1024;            // calls
-  static constexpr size_t early_bytes_max = 256u << 20;  // of datagrams for an operation that has not begun here
+  static constexpr size_t waiting_max = 1024;  // at most this many calls wait
+  // Datagrams that arrive before their operation begins here are kept, up to this number of bytes.
+  static constexpr size_t early_bytes_max = 256u << 20;
   static constexpr size_t kept_positions_max = 256;
-  static constexpr uint32_t silent_operations_max = 3;  // in a row: then the rank counts as lost
+  // If a rank is silent in this many successive operations, it counts as lost.
+  static constexpr uint32_t silent_operations_max = 3;
 
   static Result<std::unique_ptr<LossyGroup>> make(DatagramService& service, LossyGroupSetup setup);
   ~LossyGroup() override;
 
-  // Whether a call can be made of datagrams here; else invalid, and what is in the way. Alike on all ranks.
+  // Returns ok if the call can be sent as datagrams, and otherwise invalid with the reason. The result is equal on all ranks.
   Status fits(const OperationRequest& request) const;
-  // request.delivery: lossy or automatic. The completion may be done at return.
+  // Submits a call whose request.delivery is lossy or automatic. The completion may be done on return.
   void submit(OperationRequest&& request, std::shared_ptr<Completion> completion, Nanos now);
-  // True if something ended.
+  // Advances the operations. Returns true if an operation ended.
   bool step(Nanos now);
   Nanos next_deadline() const;
   uint32_t datagram_bytes() const { return setup_.datagram_bytes; }
   size_t active() const { return waiting_.size() + (running_ ? 1 : 0); }
   void peer_lost(Rank rank, const Status& why, Nanos now);
-  // Calls of one number that differ end with invalid on all ranks that take part in one of them.
-  void heard_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now);
-  // A message of another rank has arrived. False: it is malformed.
-  bool heard(Rank from, ByteView news, Nanos now);
-  // A rank has begun a reliable call that this rank has not begun, and may never begin: the calls may differ.
-  void others_began(Rank from);
-  // This rank has begun a reliable call. Calls may differ if others have sent datagrams of a lossy call that it has not begun.
-  void reliable_began(Nanos now);
-  // Ends everything. without_reports: where there is no memory for them.
+  // Call it when rank `from` announces its call with the number `op`. If this rank's call with that number is different, both
+  // calls end with invalid.
+  void on_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now);
+  // Call it when a message arrives that another rank sent with LossyGroupSetup::send_message. Returns false if it is malformed.
+  bool on_message(Rank from, ByteView message, Nanos now);
+  // Call it when rank `from` has begun a reliable call that this rank has not begun. The two ranks may call in different
+  // orders.
+  void on_call_begun_elsewhere(Rank from);
+  // Call it when this rank has begun a reliable call. If this rank then holds datagrams of a lossy call that it has not begun,
+  // ranks may call in different orders.
+  void on_reliable_call_begun(Nanos now);
+  // Ends all operations. without_reports: it allocates no reports, because memory has run out.
   void fail_all(const Status& why, Nanos now, bool without_reports = false);
-  // Others may still ask for what this rank sent in its last operations: it should not leave yet.
+  // Returns true if other ranks may still request data of this rank's last operations. This rank should not leave before that
+  // ends.
   bool has_pending() const;
-  // Datagrams that came before their operation began here and could not be kept.
+  // Returns the number of early datagrams that were dropped because the limit was reached.
   uint64_t early_dropped() const { return early_dropped_; }
 
-  // DatagramSink
+  // The functions of DatagramSink:
   DatagramFault datagram(uint32_t group, Rank from, const DatagramHeader& header, std::span<const std::byte> payload,
                          Nanos now) override;
   void stream_sent(uint32_t group, Rank to, StreamName stream) override;
 
-  // StreamPort
+  // The functions of StreamPort:
   void send_stream(const OutStream& stream) override { service_.send_stream(setup_.number, stream); }
   void drop_stream(Rank to, StreamName stream) override { service_.drop_stream(setup_.number, to, stream); }
-  void ask(Rank from, StreamName stream, uint16_t slice, uint32_t first, std::span<const std::byte> bitmap) override {
-    service_.ask(setup_.number, from, stream, slice, first, bitmap);
+  void request_repair(Rank from, StreamName stream, uint16_t slice, uint32_t first,
+                      std::span<const std::byte> bitmap) override {
+    service_.request_repair(setup_.number, from, stream, slice, first, bitmap);
   }
   Nanos answer_time(Rank rank) const override { return service_.answer_time(setup_.number, rank); }
-  std::string place(Rank rank) const override { return setup_.place(rank); }
+  std::string location(Rank rank) const override { return setup_.location(rank); }
 
  private:
   LossyGroup(DatagramService& service, LossyGroupSetup setup) : service_(service), setup_(std::move(setup)) {}
@@ -105,19 +113,20 @@ class LossyGroup final : public DatagramSink, public StreamPort {
 
   struct Call {
     OperationRequest request;
-    Codec codec{};                                // the request's is this one
-    std::vector<std::vector<uint32_t>> needed{};  // likewise
-    std::shared_ptr<Completion> completion{};     // null: it has ended while it waited, and only its number is left
+    Codec codec{};                                // a copy of the caller's codec; request.codec points to it
+    std::vector<std::vector<uint32_t>> needed{};  // a copy of the caller's needed_ranges
+    // null: the call ended while it waited, and the entry only keeps its number reserved
+    std::shared_ptr<Completion> completion{};
     Nanos deadline = 0;
     std::optional<RangeGeometry> geometry{};
-    uint64_t reliable_before = 0;  // as in CallPosition, when it began
+    uint64_t reliable_before = 0;  // number of reliable calls that this rank began before this call
   };
-  // The deadlines that operations of one kind and size have taught.
-  struct Learnt {
+  // Deadlines that were learned from operations with the same collective and about the same size.
+  struct LearnedDeadlines {
     std::array<Deadline, lossy_phases> deadlines;
-    std::array<std::vector<Nanos>, lossy_phases> announced;  // by rank
+    std::array<std::vector<Nanos>, lossy_phases> announced;  // the deadlines that other ranks have announced, indexed by rank
   };
-  struct HeardCall {
+  struct ReceivedCall {
     uint32_t op = 0;
     CallDescriptor call;
     bool known = false;
@@ -128,16 +137,16 @@ class LossyGroup final : public DatagramSink, public StreamPort {
     size_t at = 0;
     Nanos came = 0;
   };
-  struct EarlyStore {  // of one operation
+  struct EarlyStore {  // the early datagrams of one operation
     uint32_t op = 0;
     std::vector<Early> datagrams;
     std::vector<std::byte> payloads;
-    std::vector<uint8_t> ended;  // by rank, a bit for each phase: its end is kept already
+    std::vector<uint8_t> ended;  // indexed by rank: if bit p is set, the end message of phase p is kept
   };
 
   LossyOperation& current() { return operations_[op_ % operations_.size()]; }
   const LossyOperation& current() const { return operations_[op_ % operations_.size()]; }
-  Learnt& learnt_for(const OperationRequest& request, size_t bytes);
+  LearnedDeadlines& learned_deadlines_for(const OperationRequest& request, size_t bytes);
   Result<RangeGeometry> geometry_for(const OperationRequest& request) const;
   bool end_late_waiting(Nanos now);
   void start_next(Nanos now);
@@ -146,56 +155,66 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   void replay(EarlyStore& store, Nanos now);
   DatagramFault keep_early(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
   void count_silence(const Status& status);
-  void tell_call();
-  void tell_call_again();
+  void announce_call();
+  void announce_call_again();
   void compare_call(Rank from, Nanos now);
+  void compare_past_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now);
   uint32_t next_number() const { return op_ + static_cast<uint32_t>(active()); }
-  Call* under_way(uint32_t number);
+  Call* find_call(uint32_t number);
   CallPosition position_in(uint32_t number) const;
   std::optional<CallPosition> waiting_position() const;
-  void tell_position(Rank to, const CallPosition& position);
-  void judge_position(Rank from, const CallPosition& theirs, Nanos now);
+  void send_position(Rank to, const CallPosition& position);
+  void check_position(Rank from, const CallPosition& theirs, Nanos now);
   void keep_position(Rank from, const CallPosition& position);
-  void judge_kept_positions(Nanos now);
+  void check_kept_positions(Nanos now);
   bool passed(const CallPosition& position) const;
   Status difference_from(const CallPosition& theirs, const CallPosition& ours) const;
   void note_newest(Rank from, uint32_t op);
-  bool present(Rank rank) const { return heard_at_[rank] >= current().started(); }
+  bool present(Rank rank) const { return last_datagram_at_[rank] >= current().started(); }
   uint32_t operations_behind() const;
   void settle(Nanos now, bool without_reports = false);
-  void learn();
-  void judge();
+  void learn_deadlines();
+  void update_delivery();
   void count_bytes(Report& report);
   Status outcome() const;
+  std::string note() const;
   std::shared_ptr<const DeliveryReport> delivery_report() const;
   void end(Call&& call, Status status);
 
   DatagramService& service_;
   LossyGroupSetup setup_;
-  uint32_t op_ = 0;  // number of the running operation, or of the next one
+  uint32_t op_ = 0;  // number of the running operation; if none runs, of the next one
   bool running_ = false;
-  Call call_;                 // the running call
-  Learnt* learnt_ = nullptr;  // what earlier calls of its collective and size taught
+  Call call_;                            // the running call
+  LearnedDeadlines* learned_ = nullptr;  // the deadlines for the collective and the size of the running call
   DeliveryChoice choice_;
-  Delivery used_ = Delivery::lossy;  // the running call's delivery
+  Delivery used_ = Delivery::lossy;  // delivery of the running call
   std::deque<Call> waiting_;
   std::array<LossyOperation, 3> operations_;
-  std::array<EarlyStore, 2> early_;  // by op & 1: datagrams for op_ before it begins, and for the next operation
+  std::array<EarlyStore, 2> early_;  // Early datagrams of operation op_ (until it begins) and of op_ + 1, indexed by op & 1.
   uint64_t early_dropped_ = 0;
-  std::vector<uint32_t> newest_;           // by rank: the newest op seen in an authentic datagram
-  std::vector<uint32_t> silent_;           // by rank: operations in a row in which nothing came
-  std::vector<Nanos> heard_at_;            // by rank: the latest datagram, of any operation: a rank that is ahead is not silent
-  std::vector<Status> lost_;               // by rank
-  std::vector<uint64_t> repaired_before_;  // by rank: datagrams that it had asked for again when the last operation ended
-  CallDescriptor own_call_;                // the running call, or the last one
-  std::array<CallDescriptor, 4>
-      told_{};  // the latest calls that all ranks were notified of, a ring: equal calls in turn are announced once
-  uint32_t told_count_ = 0;
-  uint32_t told_again_ = 0;  // 1 + the operation whose call was announced again, because a rank calls something else
-  std::vector<std::array<HeardCall, 2>> heard_calls_;          // by rank, by op & 1
-  std::vector<std::pair<uint32_t, uint64_t>> told_positions_;  // by rank: the last ones, lossy and reliable
-  std::vector<std::pair<Rank, CallPosition>> kept_positions_;  // positions ahead of this rank's, and the rank that sent each
-  std::map<uint64_t, Learnt> learnt_by_size_;
+  std::vector<uint32_t> newest_;  // indexed by rank: the newest operation number that an authentic datagram of the rank had
+  std::vector<uint32_t> silent_;  // indexed by rank: number of successive operations in which no data of the rank arrived
+  std::vector<Nanos> last_datagram_at_;  // indexed by rank: when its latest datagram arrived, whatever its operation
+  std::vector<Status> lost_;             // indexed by rank: why the rank is lost; ok: it is not lost
+  // indexed by rank: how many datagrams were sent to the rank again before this operation
+  std::vector<uint64_t> repaired_before_;
+  CallDescriptor own_call_;  // the running call; if none runs, the last one
+  // A ring with the last four calls that were announced. If a call equals one of them, it is not announced again.
+  std::array<CallDescriptor, 4> announced_calls_{};
+  uint32_t announced_count_ = 0;
+  uint32_t announced_again_ = 0;  // op + 1 of the last call that was announced again because the call of another rank differs
+  // the calls that other ranks have announced, indexed by rank, then by op & 1
+  std::vector<std::array<ReceivedCall, 2>> received_calls_;
+  // The calls of the last operations that succeeded here, indexed by op. An announcement that was lost on its way comes after
+  // the data of its call, and may show that a result is wrong. violation_ then ends the next call.
+  std::array<ReceivedCall, 4> past_calls_{};
+  Status violation_;
+  // Indexed by rank: the last position (lossy, reliable) that was sent to the rank.
+  std::vector<std::pair<uint32_t, uint64_t>> sent_positions_;
+  // Positions of other ranks that are ahead of this rank. Each is stored with the rank that sent it.
+  std::vector<std::pair<Rank, CallPosition>> kept_positions_;
+  std::map<uint64_t, LearnedDeadlines> learned_by_size_;
 };
 
 }  // namespace unisono

@@ -1,16 +1,16 @@
-// A group learns from its lossy operations: every rank learns its deadlines, and rank 0 the delivery that calls should use.
+// How a group learns from its lossy operations. Every rank learns deadlines, and rank 0 chooses the delivery.
 #include <algorithm>
 
 #include "engine/lossy/lossy_group.h"
 
 namespace unisono {
 
-void LossyGroup::learn() {
+void LossyGroup::learn_deadlines() {
   const auto& operation = current();
   for (uint32_t number = 0; number < lossy_phases; ++number) {
     const auto& phase = operation.phase(number);
     if (!phase.runs) continue;
-    auto& deadline = learnt_->deadlines[number];
+    auto& deadline = learned_->deadlines[number];
     const auto& limits = operation.setup().phases[number].limits;
     PhaseOutcome outcome{.duration = phase.close - phase.start, .hard = limits.hard};
     uint64_t expected = 0, missing = 0;
@@ -32,9 +32,9 @@ void LossyGroup::learn() {
   }
 }
 
-// Rank 0 decides whether calls like this one get another delivery. A range that is missing, or was asked for again, may have
-// been lost or late, and nobody can say here whose fault that is. So all of them count, those of absent ranks too.
-void LossyGroup::judge() {
+// Rank 0 decides whether the group's next calls of this kind get another delivery. Ranges that were missing or were requested
+// again count as lost. Some of them may only be late, or their sender may be absent, but the receiver cannot tell.
+void LossyGroup::update_delivery() {
   if (setup_.datagrams.self != 0 || current().behind() > 0) return;
   const auto& operation = current();
   const auto& cut = operation.setup().geometry->cut();
@@ -52,7 +52,7 @@ void LossyGroup::judge() {
   const auto decision = choice_.ended(op_, request.delivery, request.lossy, outcome);
   if (!decision) return;
   for (Rank to = 1; to < world(); ++to) {
-    if (lost_[to].ok()) setup_.say(to, decision->encode());
+    if (lost_[to].ok()) setup_.send_message(to, decision->encode());
   }
 }
 

@@ -1,13 +1,14 @@
-// Reports of lossy operations that have ended.
+// Makes the reports of lossy operations that have ended.
 #include <algorithm>
 #include <utility>
 
+#include "base/concat.h"
 #include "engine/lossy/lossy_group.h"
 
 namespace unisono {
 
-// Counts ranks from which nothing came, in operations that had the time to receive something. A rank that had nothing to send
-// to this one is not silent.
+// For each rank, counts the successive operations in which it sent nothing. An operation that ended before data could arrive
+// does not count. Ranks that have nothing to send to this rank are left out.
 void LossyGroup::count_silence(const Status& status) {
   const auto& operation = current();
   if (!status.ok() && (status.code() != Code::late || operation.behind() > 0)) return;
@@ -24,7 +25,7 @@ void LossyGroup::count_silence(const Status& status) {
   }
 }
 
-// Counts the bytes that crossed the links, headers included: each range once, and each range that was asked for again.
+// Counts the bytes on the links, including headers. Each range counts once, and once more each time it is sent again.
 void LossyGroup::count_bytes(Report& report) {
   const auto& operation = current();
   const auto& geometry = *operation.setup().geometry;
@@ -33,7 +34,7 @@ void LossyGroup::count_bytes(Report& report) {
     if (rank == self) continue;
     uint64_t sent_ranges = 0, sent_payload = 0, received_ranges = 0;
     if (operation.phase(0).runs) sent_ranges += geometry.ranges(rank), sent_payload += geometry.shard_bytes(rank);
-    // Results only if phase 0 was closed.
+    // Results are sent only after phase 0 has closed.
     if (operation.phase(1).runs && operation.phase(1).open)
       sent_ranges += geometry.ranges(self), sent_payload += geometry.shard_bytes(self);
     const auto repaired = service_.datagram_counters(setup_.number, rank).repaired;
@@ -53,7 +54,8 @@ void LossyGroup::count_bytes(Report& report) {
   }
 }
 
-// The outcome as a text: which ranks a deadline cut short, and by how much.
+// Returns ok, or Code::late if a deadline cut streams short. The message then names the ranks that sent these streams, and how
+// much of each stream is missing.
 Status LossyGroup::outcome() const {
   std::string text;
   for (uint32_t number = 0; number < lossy_phases; ++number) {
@@ -66,28 +68,38 @@ Status LossyGroup::outcome() const {
       if (stream.missing == 0 || (stream.clock.end() != StreamEnd::hard && stream.clock.end() != StreamEnd::silent && !whole))
         continue;
       if (!text.empty()) text += "; ";
-      text += std::string(number == 0 ? "contributions" : "results") + " of rank " + std::to_string(from) + " (" + place(from) +
-              "): " + std::to_string(stream.missing) + " of " + std::to_string(stream.arrivals.ranges()) +
-              " ranges missing after " + std::to_string((phase.close - phase.start) / microsecond) + " us (" +
-              name(stream.clock.end()) + ")";
+      text += concat(number == 0 ? "contributions" : "results", " of rank ", from, " (", location(from), "): ", stream.missing,
+                     " of ", stream.arrivals.ranges(), " ranges missing after ", (phase.close - phase.start) / microsecond,
+                     " us (", name(stream.clock.end()), ")");
     }
   }
   if (text.empty()) return {};
   return {Code::late, text};
 }
 
+// Returns why this delivery was chosen, and which paths carry less than they did.
+std::string LossyGroup::note() const {
+  auto note = choice_.note(call_.request.delivery);
+  for (Rank rank = 0; rank < world() && setup_.trouble; ++rank) {
+    if (rank == setup_.datagrams.self) continue;
+    const auto trouble = setup_.trouble(rank);
+    if (!trouble.empty()) note += concat(note.empty() ? "" : "; ", "rank ", rank, " (", location(rank), "): ", trouble);
+  }
+  return note;
+}
+
 std::shared_ptr<const DeliveryReport> LossyGroup::delivery_report() const {
   const auto& operation = current();
   auto report = std::make_shared<DeliveryReport>();
   report->used = used_;
-  report->note = choice_.note(call_.request.delivery);
+  report->note = note();
   for (uint32_t number = 0; number < lossy_phases; ++number) {
     const auto& phase = operation.phase(number);
     auto& out = number == 0 ? report->contribute : report->result;
     out.ran = phase.runs;
     if (!phase.runs) continue;
     const auto& setup = operation.setup().phases[number];
-    out.learning = learnt_->deadlines[number].learning();
+    out.learning = learned_->deadlines[number].learning();
     out.duration_us = (std::max(phase.close, phase.start) - phase.start) / microsecond;
     out.soft_us = setup.limits.soft / microsecond;
     out.hard_us = setup.limits.hard / microsecond;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/concat.h"
 #include "engine/lossy/lossy_group.h"
 #include "wire/siphash.h"
 
@@ -11,7 +12,8 @@ namespace unisono {
 
 namespace {
 
-// The groups of one job, and one group before and after it was re-formed, have different keys and epochs.
+// Returns the parameters of a group's datagrams, such as the key and the epoch. Each group of a job has its own. Re-forming
+// gives it new ones.
 DatagramGroup datagram_group(const GroupCore& group, const DatagramSecret& secret) {
   DatagramGroup what{
       .run_id = secret.run_id, .epoch = 0, .self = group.self, .world = group.world(), .auth = secret.auth, .key = {}};
@@ -37,24 +39,25 @@ std::shared_ptr<const DeliveryReport> GroupCore::reliable_because(const Operatio
   return report;
 }
 
-void GroupCore::others_began(PeerIndex from, const FrameHeader& header) const {
+void GroupCore::on_call_begun_elsewhere(PeerIndex from, const FrameHeader& header) const {
   const auto rank = rank_of(from);
   const bool ordered = is_in_order(header.operation);
   if (ordered && rank >= 0 && header.group == number && header.epoch == epoch && lossy != nullptr)
-    lossy->others_began(static_cast<Rank>(rank));
+    lossy->on_call_begun_elsewhere(static_cast<Rank>(rank));
 }
 
-// The transport that carries datagrams to all other members; null, and the group says why, if there is none.
+// Returns the transport that carries datagrams to all other members. If there is none, returns null, and sets
+// group.no_datagrams to the reason.
 DatagramService* LossyGroups::service_of(GroupCore& group) const {
-  group.no_datagrams = "not all links between ranks carry datagrams, as those of the transport \"udp\" do";
+  group.no_datagrams = "not all links between ranks carry datagrams; those of the transport \"udp\" do";
   if (!secret_ || group.world() < 2 || group.world() > UINT16_MAX) return nullptr;
   DatagramService* service = nullptr;
   for (const auto peer : group.members) {
     if (peer == self_peer) continue;
     auto* own = parts_.peers[peer].route->datagrams();
     if (own == nullptr)
-      group.no_datagrams = "the link to rank " + std::to_string(group.rank_of(peer)) + " (" + parts_.peers[peer].label +
-                           ") carries no datagrams, as one of the transport \"udp\" would";
+      group.no_datagrams = concat("the link to rank ", group.rank_of(peer), " (", parts_.peers[peer].label,
+                                  ") carries no datagrams; the transport \"udp\" does");
     if (own == nullptr || (service != nullptr && own != service)) return nullptr;
     service = own;
   }
@@ -69,15 +72,19 @@ void LossyGroups::open(GroupCore& group) const {
                         .datagrams = datagram_group(group, *secret_),
                         .peers = group.members,
                         .datagram_bytes = secret_->datagram_bytes,
-                        .place = {},
-                        .tell = {}};
+                        .location = {},
+                        .announce_call = {}};
   auto& peers = parts_.peers;
   auto& control = parts_.control;
   auto& operations = parts_.operations;
-  setup.place = [&peers, members = group.members](Rank rank) {
+  setup.location = [&peers, members = group.members](Rank rank) {
     return members[rank] == self_peer ? std::string("this process") : peers[members[rank]].label;
   };
-  setup.tell = [&peers, &group](Rank to, uint32_t op, const CallDescriptor& call) {
+  setup.trouble = [&peers, members = group.members](Rank rank) {
+    const auto peer = members[rank];
+    return peer == self_peer || !peers[peer].lost.ok() ? std::string() : peers[peer].route->trouble(peer);
+  };
+  setup.announce_call = [&peers, &group](Rank to, uint32_t op, const CallDescriptor& call) {
     const auto peer = group.members[to];
     FrameHeader header{.kind = FrameKind::lossy,
                        .epoch = group.epoch,
@@ -88,7 +95,7 @@ void LossyGroups::open(GroupCore& group) const {
                        .descriptor = call.bits};
     if (peers[peer].lost.ok()) peers[peer].route->send(peer, header, {}, 0);
   };
-  setup.say = [&control, &group](Rank to, Bytes message) {
+  setup.send_message = [&control, &group](Rank to, Bytes message) {
     const auto payload = std::make_shared<Bytes>(std::move(message));
     const FrameHeader header{.kind = FrameKind::lossy,
                              .epoch = group.epoch,
@@ -98,7 +105,7 @@ void LossyGroups::open(GroupCore& group) const {
     control.send(group.members[to], header, payload);
   };
   setup.reliable = {.begun = [&group] { return group.numbers.next(); },
-                    .under_way = [&operations, &group](uint64_t number) -> std::optional<CallDescriptor> {
+                    .running_call = [&operations, &group](uint64_t number) -> std::optional<CallDescriptor> {
                       const auto* active = operations.find(group.number, number, self_peer);
                       if (active == nullptr || active->operation.done()) return {};
                       return active->operation.descriptor();
@@ -120,9 +127,9 @@ void LossyGroups::on_frame(PeerIndex from, const FrameHeader& header, ByteView p
   if (rank < 0) return;
   auto& lossy = *it->second->lossy;
   if (payload.empty())
-    return lossy.heard_call(static_cast<Rank>(rank), static_cast<uint32_t>(header.operation),
-                            {header.descriptor, header.amount}, now);
-  if (!lossy.heard(static_cast<Rank>(rank), payload, now)) ++parts_.counters.frames_refused;
+    return lossy.on_call(static_cast<Rank>(rank), static_cast<uint32_t>(header.operation), {header.descriptor, header.amount},
+                         now);
+  if (!lossy.on_message(static_cast<Rank>(rank), payload, now)) ++parts_.counters.frames_refused;
 }
 
 bool LossyGroups::step(Nanos now) const {

@@ -1,5 +1,5 @@
-// Which of the engine's groups can have lossy operations, and how these run beside the reliable ones. Connects each
-// LossyGroup to the group's links, to the control messages, and to the table of operations. The engine owns it.
+// Decides which groups of an engine can have lossy operations. It connects each LossyGroup to the links, the control messages
+// and the table of operations of its group. The engine owns this object.
 #pragma once
 
 #include <functional>
@@ -16,11 +16,11 @@
 
 namespace unisono {
 
-using GroupTable = std::unordered_map<uint32_t, std::unique_ptr<GroupCore>>;  // by number
+using GroupTable = std::unordered_map<uint32_t, std::unique_ptr<GroupCore>>;  // the key is the number of the group
 
 class LossyGroups {
  public:
-  // Ends a reliable operation, and its members are notified: calls were seen to differ.
+  // Ends a reliable operation and notifies its members, because the call differs from that of another rank.
   using Fail = std::function<void(ActiveOperation& active, const Status& why)>;
   struct Parts {
     const GroupTable& groups;
@@ -31,14 +31,15 @@ class LossyGroups {
   };
   LossyGroups(const Parts& parts, Fail fail) : parts_(parts), fail_(std::move(fail)) {}
 
-  // Groups that are opened from now on have lossy operations if all their links carry datagrams.
+  // Sets the key for the groups that are opened later. If all links of such a group carry datagrams, it can have lossy
+  // operations.
   void set_secret(const std::optional<DatagramSecret>& secret) { secret_ = secret; }
   void open(GroupCore& group) const;
   void on_frame(PeerIndex from, const FrameHeader& header, ByteView payload, Nanos now) const;
-  // True if something ended.
+  // Advances all groups. Returns true if an operation has ended.
   bool step(Nanos now) const;
   Nanos next_deadline() const;
-  // Members of a group that still runs may yet ask for what this rank sent.
+  // Returns true if members of a running group may still request data from this rank.
   bool has_pending() const;
   size_t active() const;
 

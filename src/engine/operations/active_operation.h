@@ -1,4 +1,5 @@
-// One running operation as the engine sees it: the executor's Operation, its group and number, and the caller's Completion.
+// A running operation of the engine. It consists of the executor's Operation, the group and the number, and the caller's
+// Completion.
 #pragma once
 
 #include <memory>
@@ -13,29 +14,33 @@ namespace unisono {
 
 struct ActiveOperation {
   ActiveOperation(const OperationResources& resources, uint32_t index) : slot(index), port(resources, *this) {}
-  // Whether a frame from this peer, with this operation number, belongs here. Messages to different ranks may have one number:
-  // it is the sender's count for each of them.
+  // Returns true if a frame from this peer with the operation number `wanted` belongs to this operation. For messages, the peer
+  // matters, too: messages of a rank to several others, and from several others to a rank, may have equal numbers.
   bool concerns(uint64_t wanted, PeerIndex from) const {
     return number == wanted && (!is_message() || group->members[operation.setup().request.root] == from);
   }
   bool is_message() const { return (number & message_id_bit) != 0; }
   bool in_order() const { return is_in_order(number); }
-  // The id of the events of its sends and computations.
+  // Returns the event id of a send or a computation of this operation.
   uint64_t event(uint32_t lane) const { return event_id(slot, generation, lane); }
-  // Takes back all that the transports still have of it.
-  void cancel_in(Transport& transport) const { transport.cancel(event(0), 0xFFFFFFFF00000000ull, group->number, number); }
+  // Makes the transport drop the pending sends and the receive buffers of this operation.
+  void cancel_in(Transport& transport) const {
+    Cancellation all{.match = event(0), .mask = 0xFFFFFFFF00000000ull, .group = group->number, .operation = number};
+    if (is_message()) all.from = group->members[operation.setup().request.root];
+    transport.cancel(all);
+  }
   Report report(Nanos now) const;
 
   uint32_t slot = 0;
-  uint32_t generation = 0;  // of the slot: events of an earlier operation in it are for nobody
+  uint32_t generation = 0;  // how often the slot has been used; events with an older generation are ignored
   GroupCore* group = nullptr;
   uint64_t number = 0;
   uint64_t memory_bytes = 0;
-  Nanos compute = 0, encoding = 0, summing = 0, decoding = 0;  // the last three are in the first
+  Nanos compute = 0, encoding = 0, summing = 0, decoding = 0;  // `compute` includes the other three
   OperationPort port;
   Operation operation;
   std::shared_ptr<Completion> completion;          // null: the slot is free
-  std::shared_ptr<const DeliveryReport> delivery;  // of a call that might have been lossy
+  std::shared_ptr<const DeliveryReport> delivery;  // set if the call asked for lossy or automatic delivery
 };
 
 }  // namespace unisono

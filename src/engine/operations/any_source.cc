@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/concat.h"
 #include "executor/absence.h"
 
 namespace unisono {
@@ -11,8 +12,8 @@ namespace unisono {
 void AnySourceReceives::fail(AnySourceReceive& receive, const Status& why) {
   auto completion = std::move(receive.completion);
   completion->report.operation = name(receive.request.collective);
-  completion->status = Status(why.code(), std::string(name(receive.request.collective)) + " from any rank, tag " +
-                                              std::to_string(receive.tag) + ": " + why.message());
+  completion->status =
+      Status(why.code(), concat(name(receive.request.collective), " from any rank, tag ", receive.tag, ": ", why.message()));
   completion->done = true;
 }
 
@@ -31,13 +32,13 @@ bool AnySourceReceives::end_late(const FailureProtocol& failures, Nanos now) {
       if (rank == group.self) continue;
       const auto& why = failures.absence(group, rank);
       alone &= !why.ok();
-      lost |= !why.ok() && !gave_up(why);
+      lost |= !why.ok() && !is_abort(why);
       if (!why.ok()) gone += (gone.empty() ? "" : "; ") + describe_absence(rank, why);
     }
     if (alone) return {lost ? Code::peer_lost : Code::unavailable, gone};
     if (now < receive.deadline) return {};
-    return {Code::late, "no rank has sent anything in " + std::to_string((now - receive.started) / millisecond) + " ms" +
-                            (gone.empty() ? "" : "; " + gone)};
+    return {Code::late, concat("no rank has sent anything in ", (now - receive.started) / millisecond, " ms",
+                               gone.empty() ? "" : "; " + gone)};
   });
 }
 

@@ -1,5 +1,6 @@
-// Receives that take the first message with their tag from any rank. They wait here in the order of calls. When a message is
-// there, the engine makes an ordinary receive from its sender out of the first that fits. The engine owns it.
+// Receives that accept a message from any rank. Each takes the first message with its tag. They wait here in the order of the
+// calls. When a message is available, the engine turns the first receive that matches it into an ordinary receive from the
+// sender.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@
 
 namespace unisono {
 
-inline constexpr Rank any_source = UINT32_MAX;  // OperationRequest::root of such a receive
+inline constexpr Rank any_source = UINT32_MAX;  // a receive from any rank has this as its OperationRequest::root
 
 struct AnySourceReceive {
   GroupCore* group = nullptr;
@@ -36,7 +37,8 @@ class AnySourceReceives {
   size_t size() const { return waiting_.size(); }
   Nanos next_deadline() const;
 
-  // Takes out the first receive that `sender(receive)` finds a sender for, with that sender as its root.
+  // Calls `sender` for each waiting receive. Removes and returns the first one for which it finds a sender, and sets the root
+  // of this receive to that sender.
   template <typename Sender>
   std::optional<AnySourceReceive> take_first(Sender&& sender) {
     for (size_t i = 0; i < waiting_.size(); ++i) {
@@ -49,7 +51,7 @@ class AnySourceReceives {
     }
     return std::nullopt;
   }
-  // Ends those that `why(receive)` is not ok for. True if there were any.
+  // Ends each receive for which `why(receive)` is not ok. Returns true if there was one.
   template <typename Why>
   bool end(Why&& why) {
     return std::erase_if(waiting_, [&](AnySourceReceive& receive) {
@@ -58,10 +60,10 @@ class AnySourceReceives {
              return !status.ok();
            }) > 0;
   }
-  // Ends those whose deadline has passed, and those that no other rank is left for.
+  // Ends the receives whose deadline has passed, and those in groups in which no other rank is alive.
   bool end_late(const FailureProtocol& failures, Nanos now);
   static void fail(AnySourceReceive& receive, const Status& why);
-  // The rank whose message with this tag arrived first among those that no receive has asked for.
+  // Finds the first early message with this tag that no ordinary receive has claimed, and returns its sender.
   static std::optional<Rank> sender_of_first(const EarlyFrames& early, const GroupCore& group, uint32_t tag);
 
  private:

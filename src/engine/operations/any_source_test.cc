@@ -1,4 +1,4 @@
-// Receives that take the first message of any rank, in virtual time.
+// Receives from any rank, in virtual time.
 #include "engine/operations/any_source.h"
 
 #include <gtest/gtest.h>
@@ -21,12 +21,11 @@ class AnySource : public ::testing::Test {
   std::shared_ptr<Completion> send(Rank from, Rank to, std::vector<int32_t> what, uint32_t with = tag) {
     const auto& values = sent_.emplace_back(std::move(what));
     return cluster.submit(
-        from,
-        message_call(cluster.caller(from), Collective::send, ConstTensor(std::span<const int32_t>(values)), {}, to, with, {}),
+        from, message_call(cluster.caller(from), Collective::send, ConstTensor(std::span<const int32_t>(values)), {}, to, {}),
         with);
   }
   std::shared_ptr<Completion> receive(Rank at, std::vector<int32_t>& values, Rank from = any_source, uint32_t with = tag) {
-    return cluster.submit(at, message_call(cluster.caller(at), Collective::recv, {}, Tensor(std::span(values)), from, with, {}),
+    return cluster.submit(at, message_call(cluster.caller(at), Collective::recv, {}, Tensor(std::span(values)), from, {}),
                           with);
   }
 
@@ -42,8 +41,8 @@ std::vector<int32_t> numbers(size_t count, int32_t first) {
   return values;
 }
 
-TEST_F(AnySource, a_receive_takes_what_is_sent_later_and_names_its_sender) {
-  for (const size_t count : {0, 1, 1000, 300'000}) {  // the last one is more than may be sent unasked
+TEST_F(AnySource, a_receive_takes_a_later_message_and_names_its_sender) {
+  for (const size_t count : {0, 1, 1000, 300'000}) {  // 300,000 elements exceed what a sender may send without credit
     const auto values = numbers(count, 7);
     std::vector<int32_t> got(count);
     const auto received = receive(0, got);
@@ -56,7 +55,7 @@ TEST_F(AnySource, a_receive_takes_what_is_sent_later_and_names_its_sender) {
   }
 }
 
-TEST_F(AnySource, what_came_first_is_taken_first_and_each_message_once) {
+TEST_F(AnySource, messages_are_taken_in_order_of_arrival_and_only_once) {
   const auto from_3 = numbers(10, 300), from_1 = numbers(10, 100), more_from_3 = numbers(10, 330);
   std::vector<std::shared_ptr<Completion>> sent{send(3, 0, from_3)};
   cluster.settle();
@@ -80,7 +79,7 @@ TEST_F(AnySource, receives_with_a_sender_and_without_share_messages_in_the_order
   cluster.settle();
   const auto a = send(1, 0, numbers(4, 10)), b = send(1, 0, numbers(4, 20));
   cluster.finish({wants_any, wants_1, a, b});
-  // The receive that names rank 1 reserved that rank's first message before anything had come.
+  // The receive from rank 1 got rank 1's first message, although the receive from any rank was called earlier.
   EXPECT_EQ(named, numbers(4, 10));
   EXPECT_EQ(any, numbers(4, 20));
 }
@@ -93,7 +92,7 @@ TEST_F(AnySource, other_tags_and_other_groups_are_left_alone) {
   const auto caller = Caller{1, 2, 10 * second};
   const auto values = numbers(4, 1), wanted = numbers(4, 50);
   const auto in_pair = cluster.submit(
-      1, pair_1, message_call(caller, Collective::send, ConstTensor(std::span<const int32_t>(values)), {}, 0, tag, {}), tag);
+      1, pair_1, message_call(caller, Collective::send, ConstTensor(std::span<const int32_t>(values)), {}, 0, {}), tag);
   const auto other_tag = send(2, 0, values, tag + 1);
   cluster.settle();
   EXPECT_FALSE(received->done);
@@ -102,13 +101,13 @@ TEST_F(AnySource, other_tags_and_other_groups_are_left_alone) {
   EXPECT_EQ(got, wanted);
   EXPECT_EQ(received->report.last_rank, 3);
   const auto pair_received = cluster.submit(
-      0, pair_0, message_call({0, 2, 10 * second}, Collective::recv, {}, Tensor(std::span(other)), any_source, tag, {}), tag);
+      0, pair_0, message_call({0, 2, 10 * second}, Collective::recv, {}, Tensor(std::span(other)), any_source, {}), tag);
   cluster.finish({pair_received, in_pair});
   EXPECT_EQ(pair_received->report.last_rank, 1);
   cluster.finish({receive(0, other, 2, tag + 1), other_tag});
 }
 
-TEST_F(AnySource, nothing_comes_and_the_deadline_ends_it) {
+TEST_F(AnySource, a_receive_without_a_message_ends_at_its_deadline) {
   std::vector<int32_t> got(4);
   const auto received = receive(0, got);
   cluster.finish({received});
@@ -125,7 +124,7 @@ TEST_F(AnySource, a_message_of_another_size_is_named) {
   EXPECT_EQ(received->status.code(), Code::invalid) << received->status.to_string();
 }
 
-TEST_F(AnySource, a_lost_rank_s_message_is_taken_and_others_are_waited_for) {
+TEST_F(AnySource, the_message_of_a_lost_rank_is_taken_and_later_receives_wait_for_other_ranks) {
   std::vector<int32_t> first(4), second(4), third(4);
   const auto sent = send(1, 0, numbers(4, 9));
   cluster.settle();
@@ -143,7 +142,7 @@ TEST_F(AnySource, a_lost_rank_s_message_is_taken_and_others_are_waited_for) {
   EXPECT_NE(late->status.message().find("rank 1 was lost: process 1 is gone"), std::string::npos) << late->status.to_string();
 }
 
-TEST_F(AnySource, it_ends_when_nobody_is_left) {
+TEST_F(AnySource, a_receive_ends_when_no_other_rank_is_left) {
   std::vector<int32_t> before(4), after(4);
   const auto waits = receive(0, before);
   for (const Rank rank : {1u, 2u}) cluster.engine(0).lost(rank, Status(Code::peer_lost, "it is gone"));
@@ -159,7 +158,7 @@ TEST_F(AnySource, it_ends_when_nobody_is_left) {
   }
 }
 
-TEST_F(AnySource, a_group_that_is_aborted_ends_all_here_and_there_and_takes_nothing_more) {
+TEST_F(AnySource, an_aborted_group_ends_receives_on_all_ranks_and_refuses_new_ones) {
   std::vector<int32_t> got(4);
   std::vector<float> values(8, 1.0F), others(8, 1.0F);
   const auto received = receive(0, got);
@@ -177,7 +176,7 @@ TEST_F(AnySource, a_group_that_is_aborted_ends_all_here_and_there_and_takes_noth
   }
   cluster.settle();
   ASSERT_TRUE(theirs->done) << "the other members need not wait for their deadline";
-  EXPECT_NE(theirs->status.message().find("rank 0 gave up"), std::string::npos) << theirs->status.to_string();
+  EXPECT_NE(theirs->status.message().find("rank 0 aborted the operation"), std::string::npos) << theirs->status.to_string();
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// Frames that arrived before their operation, or their group, began on this rank. They are copied here in order of arrival, and
-// taken out when the operation begins, or dropped when it never can.
+// Early frames are frames that arrive before their operation or group begins on this rank. They are kept as copies, in the
+// order of their arrival. They are removed when the operation begins. If it never will, they are dropped.
 //
-// Bounded: the senders' eager limit bounds each operation, and bytes_max bounds all of them together; keep() beyond that
-// refuses. The engine owns it; payloads come from the engine's buffer pool.
+// Memory is bounded: for each operation, by the eager limit of the senders; for all frames together, by bytes_max. The engine
+// owns this object, and its buffer pool provides the memory for payloads.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace unisono {
 struct EarlyFrame {
   PeerIndex from = 0;
   FrameHeader header;
-  std::byte* data = nullptr;  // header.payload_bytes of the pool's
+  std::byte* data = nullptr;  // the payload, with header.payload_bytes bytes; it is in the buffer pool
 
   ByteView payload() const { return {data, header.payload_bytes}; }
 };
@@ -40,10 +40,10 @@ class EarlyFrames {
   const std::vector<EarlyFrame>& frames() const { return frames_; }
 
   bool fits(size_t bytes) const { return bytes_ + bytes <= bytes_max_; }
-  // Copies the frame, which must fit.
+  // Keeps a copy of the frame. Call it only if fits() has returned true.
   void keep(PeerIndex from, const FrameHeader& header, ByteView payload);
-  // Takes out the frames that `matches` holds for, in order of arrival, and hands each to `use(frame)`. All of them are out
-  // before the first is used. use() returns true if the payload is its own now; else it goes back to the pool.
+  // Removes the frames for which `matches` is true, then calls use(frame) for each of them, in the order of arrival. If use()
+  // returns true, the caller owns the payload. Otherwise the payload returns to the pool.
   template <typename Matches, typename Use>
   void take(const Matches& matches, const Use& use) {
     auto taken = std::move(taken_);
@@ -55,7 +55,7 @@ class EarlyFrames {
     });
     for (const auto& frame : taken) {
       bytes_ -= frame.header.payload_bytes;
-      if (!use(frame)) pool_.give(frame.data, frame.header.payload_bytes);
+      if (!use(frame)) pool_.release(frame.data, frame.header.payload_bytes);
     }
     taken.clear();
     taken_ = std::move(taken);
@@ -65,7 +65,7 @@ class EarlyFrames {
     std::erase_if(frames_, [&](const EarlyFrame& frame) {
       if (!matches(frame)) return false;
       bytes_ -= frame.header.payload_bytes;
-      pool_.give(frame.data, frame.header.payload_bytes);
+      pool_.release(frame.data, frame.header.payload_bytes);
       return true;
     });
   }
@@ -74,7 +74,7 @@ class EarlyFrames {
   BufferPool& pool_;
   const size_t bytes_max_;
   std::vector<EarlyFrame> frames_;
-  std::vector<EarlyFrame> taken_;  // empty between calls of take(), which use its memory again
+  std::vector<EarlyFrame> taken_;  // used by take() only; it is a member so that its memory is used again
   size_t bytes_ = 0;
 };
 

@@ -19,7 +19,7 @@ struct EarlyFramesTest : testing::Test {
   EarlyFrames early{pool, 100};
 };
 
-TEST_F(EarlyFramesTest, frames_come_out_in_the_order_in_which_they_came_and_their_memory_goes_back) {
+TEST_F(EarlyFramesTest, frames_are_taken_in_order_of_arrival_and_their_memory_is_released) {
   for (const PeerIndex from : {3u, 1u, 2u}) keep(from, 7), keep(from, 8);
   std::vector<PeerIndex> order;
   early.take(of(7), [&](const EarlyFrame& frame) {
@@ -36,7 +36,7 @@ TEST_F(EarlyFramesTest, frames_come_out_in_the_order_in_which_they_came_and_thei
   EXPECT_EQ(pool.used_bytes(), 0u);
 }
 
-TEST_F(EarlyFramesTest, a_payload_that_its_operation_keeps_is_not_given_back) {
+TEST_F(EarlyFramesTest, a_payload_that_its_operation_keeps_is_not_released) {
   keep(0, 7);
   std::byte* data = nullptr;
   early.take(of(7), [&](const EarlyFrame& frame) {
@@ -45,10 +45,10 @@ TEST_F(EarlyFramesTest, a_payload_that_its_operation_keeps_is_not_given_back) {
   });
   EXPECT_EQ(early.bytes(), 0u);
   EXPECT_GT(pool.used_bytes(), 0u);
-  pool.give(data, 8);
+  pool.release(data, 8);
 }
 
-TEST_F(EarlyFramesTest, what_does_not_fit_is_known_before) {
+TEST_F(EarlyFramesTest, fits_reports_a_frame_that_exceeds_the_limit) {
   keep(0, 7, 60);
   EXPECT_TRUE(early.fits(40));
   EXPECT_FALSE(early.fits(41));

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "executor/absence.h"
 
 namespace unisono {
@@ -13,25 +14,27 @@ namespace {
 Status failed_there(Rank from, uint8_t code, const std::string& text, bool sound) {
   sound &= code > 0 && code <= static_cast<uint8_t>(Code::internal);
   return {sound ? static_cast<Code>(code) : Code::corrupt,
-          "rank " + std::to_string(from) + " gave up: " + (sound ? text : std::string("(unreadable reason)"))};
+          concat("rank ", from, " aborted the operation: ", sound ? text : std::string("(unreadable reason)"))};
 }
 
-// An operation that ended well has had all its messages. One more means that a rank called something else under this number,
-// which a rank that only sends (the root of a broadcast) cannot notice in time.
+// Records that a message arrived for an operation that had all its messages and has succeeded here. Another rank must therefore
+// make a different call with the same number. A rank that only sends, such as the root of a broadcast, cannot notice that
+// earlier.
 void note_surplus(GroupCore& group, Rank from, const FrameHeader& header) {
   if (!group.violation.ok()) return;
   group.violation =
-      Status(Code::invalid, "calls differ: rank " + std::to_string(from) + " sent data of " +
-                                to_string(CallDescriptor{header.descriptor, header.amount}) + " for operation " +
-                                std::to_string(header.operation & 0xFFFFFFFF) + ", which is complete here without it");
+      Status(Code::invalid, concat("calls differ: rank ", from, " sent data of ",
+                                   to_string(CallDescriptor{header.descriptor, header.amount}), " for operation ",
+                                   header.operation & 0xFFFFFFFF, ", which rank ", group.self, " has completed without it"));
 }
 
-// The operation ended well here. The member lacks some of its messages and did not wait longer; it may re-form the group next.
+// Records that an operation that succeeded here has failed on another member. That member may re-form the group next.
 void note_failed_elsewhere(GroupCore& group, Rank from, const FrameHeader& header, ByteView payload) {
   ByteReader reader(payload);
   const auto code = reader.read<uint8_t>();
   const auto text = reader.read_string(failure_text_max);
-  if (!reader.done() || !is_in_order(header.operation)) return;  // an inquiry is longer
+  // if bytes are left over, this is an inquiry or the text of a call, and not a failure
+  if (!reader.done() || !is_in_order(header.operation)) return;
   if (!group.failed_elsewhere_why.empty() && header.operation <= group.failed_elsewhere) return;
   group.failed_elsewhere = header.operation;
   group.failed_elsewhere_why = failed_there(from, code, text, true).message();
@@ -59,23 +62,49 @@ void FailureProtocol::inquire(const ActiveOperation& active) {
   notify_members(active, std::move(writer).take());
 }
 
+void FailureProtocol::describe(const ActiveOperation& active) {
+  notify_members(active, std::move(ByteWriter()
+                                       .write(static_cast<uint8_t>(Code::invalid))
+                                       .write_string(active.operation.call_text())
+                                       .write(text_is_a_call))
+                             .take());
+}
+
 void FailureProtocol::on_failed(ActiveOperation& active, Rank from, ByteView payload, Nanos now) {
   ByteReader reader(payload);
   const auto code = reader.read<uint8_t>();
-  const auto text = reader.read_string(failure_text_max);
-  if (code == static_cast<uint8_t>(Code::late) && reader.left() > 0) {
-    std::vector<uint32_t> waits_for;
-    const auto age = static_cast<Nanos>(reader.read<uint64_t>() & INT64_MAX);
-    for (auto count = reader.read<uint32_t>(); count > 0 && reader.ok(); --count) waits_for.push_back(reader.read<uint32_t>());
-    if (!reader.done()) {
-      ++counters_.frames_refused;
-      return;
-    }
-    active.operation.heard_late(from, age, waits_for, now);
-    if (active.operation.take_inquiry()) inquire(active);
+  const auto text = reader.read_string(call_text_max);
+  if (code == static_cast<uint8_t>(Code::late) && reader.left() > 0) return on_inquiry(active, from, reader, now);
+  if (code == static_cast<uint8_t>(Code::invalid) && reader.left() > 0) return on_call_text(active, from, text, reader, now);
+  note_report(*active.group, from, text, now);
+  active.operation.fail(failed_there(from, code, text, reader.done() && text.size() <= failure_text_max), now);
+}
+
+void FailureProtocol::on_inquiry(ActiveOperation& active, Rank from, ByteReader& reader, Nanos now) {
+  std::vector<uint32_t> waits_for;
+  const auto age = static_cast<Nanos>(reader.read<uint64_t>() & INT64_MAX);
+  for (auto count = reader.read<uint32_t>(); count > 0 && reader.ok(); --count) waits_for.push_back(reader.read<uint32_t>());
+  if (!reader.done()) {
+    ++counters_.frames_refused;
     return;
   }
-  active.operation.fail(failed_there(from, code, text, reader.done()), now);
+  std::string ranks;
+  for (const auto rank : waits_for) ranks += concat(ranks.empty() ? "rank " : ", rank ", rank);
+  if (!ranks.empty())
+    note_report(*active.group, from, concat(active.operation.label(), " has waited ", age / millisecond, " ms for ", ranks),
+                now);
+  active.operation.on_late_report(from, age, waits_for, now);
+  if (active.operation.take_inquiry()) inquire(active);
+}
+
+void FailureProtocol::on_call_text(ActiveOperation& active, Rank from, const std::string& text, ByteReader& reader, Nanos now) {
+  const auto mark = reader.read<uint8_t>();
+  if (!reader.done() || mark != text_is_a_call) {
+    ++counters_.frames_refused;
+    return;
+  }
+  active.operation.on_call_text(from, text, now);
+  if (active.operation.take_description()) describe(active);
 }
 
 void FailureProtocol::notify_members(const ActiveOperation& active, Bytes bytes) {
@@ -117,18 +146,30 @@ std::optional<Rank> FailureProtocol::on_abort(GroupCore& group, PeerIndex from, 
   const Status why(Code::unavailable, text);
   if (group.first_abort.ok()) group.first_abort = Status(why.code(), describe_absence(header.sender, why));
   if (static_cast<Rank>(rank) != header.sender) return std::nullopt;
-  const bool first = group.aborted.empty();  // the others keep the first only, too
+  const bool first = group.aborted.empty();  // only the first abort is forwarded, because other ranks keep only the first
   group.aborted.resize(group.world());
   group.aborted[header.sender] = why;
   if (first) notify_abort(group, header.sender, why);
   return header.sender;
 }
 
-void FailureProtocol::on_ended(GroupCore& group, PeerIndex from, const FrameHeader& header, ByteView payload) {
+void FailureProtocol::on_ended(GroupCore& group, PeerIndex from, const FrameHeader& header, ByteView payload, Nanos now) {
   const auto rank = group.rank_of(from);
-  if (rank < 0 || header.epoch != group.epoch || group.numbers.has_failed(header.operation)) return;
+  if (rank < 0 || header.epoch != group.epoch) return;
+  if (header.kind == FrameKind::failed) {
+    ByteReader reader(payload);
+    static_cast<void>(reader.read<uint8_t>());
+    const auto text = reader.read_string(failure_text_max);
+    if (reader.done()) note_report(group, static_cast<Rank>(rank), text, now);
+  }
+  if (group.numbers.has_failed(header.operation)) return;
   if (header.kind == FrameKind::data) note_surplus(group, static_cast<Rank>(rank), header);
   if (header.kind == FrameKind::failed) note_failed_elsewhere(group, static_cast<Rank>(rank), header, payload);
+}
+
+void FailureProtocol::note_report(const GroupCore& group, Rank from, const std::string& text, Nanos now) {
+  if (const auto peer = group.members[from]; peer != self_peer)
+    peers_[peer].report = {.text = text.substr(0, failure_text_max), .at = now};
 }
 
 const Status& FailureProtocol::absence(const GroupCore& group, Rank rank) const {

@@ -9,7 +9,7 @@
 namespace unisono {
 namespace {
 
-// Rank 1 of four; the others are peers 0, 2 and 3.
+// The tested object is on rank 1 of four; ranks 0, 2 and 3 are its peers.
 struct FailureProtocolTest : testing::Test {
   FailureProtocolTest() {
     group.number = 5;
@@ -39,7 +39,7 @@ struct FailureProtocolTest : testing::Test {
   const Status enough{Code::unavailable, "aborted: enough"};
 };
 
-TEST_F(FailureProtocolTest, an_abort_is_passed_on_once_to_all_but_the_rank_itself) {
+TEST_F(FailureProtocolTest, an_abort_is_forwarded_once_to_all_ranks_except_the_aborting_one) {
   EXPECT_EQ(abort_arrives(2, 2, enough), Rank{2});
   EXPECT_EQ(receivers(), (std::vector<PeerIndex>{0, 3}));
   for (const auto& sent : transport.sent) EXPECT_EQ(sent.header.sender, 2u);
@@ -49,7 +49,7 @@ TEST_F(FailureProtocolTest, an_abort_is_passed_on_once_to_all_but_the_rank_itsel
   EXPECT_TRUE(failures.absence(group, 0).ok());
 }
 
-TEST_F(FailureProtocolTest, hearsay_of_an_abort_makes_nobody_absent) {
+TEST_F(FailureProtocolTest, a_forwarded_abort_makes_no_rank_absent) {
   EXPECT_EQ(abort_arrives(0, 2, enough), std::nullopt);
   EXPECT_TRUE(failures.absence(group, 2).ok());
   EXPECT_NE(group.first_abort.message().find("rank 2"), std::string::npos);
@@ -72,21 +72,21 @@ TEST_F(FailureProtocolTest, a_lost_link_is_an_absence) {
   EXPECT_EQ(receivers(), (std::vector<PeerIndex>{0, 2}));
 }
 
-TEST_F(FailureProtocolTest, data_for_an_operation_that_ended_well_shows_that_calls_differ) {
+TEST_F(FailureProtocolTest, data_for_a_successful_operation_shows_that_calls_differ) {
   const FrameHeader data{.kind = FrameKind::data, .epoch = 9, .group = 5, .operation = 4, .sender = 2};
   group.numbers.ended(3, false);
   auto late = data;
   late.operation = 3;
-  FailureProtocol::on_ended(group, 2, late, {});
+  failures.on_ended(group, 2, late, {}, 0);
   EXPECT_TRUE(group.violation.ok()) << "late data of a failed operation";
-  FailureProtocol::on_ended(group, 2, data, {});
+  failures.on_ended(group, 2, data, {}, 0);
   EXPECT_EQ(group.violation.code(), Code::invalid);
 }
 
-TEST_F(FailureProtocolTest, the_latest_failure_of_an_operation_that_ended_well_here_is_remembered) {
+TEST_F(FailureProtocolTest, the_latest_failure_elsewhere_of_an_operation_that_succeeded_here_is_remembered) {
   const auto fails = [&](uint64_t operation, const char* why) {
     const FrameHeader header{.kind = FrameKind::failed, .epoch = 9, .group = 5, .operation = operation, .sender = 3};
-    FailureProtocol::on_ended(group, 3, header, failure_payload({Code::late, why}));
+    failures.on_ended(group, 3, header, failure_payload({Code::late, why}), 0);
   };
   fails(4, "four");
   fails(2, "two");

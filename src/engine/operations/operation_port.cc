@@ -46,7 +46,7 @@ void OperationPort::commit(const PortSlot& slot, FrameHeader header) {
 void OperationPort::abandon(const PortSlot& slot) { shared_.peers[slot.route].route->abandon({slot.data, 0, slot.handle}); }
 
 void OperationPort::release(const Piece& piece) {
-  if (piece.staged && piece.data != nullptr) shared_.pool.give(piece.data, piece.bytes);
+  if (piece.staged && piece.data != nullptr) shared_.pool.release(piece.data, piece.bytes);
   if (piece.handle != 0) shared_.peers[piece.route].route->release({piece.data, piece.bytes, piece.handle});
 }
 
@@ -67,7 +67,9 @@ void OperationPort::request_credit(Rank to, bool again) {
   grant(to, 0);
 }
 
-std::string OperationPort::place(Rank rank) const { return shared_.peers[peer(rank)].label; }
+std::string OperationPort::location(Rank rank) const { return shared_.peers[peer(rank)].label; }
+
+std::string OperationPort::trouble(Rank rank) const { return route(rank).trouble(peer(rank)); }
 
 bool OperationPort::reduce(const kernels::Reduction& task, uint32_t lane) {
   const auto computed = shared_.compute.reduce(task, event(lane));

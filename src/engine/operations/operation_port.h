@@ -1,4 +1,4 @@
-// The way of one operation to transports, memory and arithmetic: the executor's Port, by the engine's peers, pool and compute.
+// Implements the executor's Port for one operation. It uses the engine's transports, buffer pool and arithmetic.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace unisono {
 
 struct ActiveOperation;
 
-// The objects that all operations of an engine share. The engine owns them.
+// The objects of the engine that all operations share.
 struct OperationResources {
   PeerTable& peers;
   BufferPool& pool;
@@ -37,7 +37,8 @@ class OperationPort final : public Port {
   std::byte* stage(size_t bytes) override;
   void grant(Rank to, uint64_t bytes) override;
   void request_credit(Rank to, bool again) override;
-  std::string place(Rank rank) const override;
+  std::string location(Rank rank) const override;
+  std::string trouble(Rank rank) const override;
   bool reduce(const kernels::Reduction& task, uint32_t lane) override;
   bool copy(void* destination, const void* source, size_t bytes, uint32_t lane) override;
   void copy_now(void* destination, const void* source, size_t bytes) override;
@@ -53,7 +54,7 @@ class OperationPort final : public Port {
 
   const OperationResources shared_;
   ActiveOperation& active_;
-  std::vector<PeerIndex> peers_;  // of acquire(): a member so that it keeps its memory
+  std::vector<PeerIndex> peers_;  // used by acquire() only; it is a member so that its memory is used again
 };
 
 }  // namespace unisono

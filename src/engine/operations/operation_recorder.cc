@@ -33,8 +33,8 @@ uint8_t numbering_of(uint64_t number) {
   return static_cast<uint8_t>(numbering);
 }
 
-record::Shown shown_of(const OperationSetup& setup, uint64_t number, Nanos started) {
-  record::Shown shown{};
+record::RunningEntry running_entry_of(const OperationSetup& setup, uint64_t number, Nanos started) {
+  record::RunningEntry shown{};
   shown.number = setup.number;
   shown.bytes = tensor_bytes(setup.request, setup.world, setup.self);
   shown.started = shown.progress = started;
@@ -46,7 +46,7 @@ record::Shown shown_of(const OperationSetup& setup, uint64_t number, Nanos start
 }  // namespace
 
 void OperationRecorder::reserve(const GroupCore& group) {
-  pending_.reserve(pending_told_max);
+  pending_.reserve(pending_listed_max);
   moved_.reserve(group.world());
 }
 
@@ -54,7 +54,7 @@ void OperationRecorder::begun(const ActiveOperation& active, bool is_counted, Na
   if (active.group->record == nullptr) return;
   auto& record = *active.group->record;
   if (!is_counted) record.begun();
-  record.show(shown_of(active.operation.setup(), active.number, started));
+  record.show(running_entry_of(active.operation.setup(), active.number, started));
 }
 
 void OperationRecorder::observe(const OperationTable& operations, Nanos now) {
@@ -63,7 +63,7 @@ void OperationRecorder::observe(const OperationTable& operations, Nanos now) {
     if (active->group->record == nullptr || active->operation.done()) continue;
     const auto& operation = active->operation;
     const auto progress = operation.progress(pending_);
-    auto shown = shown_of(operation.setup(), active->number, operation.times().started);
+    auto shown = running_entry_of(operation.setup(), active->number, operation.times().started);
     shown.progress = std::max(progress.since, shown.started);
     shown.sent_bytes = progress.sent_bytes;
     shown.sent_total = progress.sent_total;

@@ -1,4 +1,4 @@
-// Writes what operations do into their groups' records (record/layout.h), where a group keeps one.
+// Writes the progress of operations into the records of their groups (record/layout.h). Groups without a record are skipped.
 #pragma once
 
 #include <vector>
@@ -14,16 +14,16 @@ class OperationRecorder {
  public:
   explicit OperationRecorder(const PeerTable& peers) : peers_(peers) {}
 
-  // Once for each group, so that nothing below needs memory.
+  // Call it once for each group. After that, the functions below allocate nothing.
   void reserve(const GroupCore& group);
-  // is_counted: the fast path has counted the operation already.
+  // is_counted: true if the fast path has already counted the operation.
   void begun(const ActiveOperation& active, bool is_counted, Nanos started);
   void ended(const ActiveOperation& active);
-  // How far each operation is. Due every 10 ms.
+  // Records the progress of each operation. Call it every 10 ms.
   void observe(const OperationTable& operations, Nanos now);
   bool is_due(Nanos now) const { return now >= observe_at_; }
-  // Before a thread sleeps, which may be for long: at most once a millisecond, because some links make it sleep much more
-  // often.
+  // Returns true if observe() should be called before a thread sleeps. This is at most once per millisecond, because with some
+  // links a thread sleeps much more often.
   bool is_due_before_sleep(Nanos now) const { return now - observe_at_ >= millisecond - observe_every; }
 
  private:
@@ -31,7 +31,7 @@ class OperationRecorder {
 
   const PeerTable& peers_;
   Nanos observe_at_ = 0;
-  std::vector<Rank> pending_;  // of observe() and ended(), which use their memory again
+  std::vector<Rank> pending_;  // used by observe() and ended() only; it is a member so that its memory is used again
   std::vector<record::Moved> moved_;
 };
 

@@ -12,7 +12,7 @@ Report ActiveOperation::report(Nanos now) const {
   report.sum_us = summing / microsecond;
   report.decode_us = decoding / microsecond;
   report.delivery = delivery;
-  // Work that was done in one go is not in the times of its events.
+  // Computation during one event takes no time on the event clock, so compute_us can exceed total_us.
   report.total_us = std::max<int64_t>(report.total_us, report.compute_us);
   report.transfer_us = std::max<int64_t>(0, report.total_us - report.wait_us - report.compute_us);
   return report;

@@ -1,8 +1,8 @@
-// The table of operations: those that run, in the order in which they began, and the slots that they run in.
+// The table of operations. It has the running operations, in the order in which they began, and the slots that hold them.
 //
-// A slot is used again when its operation has ended, so that an operation that is like an earlier one needs no memory. Its
-// generation goes up then: an event that comes late for the earlier operation finds nothing. The engine owns the table; the
-// table owns the operations, and keeps completions that nobody else has for the next ones.
+// Slots are used again, so that a further operation of the same kind allocates nothing. Each use of a slot has its own
+// generation, so that late events of an earlier operation are ignored. The engine owns the table. The table owns the
+// operations, and recycles completions that the caller has released.
 #pragma once
 
 #include <cstdint>
@@ -17,30 +17,30 @@ class OperationTable {
  public:
   explicit OperationTable(const OperationResources& resources) : resources_(resources) {}
 
-  // A slot whose operation does not run yet. Call begin() before the next take().
+  // Returns a free slot. Call begin() before the next take().
   ActiveOperation& take();
-  // From now on the operation runs. memory_bytes is set.
+  // Adds the operation to running(). memory_bytes must be set.
   void begin(ActiveOperation& active);
-  // The operation has ended: its slot may be taken again.
+  // Removes an ended operation from running() and frees its slot.
   void end(ActiveOperation& active);
-  // Forgets all that run, and their slots for good: events may still come for them.
+  // Removes all running operations. Their slots are never used again, because events for them may still arrive.
   void abandon_all();
 
-  const std::vector<ActiveOperation*>& running() const { return running_; }  // the oldest first
+  const std::vector<ActiveOperation*>& running() const { return running_; }  // in the order of their start; the oldest is first
   bool empty() const { return running_.empty(); }
   size_t size() const { return running_.size(); }
-  uint64_t in_flight_bytes() const { return in_flight_bytes_; }  // inputs and outputs of all that run
+  uint64_t in_flight_bytes() const { return in_flight_bytes_; }  // size of the inputs and outputs of all running operations
 
   ActiveOperation* find(uint32_t group, uint64_t operation, PeerIndex from) const;
-  // The operation that an event of the transports or of the compute is for; null: it has ended.
+  // Returns the operation to which an event of a transport or a computation belongs. Returns null if the operation has ended.
   ActiveOperation* of_event(uint64_t id) const;
-  // The first of the group's operations that all ranks begin in the same order; null: none runs.
+  // Returns the oldest running operation of the group that is numbered by the order of calls. Returns null if there is none.
   ActiveOperation* next_in_order(const GroupCore& group) const;
-  // null: it does not run.
+  // Returns the running operation of this completion. Returns null if the operation has ended.
   const ActiveOperation* of(const Completion& completion) const;
 
   std::shared_ptr<Completion> take_completion();
-  // Keeps the completion of a finished operation if nobody else has it.
+  // Recycles the completion of a finished operation, unless another reference to it exists.
   void reuse(std::shared_ptr<Completion> completion);
 
  private:

@@ -30,7 +30,7 @@ struct OperationTableTest : testing::Test {
   OperationTable table{{peers, pool, compute}};
 };
 
-TEST_F(OperationTableTest, a_late_event_of_an_ended_operation_finds_nothing) {
+TEST_F(OperationTableTest, a_late_event_of_an_ended_operation_finds_no_operation) {
   auto& first = begin(0);
   const auto id = first.event(7);
   EXPECT_EQ(table.of_event(id), &first);
@@ -56,7 +56,22 @@ TEST_F(OperationTableTest, the_next_in_order_is_the_oldest_that_is_numbered_by_o
   EXPECT_EQ(table.next_in_order(other), nullptr);
 }
 
-TEST_F(OperationTableTest, nothing_is_found_of_abandoned_operations) {
+// Messages from several ranks may have equal numbers. A message that has failed must not take the buffer of another one.
+TEST_F(OperationTableTest, a_message_cancels_only_the_buffers_for_frames_from_its_own_partner) {
+  group.members = {self_peer, 7, 8};
+  auto& sum = begin(3);
+  sum.cancel_in(transport);
+  const MessageSeries series{.source = 2, .destination = 0, .tag = 99'999};
+  auto& message = begin(message_id(series, 0));
+  message.operation.new_setup().request.root = 2;
+  message.cancel_in(transport);
+  ASSERT_EQ(transport.cancelled.size(), 2u);
+  EXPECT_EQ(transport.cancelled[0].from, std::nullopt);
+  EXPECT_EQ(transport.cancelled[1].from, PeerIndex{8});
+  EXPECT_EQ(transport.cancelled[1].operation, message.number);
+}
+
+TEST_F(OperationTableTest, abandoned_operations_are_not_found) {
   auto& active = begin(0);
   const auto id = active.event(1);
   active.completion.reset();
@@ -66,7 +81,7 @@ TEST_F(OperationTableTest, nothing_is_found_of_abandoned_operations) {
   EXPECT_EQ(table.of_event(id), nullptr);
 }
 
-TEST_F(OperationTableTest, a_completion_is_used_again_only_if_nobody_else_has_it) {
+TEST_F(OperationTableTest, a_completion_is_reused_only_without_other_references) {
   auto kept = table.take_completion();
   const auto* address = kept.get();
   auto elsewhere = kept;

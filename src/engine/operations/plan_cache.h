@@ -1,5 +1,6 @@
-// The plans of one group, and what was chosen for its latest requests. Choosing costs microseconds, a small operation less, so
-// equal requests find their plan here. Plans live as long as the group; operations point at them.
+// Keeps the plans of one group, and the choices for its latest requests. If a request equals a recent one, the choice is used
+// again: choosing takes microseconds, which is longer than a small operation. Plans live as long as the group, because
+// operations point to them.
 #pragma once
 
 #include <array>
@@ -16,7 +17,7 @@
 namespace unisono {
 
 struct ChosenPlan {
-  const Plan* plan = nullptr;  // owned by the cache
+  const Plan* plan = nullptr;  // the cache owns it
   uint64_t slice_bytes = 0;
   Codec codec{};
   std::string_view codec_note{};
@@ -24,7 +25,7 @@ struct ChosenPlan {
 
 class PlanCache {
  public:
-  // The context must be the same at every call, but for a topology that is set before the first one.
+  // Pass the same context in every call. Only its topology may change, and only before the first call.
   Result<ChosenPlan> choose(const OperationRequest& request, const PlanContext& context);
   size_t plans() const { return plans_.size(); }
 
@@ -40,8 +41,8 @@ class PlanCache {
     Codec codec{};
     ChosenPlan chosen{};
   };
-  std::map<uint64_t, std::unique_ptr<Plan>> plans_;  // by PlanChoice::key
-  std::array<Entry, 16> latest_{};                   // a ring
+  std::map<uint64_t, std::unique_ptr<Plan>> plans_;  // the key is PlanChoice::key
+  std::array<Entry, 16> latest_{};                   // a ring with the latest choices
   size_t at_ = 0;
 };
 

@@ -1,15 +1,17 @@
-// The C API: translates arguments, keeps the last message per thread.
+// The C API. It translates arguments to C++, and keeps the last error message of each thread.
 #include "unisono/unisono_c.h"
 
+#include <chrono>
 #include <numeric>
 #include <optional>
 #include <string>
 
+#include "base/concat.h"
 #include "unisono/unisono.h"
 
 struct unisono_group {
   unisono::Group group;
-  std::optional<unisono::Codec> codec;  // none: what the group was joined with
+  std::optional<unisono::Codec> codec;  // nullopt: use the codec that the group got when it was joined
 };
 struct unisono_work {
   unisono::Work work;
@@ -27,7 +29,7 @@ using unisono::Tensor;
 
 thread_local std::string last_error;
 
-int keep(const Status& status) {
+int set_last_error(const Status& status) {
   last_error = status.message();
   return static_cast<int>(status.code());
 }
@@ -44,8 +46,8 @@ CallOptions options_of(const unisono_call* call, unisono_op op = UNISONO_SUM) {
   return o;
 }
 
-// The options of a collective that takes a codec.
-CallOptions coded(const unisono_group* group, const unisono_call* call, unisono_op op = UNISONO_SUM) {
+// Returns the options for a collective that can use a codec.
+CallOptions options_with_codec(const unisono_group* group, const unisono_call* call, unisono_op op = UNISONO_SUM) {
   auto o = options_of(call, op);
   o.codec = group->codec;
   return o;
@@ -60,30 +62,43 @@ Counts counts_of(const unisono_group* group, const size_t* counts) {
   return counts == nullptr ? Counts() : Counts(counts, group->group.world_size());
 }
 
-// Elements of all blocks together. An overflow wraps and is then refused as a size that does not fit.
+// Returns the number of elements in all blocks together. If the sum overflows, it is wrong, but then the call fails later when
+// sizes are checked.
 size_t total_of(const unisono_group* group, size_t count, const size_t* counts) {
   const auto world = group->group.world_size();
   return counts == nullptr ? count * world : std::accumulate(counts, counts + world, size_t{0});
 }
 
-// A refused call is reported at once; one that fails later is reported by wait.
+// Gives `work` to the caller. If the call was refused, the error is reported at once. If a call fails later, unisono_work_wait
+// reports it.
 int hand_over(unisono::Work work, unisono_work** handle) {
   if (work.done()) {
     auto result = work.wait();
-    if (!result) return keep(result.status());
+    if (!result) return set_last_error(result.status());
   }
   *handle = new unisono_work{std::move(work)};
   return UNISONO_OK;
 }
 
 int report_of(const Result<unisono::Report>& result, unisono_report* report) {
-  if (!result) return keep(result.status());
+  if (!result) return set_last_error(result.status());
   if (report != nullptr) {
     const auto& r = *result;
     *report = {r.world_size, r.contributors, r.sent_bytes, r.received_bytes, r.sent_messages, r.received_messages,
                r.total_us,   r.wait_us,      r.compute_us, r.transfer_us,    r.last_rank};
   }
   return UNISONO_OK;
+}
+
+void pass_on(const unisono::Event& event, unisono_event_handler handler, void* data) {
+  const auto time = std::chrono::duration_cast<std::chrono::microseconds>(event.time.time_since_epoch());
+  const unisono_event passed{.kind = unisono::facts(event.kind).name.data(),
+                             .text = event.text.c_str(),
+                             .source = event.source.c_str(),
+                             .is_warning = event.level() == unisono::EventLevel::warning,
+                             .rank = event.rank,
+                             .time_us = time.count()};
+  handler(&passed, data);
 }
 
 std::string text(const char* s) { return s == nullptr ? std::string() : std::string(s); }
@@ -96,7 +111,12 @@ const char* unisono_version(void) { return UNISONO_VERSION; }
 const char* unisono_last_error(void) { return last_error.c_str(); }
 
 int unisono_join(const unisono_options* o, unisono_group** group) {
+  return unisono_join_with_events(o, nullptr, nullptr, group);
+}
+
+int unisono_join_with_events(const unisono_options* o, unisono_event_handler handler, void* data, unisono_group** group) {
   unisono::Options options;
+  if (handler != nullptr) options.on_event = [=](const unisono::Event& event) { pass_on(event, handler, data); };
   if (o != nullptr) {
     if (o->world_size > 0) options.rank = o->rank, options.world_size = o->world_size;
     options.rendezvous = text(o->rendezvous);
@@ -111,14 +131,14 @@ int unisono_join(const unisono_options* o, unisono_group** group) {
     options.require_majority = o->require_majority != 0;
   }
   auto joined = unisono::Group::join(options);
-  if (!joined) return keep(joined.status());
+  if (!joined) return set_last_error(joined.status());
   *group = new unisono_group{std::move(*joined), {}};
   return UNISONO_OK;
 }
 
 int unisono_set_codec(unisono_group* group, const char* codec) {
   auto parsed = unisono::Codec::parse(text(codec));
-  if (!parsed) return keep(parsed.status());
+  if (!parsed) return set_last_error(parsed.status());
   group->codec = *parsed;
   return UNISONO_OK;
 }
@@ -136,47 +156,50 @@ void unisono_get_counters(const unisono_group* group, unisono_counters* counters
 int unisono_get_link_counters(const unisono_group* group, uint32_t rank, unisono_link_counters* counters) {
   const auto world = group->group.world_size();
   if (rank >= world)
-    return keep({unisono::Code::invalid, "rank " + std::to_string(rank) + " is not in this group of " + std::to_string(world)});
+    return set_last_error({unisono::Code::invalid, unisono::concat("rank ", rank, " is not in this group of ", world)});
   const auto all = group->group.counters();
-  if (rank >= all.links.size()) return keep({unisono::Code::unavailable, "this group keeps no record"});
+  if (rank >= all.links.size()) return set_last_error({unisono::Code::unavailable, "this group keeps no record"});
   const auto& l = all.links[rank];
   *counters = {l.sent_bytes, l.sent_messages, l.received_bytes, l.received_messages,
                l.waited_us,  l.waited_for,    l.stalls,         l.lost ? 1 : 0};
   return UNISONO_OK;
 }
 
-int unisono_dump_record(const unisono_group* group, const char* path) { return keep(group->group.dump_record(text(path))); }
+int unisono_dump_record(const unisono_group* group, const char* path) {
+  return set_last_error(group->group.dump_record(text(path)));
+}
 
 uint32_t unisono_epoch(const unisono_group* group) { return group->group.epoch(); }
 
 int unisono_split(unisono_group* group, const uint32_t* ranks, size_t count, unisono_group** subgroup) {
   auto split = group->group.split({ranks, count});
-  if (!split) return keep(split.status());
+  if (!split) return set_last_error(split.status());
   *subgroup = new unisono_group{std::move(*split), group->codec};
   return UNISONO_OK;
 }
 
 int unisono_reform(unisono_group* group) {
   auto reformed = group->group.reform();
-  return reformed ? static_cast<int>(UNISONO_OK) : keep(reformed.status());
+  return reformed ? static_cast<int>(UNISONO_OK) : set_last_error(reformed.status());
 }
 
 int unisono_all_reduce(unisono_group* g, const void* input, void* output, size_t count, unisono_dtype dtype, unisono_op op,
                        const unisono_call* call, unisono_work** work) {
-  return hand_over(g->group.all_reduce_async(in(input, count, dtype), out(output, count, dtype), coded(g, call, op)), work);
+  return hand_over(
+      g->group.all_reduce_async(in(input, count, dtype), out(output, count, dtype), options_with_codec(g, call, op)), work);
 }
 
 int unisono_reduce_scatter(unisono_group* g, const void* input, void* output, size_t count, const size_t* counts,
                            unisono_dtype dtype, unisono_op op, const unisono_call* call, unisono_work** work) {
   return hand_over(g->group.reduce_scatter_async(in(input, total_of(g, count, counts), dtype), out(output, count, dtype),
-                                                 counts_of(g, counts), coded(g, call, op)),
+                                                 counts_of(g, counts), options_with_codec(g, call, op)),
                    work);
 }
 
 int unisono_all_gather(unisono_group* g, const void* input, void* output, size_t count, const size_t* counts,
                        unisono_dtype dtype, const unisono_call* call, unisono_work** work) {
   return hand_over(g->group.all_gather_async(in(input, count, dtype), out(output, total_of(g, count, counts), dtype),
-                                             counts_of(g, counts), coded(g, call)),
+                                             counts_of(g, counts), options_with_codec(g, call)),
                    work);
 }
 
@@ -208,7 +231,7 @@ int unisono_all_to_all(unisono_group* g, const void* input, void* output, size_t
                        const size_t* recv_counts, unisono_dtype dtype, const unisono_call* call, unisono_work** work) {
   return hand_over(g->group.all_to_all_async(in(input, total_of(g, count, send_counts), dtype),
                                              out(output, total_of(g, count, recv_counts), dtype), counts_of(g, send_counts),
-                                             counts_of(g, recv_counts), coded(g, call)),
+                                             counts_of(g, recv_counts), options_with_codec(g, call)),
                    work);
 }
 

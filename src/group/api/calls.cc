@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "codecs/codec.h"
 #include "engine/operations/any_source.h"
 #include "lossy/range_geometry.h"
@@ -13,14 +14,13 @@ namespace unisono {
 namespace {
 
 constexpr uint64_t id_max = uint64_t{1} << 56;
-constexpr uint32_t tag_max = 1u << 15;
 constexpr uint64_t slice_bytes_min = 64, slice_bytes_max = 16u << 20;
 
-Status wrong(const std::string& what) { return {Code::invalid, what}; }
+Status invalid_call(const std::string& what) { return {Code::invalid, what}; }
 
 std::string number(uint64_t n) { return std::to_string(n); }
 
-// Sum of the counts, or even * world; false if it overflows.
+// Computes the sum of `counts`. If `counts` is empty, computes `even` * world instead. Returns false if the result overflows.
 bool total_of(Counts counts, size_t even, uint32_t world, size_t& total) {
   if (counts.empty()) return !__builtin_mul_overflow(even, static_cast<size_t>(world), &total);
   total = 0;
@@ -30,14 +30,15 @@ bool total_of(Counts counts, size_t even, uint32_t world, size_t& total) {
   return true;
 }
 
-bool alike(Counts counts) { return std::ranges::adjacent_find(counts, std::not_equal_to()) == counts.end(); }
+bool all_equal(Counts counts) { return std::ranges::adjacent_find(counts, std::not_equal_to()) == counts.end(); }
 
-// Equal blocks need no list of sizes: with one or without, it is the same request.
+// Returns the block sizes, or an empty list if all of them are equal. Thus a request with a list of equal sizes matches a
+// request without a list.
 std::vector<size_t> uneven(Counts counts) {
-  return alike(counts) ? std::vector<size_t>() : std::vector<size_t>(counts.begin(), counts.end());
+  return all_equal(counts) ? std::vector<size_t>() : std::vector<size_t>(counts.begin(), counts.end());
 }
 
-// The first thing that is wrong with a call. Each check is true if the call may go on.
+// Checks the arguments of a call, and keeps the first error. After the first error, every check returns false.
 class Checks {
  public:
   Status take() { return std::move(status_); }
@@ -45,20 +46,20 @@ class Checks {
   bool options(const CallOptions& o) {
     if (o.id >= id_max) return fail("id " + number(o.id) + " is not below 2^56");
     if (o.timeout.count() < 0 || o.timeout.count() > timeout_max / millisecond) {
-      return fail("timeout is " + std::to_string(o.timeout.count()) + " ms; needed: 0 (the group's) to " +
-                  number(timeout_max / millisecond));
+      return fail(concat("timeout is ", o.timeout.count(), " ms; allowed: 0 (the timeout of the group) to ",
+                         number(timeout_max / millisecond)));
     }
     if (o.slice_bytes != 0 && (o.slice_bytes < slice_bytes_min || o.slice_bytes > slice_bytes_max)) {
       return fail("slice_bytes " + number(o.slice_bytes) + " is not in " + number(slice_bytes_min) + "…" +
                   number(slice_bytes_max));
     }
-    return that(static_cast<uint8_t>(o.delivery) <= 2, "delivery: unknown") && codec(o);
+    return require(static_cast<uint8_t>(o.delivery) <= 2, "delivery: unknown") && codec(o);
   }
-  // The call's own codec. The group's was checked when the group was joined.
+  // Checks the codec that this call was given. The codec of the group was checked at join.
   bool codec(const CallOptions& o) {
     if (!o.codec) return true;
     for (const auto* step : {&o.codec->reduce, &o.codec->across, &o.codec->gather}) {
-      if (const auto fault = fault_of(*step); !fault.empty()) return fail("codec: " + fault);
+      if (const auto fault = why_invalid(*step); !fault.empty()) return fail("codec: " + fault);
     }
     return true;
   }
@@ -72,30 +73,33 @@ class Checks {
     if (!o.measure_error) return true;
     const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16,
                ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
-    return that(types && ops && o.id == 0, "measure_error takes sums and averages of f32, f16 and bf16 tensors, without id");
+    return require(types && ops && o.id == 0, "measure_error takes sums and averages of f32, f16 and bf16 tensors, without id");
   }
-  // A call that may be lossy. of_shards: an average of shards may also use the biased estimator (zero_fill), and hold.
+  // Checks the delivery options of a call. If `of_shards` is true, a lossy call may also use the biased estimator `zero_fill`
+  // and on_empty=hold.
   bool delivery(const CallOptions& o, bool of_shards = false) {
     if (o.delivery == Delivery::reliable) return true;
-    return that(o.lossy.estimator <= Estimator::count || (of_shards && o.lossy.estimator == Estimator::zero_fill),
-                "delivery: estimators but stratified and count are for simulations") &&
-           that(of_shards || o.lossy.on_empty != OnEmpty::hold, "delivery: on_empty=hold is for the sharded step") &&
-           sound(o.lossy.check());
+    return require(o.lossy.estimator <= Estimator::count || (of_shards && o.lossy.estimator == Estimator::zero_fill),
+                   "delivery: all estimators except stratified and count are for simulations only") &&
+           require(of_shards || o.lossy.on_empty != OnEmpty::hold, "delivery: on_empty=hold is only for the sharded step") &&
+           require_ok(o.lossy.check());
   }
   bool only_reliable(const CallOptions& o) {
-    return that(o.delivery == Delivery::reliable, "delivery: only all_reduce, reduce_shards and gather_shards can be lossy");
+    return require(o.delivery == Delivery::reliable, "delivery: only all_reduce, reduce_shards and gather_shards can be lossy");
   }
-  // A collective that takes only plain elements.
+  // Checks the codec of a collective that accepts only the plain codec.
   bool only_plain(const CallOptions& o) {
     if (o.codec && !o.codec->is_plain()) return fail("takes no codec but plain, not " + o.codec->to_string());
     return no_encode_error(o);
   }
   bool no_encode_error(const CallOptions& o) {
-    return that(o.encode_error == nullptr && !o.error_feedback, "has no encode_error") && no_measured_error(o);
+    return require(o.encode_error == nullptr && !o.error_feedback, "takes no encode_error") && no_measured_error(o);
   }
-  // A collective whose sizes are known to pairs of ranks only.
-  bool no_agreement(const CallOptions& o) { return that(o.agreement == 0, "has no agreement"); }
-  bool no_measured_error(const CallOptions& o) { return that(!o.measure_error, "measure_error is for blocking all_reduce"); }
+  // For collectives that cannot use `agreement`, because only the sender and the receiver know the size of a message.
+  bool no_agreement(const CallOptions& o) { return require(o.agreement == 0, "takes no agreement"); }
+  bool no_measured_error(const CallOptions& o) {
+    return require(!o.measure_error, "measure_error is only for the blocking all_reduce");
+  }
   bool tensor(const char* what, ConstTensor t) {
     if (static_cast<uint8_t>(t.dtype) >= dtype_count) return fail(std::string(what) + " has an unknown element type");
     size_t bytes = 0;
@@ -131,29 +135,31 @@ class Checks {
     return total_of(counts, even, world, total) || fail("the blocks' sizes overflow");
   }
   bool even(size_t count, uint32_t world) {
-    return count % world == 0 || fail(number(count) + " elements do not make equal blocks for " + number(world) + " ranks");
+    return count % world == 0 ||
+           fail(number(count) + " elements cannot be divided into equal blocks for " + number(world) + " ranks");
   }
-  bool tag(uint32_t tag) { return tag < tag_max || fail("tag " + number(tag) + " is not below 2^15"); }
-  bool sound(const Status& status) { return status.ok() || fail(status.message()); }
-  bool that(bool right, const char* otherwise) { return right || fail(otherwise); }
+  bool require_ok(const Status& status) { return status.ok() || fail(status.message()); }
+  bool require(bool condition, const char* message) { return condition || fail(message); }
 
  private:
   bool fail(std::string what) {
-    status_ = wrong(what);
+    status_ = invalid_call(what);
     return false;
   }
   Status status_;
 };
 
-// Why a sum cannot be lossy; empty: it can. Looks only at arguments that are equal on all ranks.
+// Returns why a sum cannot be lossy. The result is empty if it can. All ranks get the same result, because these arguments are
+// equal on all ranks.
 std::string_view needs_reliable(const CallOptions& o, DType dtype, const Codec& codec) {
   const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16,
              ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
   if (!types || !ops) return "only sums and averages of f32, f16 and bf16 tensors can be lossy";
   if (o.schedule != ScheduleKind::automatic && o.schedule != ScheduleKind::two_step)
     return "only two_step can be lossy, because there a lost message costs one contribution";
-  if (o.id != 0 || o.encode_error != nullptr || o.measure_error || o.agreement != 0)
-    return "lossy calls have no id, encode_error, measure_error or agreement";
+  if (o.encode_error != nullptr)
+    return "lossy calls have no encode_error and no error_feedback, because nobody knows the error of a message that is lost";
+  if (o.id != 0 || o.measure_error || o.agreement != 0) return "lossy calls have no id, measure_error or agreement";
   if (codec.reduce != codec.gather) return "lossy calls have one codec for both steps";
   return {};
 }
@@ -191,7 +197,7 @@ Result<OperationRequest> all_reduce_call(const Caller& c, ConstTensor in, Tensor
   auto q = base_request(c, Collective::all_reduce, in, out, o);
   if (q.delivery != Delivery::reliable) q.reliable_because = needs_reliable(o, in.dtype, *q.codec);
   if (q.delivery == Delivery::lossy && !q.reliable_because.empty())
-    return wrong("delivery: " + std::string(q.reliable_because));
+    return invalid_call("delivery: " + std::string(q.reliable_because));
   q.count = in.count;
   return q;
 }
@@ -252,16 +258,16 @@ Result<ShardLayout> shard_layout_of(uint32_t world, ConstTensor tensor, const St
                      .range_elements = geometry->range_elements()};
 }
 
-// whole: the tensor that has shards, of either call; part: the own shard.
+// Makes the request for reduce_shards or gather_shards. whole: the full tensor. part: the shard of this rank.
 static Result<OperationRequest> shards_call(const Caller& c, Collective collective, ConstTensor whole, ConstTensor part,
                                             Tensor output, const CallOptions& o) {
   const bool reduces = collective == Collective::reduce_scatter;
   Checks check;
   if (!(check.options(o) && check.tensor("the tensor", whole) && check.tensor("the shard", part) && check.types(whole, part) &&
         check.op(o.op, whole.dtype) && check.no_measured_error(o) && check.encode_error(o, whole) && check.delivery(o, true) &&
-        check.that(o.delivery != Delivery::automatic, "delivery: shards are reliable or lossy") &&
-        check.that(o.lossy.on_empty != OnEmpty::hold || reduces, "delivery: gather_shards holds nothing") &&
-        check.that(o.needed_ranges == nullptr || !reduces, "needed_ranges is for gather_shards"))) {
+        check.require(o.delivery != Delivery::automatic, "delivery: shards take reliable or lossy, not automatic") &&
+        check.require(o.lossy.on_empty != OnEmpty::hold || reduces, "delivery: gather_shards cannot use on_empty=hold") &&
+        check.require(o.needed_ranges == nullptr || !reduces, "needed_ranges is only for gather_shards"))) {
     return check.take();
   }
   const auto& codec = o.codec ? *o.codec : *c.codec;
@@ -271,7 +277,7 @@ static Result<OperationRequest> shards_call(const Caller& c, Collective collecti
   const auto why = o.delivery == Delivery::reliable
                        ? std::string_view()
                        : needs_reliable(o, whole.dtype, Codec::of(reduces ? codec.reduce : codec.gather));
-  if (!why.empty()) return wrong("delivery: " + std::string(why));
+  if (!why.empty()) return invalid_call("delivery: " + std::string(why));
   if (!check.size("the shard", part.count, own)) return check.take();
   auto q = base_request(c, collective, reduces ? whole : part, output, o);
   if (o.delivery == Delivery::reliable || c.world == 1) {
@@ -282,10 +288,11 @@ static Result<OperationRequest> shards_call(const Caller& c, Collective collecti
     q.delivery = Delivery::reliable;
     return q;
   }
-  // A rank with nothing to receive could run ahead of its peers, which keep their copies for two operations only.
+  // A rank that receives nothing could run ahead of the others. But a sender keeps the data of an operation only until it
+  // starts its second next operation. A slower receiver could then no longer request a repair.
   if (layout->count(c.world - 1) == 0)
-    return wrong("delivery: of " + number(whole.count) + " elements in shards of " + number(layout->shard_elements) +
-                 " some of the " + number(c.world) + " ranks would have none; then shards cannot be lossy");
+    return invalid_call("delivery: of " + number(whole.count) + " elements in shards of " + number(layout->shard_elements) +
+                        " some of the " + number(c.world) + " ranks would have no elements; then delivery must be reliable");
   q.count = whole.count;
   q.dtype = whole.dtype;
   q.shard_unit = o.shard_unit;
@@ -382,7 +389,7 @@ Result<OperationRequest> all_to_all_call(const Caller& c, ConstTensor in, Tensor
   if (!(check.options(o) && check.only_reliable(o) && check.no_encode_error(o) && check.no_agreement(o) &&
         check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
         check.counts("send_counts", send, c.world) && check.counts("recv_counts", recv, c.world) &&
-        check.that(send.empty() == recv.empty(), "give both send_counts and recv_counts, or neither"))) {
+        check.require(send.empty() == recv.empty(), "give both send_counts and recv_counts, or neither"))) {
     return check.take();
   }
   auto q = base_request(c, Collective::all_to_all, in, out, o);
@@ -391,11 +398,11 @@ Result<OperationRequest> all_to_all_call(const Caller& c, ConstTensor in, Tensor
     q.count = in.count / c.world;
     return q;
   }
-  const bool even = alike(send) && alike(recv) && send[0] == recv[0];
+  const bool even = all_equal(send) && all_equal(recv) && send[0] == recv[0];
   size_t sent = 0, received = 0;
   if (!(check.total(send, 0, c.world, sent) && check.total(recv, 0, c.world, received) && check.size("input", in.count, sent) &&
         check.size("output", out.count, received) &&
-        check.that(even || in.data != out.data || in.count == 0, "uneven blocks cannot be exchanged in place") &&
+        check.require(even || in.data != out.data || in.count == 0, "uneven blocks cannot be exchanged in place") &&
         check.size("the block for this rank itself", recv[c.self], send[c.self]))) {
     return check.take();
   }
@@ -411,13 +418,13 @@ Result<OperationRequest> barrier_call(const Caller& c, const CallOptions& o) {
 }
 
 Result<OperationRequest> message_call(const Caller& c, Collective direction, ConstTensor in, Tensor out, Rank other,
-                                      uint32_t tag, const CallOptions& o) {
+                                      const CallOptions& o) {
   Checks check;
   const ConstTensor tensor = direction == Collective::send ? in : ConstTensor(out);
   if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.no_agreement(o) &&
-        check.tensor("tensor", tensor) && check.tag(tag) &&
-        (other == any_source ? check.that(c.world > 1, "there is no other rank") : check.root(other, c.world)) &&
-        check.that(other != c.self, "a rank cannot send to itself"))) {
+        check.tensor("tensor", tensor) &&
+        (other == any_source ? check.require(c.world > 1, "there is no other rank") : check.root(other, c.world)) &&
+        check.require(other != c.self, "a rank cannot send to itself"))) {
     return check.take();
   }
   auto q = base_request(c, direction, in, out, o);

@@ -1,4 +1,4 @@
-// From the arguments of a public call to a checked OperationRequest. Pure.
+// Turns the arguments of a public call into a checked OperationRequest. No function changes anything outside its result.
 #pragma once
 
 #include "executor/request.h"
@@ -15,17 +15,18 @@ struct Caller {
   const Codec* codec = &plain_codec;
 };
 
-// Each checks sizes, types, ranks and numbers; the message says which argument is wrong and what it should be.
+// Each of these functions checks sizes, types, ranks and numbers. If an argument is wrong, the error message names it and the
+// value that was expected.
 Result<OperationRequest> all_reduce_call(const Caller& caller, ConstTensor input, Tensor output, const CallOptions& options);
 Result<OperationRequest> reduce_scatter_call(const Caller& caller, ConstTensor input, Tensor output, Counts counts,
                                              bool in_place, const CallOptions& options);
 Result<OperationRequest> all_gather_call(const Caller& caller, ConstTensor input, Tensor output, Counts counts, bool in_place,
                                          const CallOptions& options);
-// reduce_shards and gather_shards: lossy ones have the whole tensor's count, reliable ones are a reduce_scatter and an
-// all_gather.
+// If the delivery is lossy, the request has the element count of the whole tensor. If it is reliable, the result is an ordinary
+// request for a reduce_scatter or an all_gather.
 Result<OperationRequest> reduce_shards_call(const Caller& caller, ConstTensor input, Tensor shard, const CallOptions& options);
 Result<OperationRequest> gather_shards_call(const Caller& caller, ConstTensor shard, Tensor output, const CallOptions& options);
-// datagram_bytes: 0: any.
+// datagram_bytes: size of the largest datagram that is allowed; 0: no limit.
 Result<ShardLayout> shard_layout_of(uint32_t world, ConstTensor tensor, const StepCodec& codec, uint32_t shard_unit,
                                     uint32_t datagram_bytes);
 Result<OperationRequest> broadcast_call(const Caller& caller, Tensor inout, Rank root, const CallOptions& options);
@@ -39,6 +40,6 @@ Result<OperationRequest> all_to_all_call(const Caller& caller, ConstTensor input
                                          const CallOptions& options);
 Result<OperationRequest> barrier_call(const Caller& caller, const CallOptions& options);
 Result<OperationRequest> message_call(const Caller& caller, Collective direction, ConstTensor input, Tensor output, Rank other,
-                                      uint32_t tag, const CallOptions& options);
+                                      const CallOptions& options);
 
 }  // namespace unisono

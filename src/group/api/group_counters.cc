@@ -1,10 +1,11 @@
-// Group: what its record says, for this process.
+// The functions of Group that read this process's record (its counters and events) of the group.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "base/error_text.h"
 #include "group/lifecycle/group_state.h"
 #include "record/snapshot.h"
 #include "unisono/group.h"
@@ -12,19 +13,19 @@
 namespace unisono {
 namespace {
 
-// A copy, taken between two operations' changes.
+// Copies the record. This happens under the mutex, so no operation can change the record meanwhile.
 Bytes record_of(const internal::GroupState& group) {
   return group.runtime->locked([&](const GuardedState& guarded) {
-    const bool has_one =
+    const bool has_record =
         group.core != nullptr && group.formation == guarded.members.formation() && group.core->record != nullptr;
-    const auto bytes = has_one ? group.core->record->bytes() : ByteView();
+    const auto bytes = has_record ? group.core->record->bytes() : ByteView();
     return Bytes(bytes.begin(), bytes.end());
   });
 }
 
 Status write_file(const std::string& path, const Bytes& bytes) {
   const auto failed = [&](int error) {
-    return Status(Code::unavailable, "dump_record: " + path + ": " + std::strerror(error));
+    return Status(Code::unavailable, "dump_record: " + path + ": " + std::strerror(error) + descriptor_limit_text(error));
   };
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return failed(errno);
@@ -42,6 +43,7 @@ Status write_file(const std::string& path, const Bytes& bytes) {
 
 Counters Group::counters() const {
   Counters counters;
+  if (state_->runtime->process().forked()) return counters;
   const auto bytes = record_of(*state_);
   if (bytes.empty()) return counters;
   const auto record = record::parse(bytes);
@@ -75,6 +77,8 @@ Counters Group::counters() const {
 }
 
 Status Group::dump_record(const std::string& path) const {
+  if (auto status = state_->runtime->process().check(); !status.ok())
+    return {status.code(), "dump_record: " + status.message()};
   const auto bytes = record_of(*state_);
   if (!bytes.empty()) return write_file(path, bytes);
   return {Code::unavailable,

@@ -1,4 +1,4 @@
-// The promises of Group and Work to their users, with real runtimes in threads of this process.
+// Tests what Group and Work promise their users. Each rank is a real runtime in this process.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -12,15 +12,16 @@
 #include <thread>
 #include <vector>
 
+#include "base/concat.h"
 #include "unisono/group.h"
 #include "unisono/store.h"
 
 namespace unisono {
 namespace {
 
-constexpr std::chrono::seconds patience{20};
+constexpr std::chrono::seconds test_timeout{20};
 
-// In this process's memory.
+// A key-value store in this process's memory.
 class MemoryStore final : public KeyValueStore {
  public:
   Status set(const std::string& key, const std::string& value) override {
@@ -63,11 +64,11 @@ std::vector<Group> groups(int32_t world, const std::shared_ptr<MemoryStore>& sto
   return all;
 }
 
-// Until this thread of this process waits for something.
+// Waits until the given thread of this process sleeps in the kernel. Returns false if the thread does not sleep in time.
 bool sleeps(pid_t thread) {
-  const auto until = std::chrono::steady_clock::now() + patience;
+  const auto until = std::chrono::steady_clock::now() + test_timeout;
   while (std::chrono::steady_clock::now() < until) {
-    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::ifstream file(concat("/proc/self/task/", thread, "/stat"));
     const std::string line(std::istreambuf_iterator<char>(file), {});
     const auto name_end = line.rfind(')');
     if (name_end != std::string::npos && line.compare(name_end, 4, ") S ") == 0) return true;
@@ -76,7 +77,7 @@ bool sleeps(pid_t thread) {
   return false;
 }
 
-TEST(GroupHandles, processes_meet_by_a_store) {
+TEST(GroupHandles, processes_form_a_group_through_a_store) {
   for (const auto* transport : {"auto", "tcp"}) {
     const auto store = std::make_shared<MemoryStore>();
     auto all = groups(3, store, transport);
@@ -97,12 +98,13 @@ TEST(GroupHandles, processes_meet_by_a_store) {
   }
 }
 
-TEST(GroupHandles, a_store_that_fails_is_named) {
+TEST(GroupHandles, a_store_error_names_the_key) {
   const auto store = std::make_shared<MemoryStore>();
   const auto late =
       Group::join({.rank = 1, .world_size = 2, .store = store, .job = "nobody", .join_timeout = Milliseconds(20)});
   EXPECT_EQ(late.status().code(), Code::late);
-  EXPECT_NE(late.status().message().find("unisono/nobody/rendezvous, which rank 0 writes: nobody has set it"),
+  EXPECT_NE(late.status().message().find(
+                "unisono/nobody/rendezvous, which rank 0 of these 2 processes writes when it joins: nobody has set it"),
             std::string::npos)
       << late.status().to_string();
   store->refusal = Status(Code::unavailable, "no room");
@@ -112,12 +114,12 @@ TEST(GroupHandles, a_store_that_fails_is_named) {
   EXPECT_TRUE(Group::join({.rank = 0, .world_size = 1, .store = store}).ok()) << "one process needs no other";
 }
 
-// Nobody waits for these operations.
-TEST(GroupHandles, a_notice_comes_once_for_each_operation_whoever_drives) {
+// No thread waits for these operations. So the background threads must run the callbacks.
+TEST(GroupHandles, the_callback_runs_once_for_each_operation_whichever_thread_drives) {
   auto all = groups(2, std::make_shared<MemoryStore>());
   ASSERT_EQ(all.size(), 2u);
   constexpr int operations = 50;
-  std::vector<std::atomic<int>> told(operations);
+  std::vector<std::atomic<int>> callback_counts(operations);
   std::vector<std::vector<float>> tensors(2 * operations, std::vector<float>(3000, 1.0F));
   std::promise<void> over;
   std::atomic<int> left = operations;
@@ -126,19 +128,19 @@ TEST(GroupHandles, a_notice_comes_once_for_each_operation_whoever_drives) {
     for (int rank = 0; rank < 2; ++rank) works.push_back(all[rank].all_reduce_async(std::span<float>(tensors[2 * i + rank])));
     works.end()[-2].notify([&, i, work = works.end()[-2]] {
       EXPECT_TRUE(work.done());
-      ++told[i];
+      ++callback_counts[i];
       if (--left == 0) over.set_value();
     });
   }
-  ASSERT_EQ(over.get_future().wait_for(patience), std::future_status::ready);
+  ASSERT_EQ(over.get_future().wait_for(test_timeout), std::future_status::ready);
   for (auto& work : works) EXPECT_TRUE(work.wait().ok());
-  for (const auto& count : told) EXPECT_EQ(count, 1);
+  for (const auto& count : callback_counts) EXPECT_EQ(count, 1);
   for (const auto& tensor : tensors) EXPECT_EQ(tensor, std::vector<float>(3000, 2.0F));
 }
 
-// The kernel takes a part of the message at once. The rest is for the thread that drives, which sleeps until the other rank
-// sends; that waits for the message.
-TEST(GroupHandles, who_sleeps_in_a_call_writes_the_rest_of_what_another_thread_sent) {
+// The kernel cannot take the whole message at once. So the driving thread must write the rest. It sleeps in recv() until rank 1
+// answers, and rank 1 answers only after it has the whole message.
+TEST(GroupHandles, a_thread_that_sleeps_in_a_call_writes_the_pending_bytes_of_another_thread) {
   for (const auto* transport : {"tcp", "shm"}) {
     auto all = groups(2, std::make_shared<MemoryStore>(), transport);
     ASSERT_EQ(all.size(), 2u);
@@ -150,7 +152,7 @@ TEST(GroupHandles, who_sleeps_in_a_call_writes_the_rest_of_what_another_thread_s
     });
     ASSERT_TRUE(sleeps(sleeper.get_future().get()));
     auto work = all[0].send_async(std::span<const float>(sent), 1, 1);
-    EXPECT_TRUE(all[1].recv(std::span<float>(received), 0, 1, {.timeout = patience}).ok()) << transport;
+    EXPECT_TRUE(all[1].recv(std::span<float>(received), 0, 1, {.timeout = test_timeout}).ok()) << transport;
     EXPECT_TRUE(all[1].send(std::span<const float>(received.data(), 1), 0, 2).ok());
     waiting.join();
     EXPECT_TRUE(work.wait().ok());
@@ -158,38 +160,119 @@ TEST(GroupHandles, who_sleeps_in_a_call_writes_the_rest_of_what_another_thread_s
   }
 }
 
-// A notice has the last handle, so that the library's own thread lets go of it.
-TEST(GroupHandles, who_has_let_go_of_everything_leaves_when_its_last_operation_has_ended) {
+// The callback holds the last handle of rank 0, so the background thread itself releases the runtime.
+TEST(GroupHandles, a_process_without_handles_leaves_when_its_last_operation_has_ended) {
   for (const auto* transport : {"tcp", "shm"}) {
     auto all = groups(2, std::make_shared<MemoryStore>(), transport);
     ASSERT_EQ(all.size(), 2u);
     auto other = std::move(all[1]);
-    std::vector<float> tensor(1 << 20, 1.0F),
-        there(1 << 20, 1.0F);  // so large that rank 0 alone cannot have sent all that it owes
+    // The tensor is so large that rank 0 cannot have sent its part by the end of the asynchronous call.
+    std::vector<float> tensor(1 << 20, 1.0F), there(1 << 20, 1.0F);
     auto work = all[0].all_reduce_async(std::span<float>(tensor));
     work.notify([work] {});
     work = {};
     all.clear();
     EXPECT_TRUE(other.all_reduce(std::span<float>(there)).ok()) << transport;
-    const auto alone = other.barrier({.timeout = patience}).status();
+    const auto alone = other.barrier({.timeout = test_timeout}).status();
     EXPECT_EQ(alone.code(), Code::peer_lost) << alone.to_string();
     EXPECT_NE(alone.message().find("rank 0"), std::string::npos) << alone.to_string();
   }
 }
 
-TEST(GroupHandles, a_notice_about_what_is_done_comes_at_once) {
-  auto all = groups(1, std::make_shared<MemoryStore>());
-  std::vector<float> tensor(10);
-  int told = 0;
-  const auto count = [&] { ++told; };
-  all[0].all_reduce_async(std::span<float>(tensor)).notify(count);
-  all[0].all_reduce_async(ConstTensor(), Tensor(), {.op = ReduceOp::band}).notify(count);  // refused
-  Work().notify(count);
-  EXPECT_EQ(told, 3);
+// The message is so large that rank 0 cannot have sent it before rank 1 receives.
+TEST(GroupHandles, the_last_handle_waits_until_a_dropped_message_has_arrived) {
+  for (const auto* transport : {"tcp", "shm", "udp"}) {
+    auto all = groups(2, std::make_shared<MemoryStore>(), transport);
+    ASSERT_EQ(all.size(), 2u);
+    auto other = std::move(all[1]);
+    const std::vector<float> sent(1 << 20, 1.0F);
+    std::vector<float> received(sent.size());
+    all[0].send_async(std::span<const float>(sent), 1, 1);
+    std::promise<pid_t> sleeper;
+    std::thread leaving([&] {
+      sleeper.set_value(::gettid());
+      all.clear();
+    });
+    EXPECT_TRUE(sleeps(sleeper.get_future().get())) << transport << ": the handle did not wait";
+    const auto there = other.recv(std::span<float>(received), 0, 1, {.timeout = test_timeout});
+    EXPECT_TRUE(there.ok()) << transport << ": " << there.status().to_string();
+    leaving.join();
+    EXPECT_EQ(received, sent) << transport;
+  }
 }
 
-// Each starts the next one; the first is waited for by nobody, the others neither.
-TEST(GroupHandles, a_notice_may_start_the_next_operation) {
+TEST(GroupHandles, the_last_handle_does_not_wait_for_a_receive) {
+  auto all = groups(2, std::make_shared<MemoryStore>());
+  ASSERT_EQ(all.size(), 2u);
+  std::vector<float> one(1), any(1);
+  all[0].recv_async(std::span<float>(one), 1, 1, {.timeout = 2 * test_timeout});
+  all[0].recv_any_async(std::span<float>(any), 2, {.timeout = 2 * test_timeout});
+  const auto begun = std::chrono::steady_clock::now();
+  all.erase(all.begin());
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, test_timeout);
+}
+
+TEST(GroupHandles, the_last_handle_waits_at_most_until_the_deadline) {
+  auto all = groups(2, std::make_shared<MemoryStore>());
+  ASSERT_EQ(all.size(), 2u);
+  std::vector<float> tensor(1 << 20);
+  all[0].all_reduce_async(std::span<float>(tensor), {.timeout = Milliseconds(50)});
+  const auto begun = std::chrono::steady_clock::now();
+  all.erase(all.begin());
+  EXPECT_GE(std::chrono::steady_clock::now() - begun, Milliseconds(40)) << "the other rank might still have come";
+}
+
+TEST(GroupHandles, calls_of_a_polling_handle_may_be_waited_for_in_pieces) {
+  for (const auto* transport : {"tcp", "shm"}) {
+    auto all = groups(2, std::make_shared<MemoryStore>(), transport);
+    ASSERT_EQ(all.size(), 2u);
+    std::vector<std::thread> threads;
+    for (auto& group : all) {
+      threads.emplace_back([&group] {
+        auto polling = group.polling();
+        for (const size_t count : {1u, 1000u, 1u << 18}) {
+          for (int turn = 0; turn < 5; ++turn) {
+            std::vector<float> tensor(count, 1.0F);
+            auto work = polling.all_reduce_async(std::span<float>(tensor));
+            while (!work.done()) (void)work.wait_for(Milliseconds(1));
+            EXPECT_TRUE(work.wait().ok());
+            EXPECT_EQ(tensor, std::vector<float>(count, 2.0F));
+          }
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    const auto refused = all[0].polling().all_reduce_async(ConstTensor(), Tensor(), {.op = ReduceOp::band}).wait();
+    EXPECT_EQ(refused.status().code(), Code::invalid);
+  }
+}
+
+// After the first piece of time, nobody waits for the operation any more.
+TEST(GroupHandles, an_operation_of_a_polling_handle_goes_on_after_the_wait_has_been_given_up) {
+  auto all = groups(2, std::make_shared<MemoryStore>());
+  ASSERT_EQ(all.size(), 2u);
+  std::vector<float> here(1 << 20, 1.0F), there(1 << 20, 1.0F);
+  auto work = all[0].polling().all_reduce_async(std::span<float>(here), {.timeout = test_timeout});
+  EXPECT_EQ(work.wait_for(Milliseconds(1)).status().code(), Code::late);
+  EXPECT_TRUE(all[1].all_reduce(std::span<float>(there), {.timeout = test_timeout}).ok());
+  EXPECT_TRUE(work.wait().ok());
+  EXPECT_EQ(here, there);
+}
+
+TEST(GroupHandles, notify_after_the_end_calls_back_at_once) {
+  auto all = groups(1, std::make_shared<MemoryStore>());
+  std::vector<float> tensor(10);
+  int callback_count = 0;
+  const auto count = [&] { ++callback_count; };
+  all[0].all_reduce_async(std::span<float>(tensor)).notify(count);
+  // the call is refused: band needs integers
+  all[0].all_reduce_async(ConstTensor(), Tensor(), {.op = ReduceOp::band}).notify(count);
+  Work().notify(count);
+  EXPECT_EQ(callback_count, 3);
+}
+
+// Each callback starts the next operation, ten times. No thread waits for any of these operations.
+TEST(GroupHandles, a_callback_may_start_the_next_operation) {
   auto all = groups(2, std::make_shared<MemoryStore>());
   ASSERT_EQ(all.size(), 2u);
   std::vector<std::vector<float>> tensors(2, std::vector<float>(100, 1.0F));
@@ -204,11 +287,11 @@ TEST(GroupHandles, a_notice_may_start_the_next_operation) {
   }
   next[0]();
   next[1]();
-  for (auto& one : over) ASSERT_EQ(one.get_future().wait_for(patience), std::future_status::ready);
+  for (auto& one : over) ASSERT_EQ(one.get_future().wait_for(test_timeout), std::future_status::ready);
   for (const auto& tensor : tensors) EXPECT_EQ(tensor, std::vector<float>(100, 1024.0F));
 }
 
-TEST(GroupHandles, messages_from_any_rank_are_received_and_their_senders_named) {
+TEST(GroupHandles, recv_any_reports_the_sender) {
   auto all = groups(3, std::make_shared<MemoryStore>());
   ASSERT_EQ(all.size(), 3u);
   constexpr int messages = 50;
@@ -233,11 +316,11 @@ TEST(GroupHandles, messages_from_any_rank_are_received_and_their_senders_named) 
   for (auto& sender : senders) sender.join();
 }
 
-TEST(GroupHandles, who_aborts_ends_what_the_others_wait_for) {
+TEST(GroupHandles, abort_ends_the_calls_in_which_the_other_ranks_wait) {
   auto all = groups(2, std::make_shared<MemoryStore>());
   ASSERT_EQ(all.size(), 2u);
-  std::vector<float> tensor(1 << 20), other(1 << 20),
-      message(1);  // so large that rank 0 alone cannot have sent all that it owes
+  // With 1 << 20 elements, rank 0 cannot have sent its part by the end of the asynchronous call.
+  std::vector<float> tensor(1 << 20), other(1 << 20), message(1);
   const auto sum = all[0].all_reduce_async(std::span<float>(tensor));
   auto received = all[0].recv_any_async(std::span<float>(message), 1);
   all[0].abort("enough");
@@ -247,7 +330,7 @@ TEST(GroupHandles, who_aborts_ends_what_the_others_wait_for) {
     EXPECT_NE(status.message().find("aborted: enough"), std::string::npos) << status.to_string();
   }
   const auto there = all[1].all_reduce(std::span<float>(other)).status();
-  EXPECT_NE(there.message().find("rank 0 gave up"), std::string::npos) << there.to_string();
+  EXPECT_NE(there.message().find("rank 0 aborted the operation"), std::string::npos) << there.to_string();
 }
 
 }  // namespace

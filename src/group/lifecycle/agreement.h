@@ -1,8 +1,10 @@
-// The last step of forming a group: all members are there, and all know what schedules are chosen by.
+// The last step of forming a group. All members report that they are ready, and then all of them get the same topology and the
+// same terms for datagrams.
 //
-// Rank 0 waits until all have said that their links are up, has them measured (group/lifecycle/link_survey), and sends what was
-// found to all; the others wait for that, and measure and answer meanwhile. So topologies are equal everywhere to the last bit.
-// No group begins before all members are there, so a quick member that leaves again does not disturb the slow ones.
+// Rank 0 waits until every member has reported that its links are up. Then it leads the measurements of the links
+// (group/lifecycle/link_survey), in which the other members take part, and sends the topology to all members. Therefore all
+// ranks have exactly the same topology. A group starts only when all its members are ready. Therefore a member that leaves soon
+// after the start does not disturb slower members.
 #pragma once
 
 #include "base/bytes.h"
@@ -11,18 +13,20 @@
 
 namespace unisono {
 
-// Where nobody has joined since the links were measured, rank 0 (an old member, perhaps a new rank 0) passes on what it knows.
+// `not_again`: no process has joined since the links were measured. Rank 0 is then always an old member, so it knows the
+// topology and sends it without new measurements.
 enum class Measuring : uint8_t { always, not_again };
 
 Status agree_on_topology(Runtime& runtime, Nanos deadline, Measuring measuring);
 
-// Takes any control message; those of other kinds are left alone.
+// Handles a control message. Ignores kinds of messages that belong to other state machines.
 void on_agreement_message(GuardedState& guarded, PeerIndex from, ByteView message);
 
-// Why the members cannot come together as they are: the first one whose link is gone, from rank `first` on, or a member that
-// re-forms the group already.
-Status trouble(GuardedState& guarded, Rank first = 0);
-// Likewise, without regard to lost links.
-Status own_trouble(GuardedState& guarded);
+// Returns ok if the members can still form the group. Otherwise returns why they cannot: either a link is lost, or a member
+// already re-forms the group. The function looks for lost links in rank order, beginning with rank `first` and going on with
+// rank 0 after the last rank.
+Status group_error(GuardedState& guarded, Rank first = 0);
+// Works like group_error(), but ignores lost links.
+Status reform_error(GuardedState& guarded);
 
 }  // namespace unisono

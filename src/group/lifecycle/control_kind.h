@@ -1,4 +1,4 @@
-// The first byte of a control message: which state machine of the process it is for.
+// The first byte of a control message. It selects the state machine that receives the message.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@ enum class ControlKind : uint8_t {
   probe = 4,
   probe_answer = 5,
   measure = 6,
-  measured = 7
+  measured = 7,
+  confirmed = 8
 };
 
 }  // namespace unisono

@@ -1,4 +1,4 @@
-// The objects that the public handles point at.
+// The objects behind the public handles Group and Work.
 #pragma once
 
 #include <map>
@@ -14,16 +14,18 @@ namespace internal {
 struct WorkState {
   std::shared_ptr<Runtime> runtime;
   std::shared_ptr<Completion> completion;
-  Nanos overdue = never;  // a little after the operation's own deadline
+  Nanos overdue = never;  // the operation's deadline plus Runtime::overdue_by
 };
 
 struct GroupState {
   std::shared_ptr<Runtime> runtime;
-  GroupCore* core = nullptr;  // owned by the engine, which forgets it when re-forming begins
+  GroupCore* core = nullptr;  // The engine owns it, and destroys it when the group begins to re-form.
   uint32_t number = 0;
-  uint32_t epoch = 0;                      // of the roster it was made under
-  uint32_t formation = 0;                  // of the membership; when that has gone on, core is gone
-  std::map<uint64_t, uint32_t> subgroups;  // by hash of their ranks: how many were made, part of their numbers
+  uint32_t epoch = 0;  // epoch of the roster from which this group was made
+  // The value of Membership::formation() when this group was made. If that value is different now, `core` is dangling.
+  uint32_t formation = 0;
+  // The key is a hash of the ranks of a subgroup. The value is how many subgroups with these ranks were made.
+  std::map<uint64_t, uint32_t> subgroups;
   Rank self = 0;
   uint32_t world = 1;
   Nanos timeout = 0;

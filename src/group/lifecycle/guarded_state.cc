@@ -8,8 +8,8 @@
 
 namespace unisono {
 
-GuardedState::GuardedState(const ResolvedOptions& given, PeerId self, std::vector<Link> links)
-    : options(given), members(self, std::move(links)), engine(EngineLimits{}, compute) {
+GuardedState::GuardedState(const ResolvedOptions& given, PeerId self, std::vector<Link> links, EventQueue& event_queue)
+    : options(given), members(self, std::move(links)), engine(EngineLimits{}, compute), events(event_queue) {
   for (const auto& link : members.links()) engine.add_transport(*link.transport);
 }
 
@@ -20,13 +20,14 @@ void GuardedState::set_local_world(uint32_t processes) {
   const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
   const auto usable = known ? static_cast<uint32_t>(CPU_COUNT(&set)) : cores;
   yields = processes > cores || usable < 2;
-  // Training on processors needs most of them for itself, and a helper thread that has to share its core is worse than none.
+  // Use few helper threads. Training on CPUs needs most of the cores, and a helper thread that shares a core with the training
+  // does more harm than good.
   const uint32_t automatic = std::clamp(usable / std::max(1u, processes) / 4, 1u, 4u);
   compute.share_cache(processes, cores);
-  compute.hire((options.compute_threads != 0 ? options.compute_threads : automatic) - 1);
+  compute.set_helpers((options.compute_threads != 0 ? options.compute_threads : automatic) - 1);
 }
 
-void GuardedState::know_topology(const Topology& topology) {
+void GuardedState::apply_topology(const Topology& topology) {
   engine.set_topology(topology);
   members.set_topology_known(topology);
 }

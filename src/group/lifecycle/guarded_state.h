@@ -1,12 +1,13 @@
-// All that the runtime's mutex guards besides its driver: the engine, the membership, and the survey of links.
-// Runtime::locked() and Runtime::wait() lend it to their callers' functions; there is no other way to it, so none without the
-// mutex.
+// The state that the runtime's mutex guards: the engine, the membership, and the survey of the links. (The mutex also guards
+// some members of the runtime itself.) The state can be reached only through Runtime::locked() and Runtime::wait(). Both call a
+// function of the caller under the mutex and pass it a reference to the state.
 #pragma once
 
 #include <cstdint>
 
 #include "engine/engine.h"
 #include "engine/inline_compute.h"
+#include "events/event_queue.h"
 #include "group/lifecycle/membership.h"
 #include "group/lifecycle/survey.h"
 #include "rendezvous/environment.h"
@@ -14,19 +15,21 @@
 namespace unisono {
 
 struct GuardedState {
-  GuardedState(const ResolvedOptions& given, PeerId self, std::vector<Link> links);
+  GuardedState(const ResolvedOptions& given, PeerId self, std::vector<Link> links, EventQueue& event_queue);
 
   const ResolvedOptions options;
   InlineCompute compute{monotonic_now};
-  Membership members;  // before the engine, which uses its transports to the end
+  // It is declared before the engine, because the engine uses the members' transports until it is destroyed.
+  Membership members;
   Engine engine;
   Survey survey;
-  bool yields = false;  // processes share cores: a thread that polls yields to the others
+  EventQueue& events;   // it has a lock of its own
+  bool yields = false;  // true: several processes share a core, so a thread that polls calls sched_yield()
 
-  // Divides cores and caches among the processes of this host.
+  // Divides the cores and the caches of this host among its `processes` processes.
   void set_local_world(uint32_t processes);
-  // The group has agreed on its topology.
-  void know_topology(const Topology& topology);
+  // Stores the topology on which the group has agreed.
+  void apply_topology(const Topology& topology);
 };
 
 }  // namespace unisono

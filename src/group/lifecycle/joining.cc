@@ -3,27 +3,33 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "group/lifecycle/agreement.h"
 #include "group/lifecycle/control_kind.h"
 #include "group/lifecycle/reforming.h"
+#include "group/lifecycle/reporting.h"
 #include "group/lifecycle/tuning_file.h"
+#include "net/socket_address.h"
 #include "transports/shm/shm_transport.h"
 #include "transports/tcp/tcp_transport.h"
 #include "transports/udp/udp_transport.h"
 
+static_assert(unisono::offered_addresses_max < unisono::endpoints_max, "a member also offers shared memory");
+
 namespace unisono {
 namespace {
 
-// The same in each run of a job, and another on each rank. A process that joins a running group has no rank yet.
+// Returns the seed for losses that are simulated. It is the same in each run of a job, and differs between ranks. A process
+// that joins a running group has no rank yet, so its seed is computed from its process id.
 uint64_t loss_seed(const ResolvedOptions& options, PeerId self) {
   uint64_t seed = options.join_running ? mix64(self.low ^ self.high) : options.rank;
   for (const char c : options.job) seed = mix64(seed ^ static_cast<unsigned char>(c));
   return seed;
 }
 
-// Applies the tuning file. Each process decides on its own connections; rank 0 decides on schedules
-// (group/lifecycle/agreement).
+// Applies the tuning file. Its connection settings are used in this process only. Its schedule settings are used only if this
+// is rank 0, which sends them to all ranks (group/lifecycle/agreement).
 Result<ResolvedOptions> tuned(ResolvedOptions options) {
   if (options.tuning_file.empty()) return options;
   const auto tuning = read_tuning(options.tuning_file);
@@ -51,7 +57,8 @@ Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self
     return links;
   }
   if (options.transport != "tcp") {
-    // Few slots: with slices of 256 KiB, what is on its way to one peer stays in the caches.
+    // Use only 8 slots. A slice (the data in one slot) has 256 KiB. So the data that is on its way to one peer fits into the
+    // CPU caches.
     auto shm = ShmTransport::make({.self = self, .slots_per_peer = 8, .payload_checksum = options.payload_checksum});
     if (!shm) return shm.status();
     auto* connector = shm->get();
@@ -73,35 +80,41 @@ Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self
 
 std::string_view scheme_of(std::string_view endpoint) { return endpoint.substr(0, endpoint.find("://")); }
 
-// Everything up to and including the last slash: for shm the host that the memory is on.
-std::string_view place_part(std::string_view endpoint) { return endpoint.substr(0, endpoint.rfind('/') + 1); }
+// Returns the part of an endpoint up to its last slash. In an shm endpoint, this part says on which host the shared memory is.
+std::string_view host_part(std::string_view endpoint) { return endpoint.substr(0, endpoint.rfind('/') + 1); }
 
-// The endpoints of the other process that this transport can use: of the same kind, and for shm on the same host.
-std::vector<std::string> usable(const Connector& connector, const std::vector<std::string>& theirs) {
-  const auto ours = connector.endpoints();
-  std::vector<std::string> result;
+using Endpoints = std::vector<std::string>;
+
+// Returns those endpoints of the other process that the transport with the endpoints `ours` can use. They must be of the same
+// kind as its own, and shm endpoints must also be on the same host.
+Endpoints usable(const Endpoints& ours, const Endpoints& theirs) {
+  Endpoints result;
   for (const auto& endpoint : theirs) {
     const bool fits = std::any_of(ours.begin(), ours.end(), [&](const std::string& own) {
       if (scheme_of(own) != scheme_of(endpoint)) return false;
-      return scheme_of(own) != "shm" || place_part(own) == place_part(endpoint);
+      return scheme_of(own) != "shm" || host_part(own) == host_part(endpoint);
     });
     if (fits) result.push_back(endpoint);
   }
   return result;
 }
 
-Status start_link(GuardedState& guarded, const MemberRecord& member, PeerIndex peer, Nanos deadline) {
+// `ours` has the endpoints of each of this process's transports. The member with the lower rank dials. Members that join a
+// running group have the highest ranks, so the members that were there before dial them, and need not listen any more.
+Status start_link(GuardedState& guarded, const std::vector<Endpoints>& ours, Rank rank, PeerIndex peer, Nanos deadline) {
+  const auto& member = guarded.members.roster().members[rank];
   std::string known;
   for (const auto& endpoint : member.endpoints) known += (known.empty() ? "" : ", ") + endpoint;
-  for (auto& link : guarded.members.links()) {
-    auto endpoints = usable(*link.connector, member.endpoints);
+  for (size_t i = 0; i < ours.size(); ++i) {
+    auto& link = guarded.members.links()[i];
+    auto endpoints = usable(ours[i], member.endpoints);
     if (endpoints.empty()) continue;
-    guarded.engine.add_peer(peer, *link.transport, place_of(member));
+    guarded.engine.add_peer(peer, *link.transport, host_label(member));
     return link.connector->add_peer({.peer = peer,
                                      .id = member.id,
-                                     .label = place_of(member),
+                                     .label = host_label(member),
                                      .endpoints = std::move(endpoints),
-                                     .dial = guarded.members.self() > member.id,
+                                     .dial = guarded.members.roster().rank_of(guarded.members.self()) < rank,
                                      .deadline = deadline});
   }
   return {Code::unavailable, label(member) + " cannot be reached: it offers " + (known.empty() ? "no endpoints" : known) +
@@ -115,9 +128,9 @@ bool is_up(GuardedState& guarded, PeerIndex peer) {
 
 void on_reform(GuardedState& guarded, PeerIndex from, ByteView bytes) {
   auto& reform = *guarded.members.reform();
-  // A malformed message changes nothing and is counted by the state machine.
+  // The status is ignored: a malformed message changes nothing, and the state machine counts such messages.
   (void)reform.message(guarded.members.process_ids()[from], bytes, monotonic_now());
-  flush_reform_sends(guarded);  // answers and relayed rosters are due even while nothing runs here
+  flush_reform_sends(guarded);  // Send answers, and rosters that are passed on, even if no operation runs.
   const bool idle = guarded.members.topology_known();
   if (idle) {
     auto result = reform.take_result();
@@ -126,18 +139,19 @@ void on_reform(GuardedState& guarded, PeerIndex from, ByteView bytes) {
       guarded.engine.stop_all_groups(guarded.members.removed(), monotonic_now());
     }
   }
-  if (reform.wanted() && guarded.members.removed().ok()) {
-    // An operation that all have nearly done may still end well: a quicker member sent all its part before it began to re-form.
-    // Where a link has several streams, or is of datagrams, this message may have overtaken that part, so all may wait for it,
-    // but not as long.
+  if (reform.requested_by_peer() && guarded.members.removed().ok()) {
+    // The member `from` re-forms the group. It has sent all its data for those operations that it completed. Therefore an
+    // operation that needs no more data from this member may still succeed; the others end at once. If a link has several
+    // streams or carries datagrams, this message may have overtaken data of the member. In that case no operation ends at once,
+    // but all of them get less time.
     const auto now = monotonic_now();
-    const auto patience = guarded.options.reform_timeout.count() * millisecond;
+    const auto reform_timeout = guarded.options.reform_timeout.count() * millisecond;
     const auto link = std::ranges::find_if(guarded.members.links(),
                                            [&](const Link& each) { return each.connector->state(from) == LinkState::up; });
     const bool in_order = guarded.options.streams_per_link <= 1 && link != guarded.members.links().end() &&
                           link->transport->datagrams() == nullptr;
     guarded.engine.drain(in_order ? from : self_peer, {Code::peer_lost, "another member re-forms the group; call reform()"},
-                         now + (in_order ? patience / 2 : patience / 4), now);
+                         now + (in_order ? reform_timeout / 2 : reform_timeout / 4), now);
   }
 }
 
@@ -149,9 +163,15 @@ void install_handlers(GuardedState& guarded) {
     on_agreement_message(guarded, from, message);
     if (kind == ControlKind::reform && guarded.members.reform() != nullptr) on_reform(guarded, from, message.subspan(1));
   });
-  engine.on_lost([&guarded](PeerIndex peer, const Status&) {
+  engine.on_lost([&guarded](PeerIndex peer, const Status& why) {
+    const auto* member = guarded.members.record_of(peer);
+    if (member != nullptr) report_event(guarded, EventKind::link_lost, peer, label(*member) + ": " + why.message());
     if (guarded.members.reform() != nullptr)
       guarded.members.reform()->peer_lost(guarded.members.process_ids()[peer], monotonic_now());
+  });
+  engine.on_noticed([&guarded](PeerIndex peer, EventKind kind, const std::string& text) {
+    const auto* member = guarded.members.record_of(peer);
+    report_event(guarded, kind, peer, (member == nullptr ? std::string("a process") : label(*member)) + ": " + text);
   });
   engine.on_removed([&guarded](PeerIndex by) {
     const auto* member = guarded.members.record_of(by);
@@ -163,13 +183,28 @@ void install_handlers(GuardedState& guarded) {
   });
 }
 
+// All links of this member are up. From now on it dials (start_link), so it needs no listening sockets.
+void stop_listening(Runtime& runtime) {
+  runtime.locked([](GuardedState& guarded) {
+    for (auto& link : guarded.members.links()) link.connector->stop_listening();
+  });
+}
+
+// The group cannot form, because this member or another one has failed. Tells the other members, and returns the first failure.
+Status end_formation(Runtime& runtime, const Status& why) {
+  return runtime.locked([&](GuardedState& guarded) { return guarded.members.session()->failed(why); });
+}
+
 }  // namespace
 
 Status link_up(Runtime& runtime, Nanos deadline) {
   return runtime.locked([&](GuardedState& guarded) -> Status {
     auto& roster = guarded.members.roster();
     std::vector<PeerIndex> peers;
-    for (const auto& member : roster.members) {
+    std::vector<Endpoints> ours;
+    for (const auto& link : guarded.members.links()) ours.push_back(link.connector->endpoints());
+    for (Rank rank = 0; rank < roster.members.size(); ++rank) {
+      const auto& member = roster.members[rank];
       if (member.id == guarded.members.self()) {
         peers.push_back(self_peer);
         continue;
@@ -181,7 +216,7 @@ Status link_up(Runtime& runtime, Nanos deadline) {
         continue;
       }
       peers.push_back(guarded.members.add_process(member.id));
-      auto status = start_link(guarded, member, peers.back(), deadline);
+      auto status = start_link(guarded, ours, rank, peers.back(), deadline);
       if (!status.ok()) return status;
     }
     guarded.members.set_peers(std::move(peers));
@@ -191,14 +226,22 @@ Status link_up(Runtime& runtime, Nanos deadline) {
 
 Status wait_for_links(Runtime& runtime, Nanos deadline) {
   Status failed;
+  const auto is_missing = [](GuardedState& guarded, PeerIndex peer) { return peer != self_peer && !is_up(guarded, peer); };
   const auto ready = [&](GuardedState& guarded) {
-    failed = trouble(guarded);
+    failed = group_error(guarded);
     if (!failed.ok()) return true;
-    return std::all_of(guarded.members.peers().begin(), guarded.members.peers().end(),
-                       [&](PeerIndex peer) { return peer == self_peer || is_up(guarded, peer); });
+    return std::ranges::none_of(guarded.members.peers(), [&](PeerIndex peer) { return is_missing(guarded, peer); });
   };
   if (runtime.wait(ready, deadline + second) || !failed.ok()) return failed;
-  return {Code::late, "links to the other members are not up in time"};
+  std::string missing;
+  runtime.locked([&](GuardedState& guarded) {
+    const auto& peers = guarded.members.peers();
+    for (size_t rank = 0; rank < peers.size(); ++rank) {
+      if (is_missing(guarded, peers[rank]))
+        missing += concat(missing.empty() ? "" : ", ", label(guarded.members.roster().members[rank]));
+    }
+  });
+  return {Code::late, "the links to these members did not come up in time: " + missing};
 }
 
 Result<std::shared_ptr<Runtime>> join_runtime(const ResolvedOptions& given) {
@@ -222,7 +265,7 @@ Result<std::shared_ptr<Runtime>> join_runtime(const ResolvedOptions& given) {
   if (!rank) return Status(Code::internal, "the rendezvous gave a roster without this process");
   for (auto& link : *links) link.connector->set_job(roster->key);
   auto made = Runtime::make(options, *self, std::move(*links));
-  if (!made) return made.status();
+  if (!made) return (*session)->failed(made.status());
   auto& runtime = **made;
   runtime.locked([&](GuardedState& guarded) {
     guarded.members.join(std::move(*session), *roster);
@@ -231,8 +274,10 @@ Result<std::shared_ptr<Runtime>> join_runtime(const ResolvedOptions& given) {
   });
   auto status = link_up(runtime, deadline);
   if (status.ok()) status = wait_for_links(runtime, deadline);
+  if (status.ok()) stop_listening(runtime);
   if (status.ok()) status = agree_on_topology(runtime, deadline, Measuring::always);
-  if (!status.ok()) return status;
+  if (!status.ok()) return end_formation(runtime, status);
+  runtime.locked([](GuardedState& guarded) { guarded.members.session()->joined(); });
   runtime.start_background();
   return made;
 }

@@ -1,4 +1,5 @@
-// How a process joins: transports, rendezvous, links to all members.
+// How a process joins a group: it makes its transports, meets the other processes at the rendezvous, and connects to all
+// members.
 #pragma once
 
 #include <memory>
@@ -9,12 +10,14 @@
 
 namespace unisono {
 
-// Makes transports, meets the others, links up. The runtime knows its roster and peers; its world group is not made yet.
+// Makes the transports, meets the other processes at the rendezvous, and connects the links. The runtime that is returned knows
+// its roster and its peers. The caller must still make the world group.
 Result<std::shared_ptr<Runtime>> join_runtime(const ResolvedOptions& options);
 
-// Starts links to those members of the roster that this process did not know, and sets the membership's peers.
+// Starts links to those members of the roster that are new to this process. Afterwards the membership's peers are the members
+// of the new roster.
 Status link_up(Runtime& runtime, Nanos deadline);
-// Blocks until the links to all members are up. On failure: the first link's error.
+// Blocks until the links to all members are up. If a link fails, returns the error of the first one.
 Status wait_for_links(Runtime& runtime, Nanos deadline);
 
 }  // namespace unisono

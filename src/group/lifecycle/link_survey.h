@@ -1,22 +1,23 @@
-// Measures the links of a group that forms: one inside rank 0's host, and one between every two hosts.
+// Measures links when a group forms: one link inside the host of rank 0, and one link between every two hosts.
 //
-// Rank 0 leads; the lowest rank of each host stands for it. Pairs of hosts that have none in common are measured side by side,
-// as in a tournament, so all takes as many rounds as there are hosts, or one less. It cannot fail: a link that does not answer
-// in time stays unmeasured. Groups of more than 64 hosts measure the link from rank 0 to one other host only.
+// Rank 0 leads the survey. On each host, the lowest rank measures. A round measures several pairs of hosts at once, and every
+// host is in at most one of these pairs. Therefore there are at most as many rounds as hosts. The survey cannot fail: if a link
+// does not answer in time, it counts as not measured. If a group has more than 64 hosts, it measures only the link from rank 0
+// to one other host.
 #pragma once
 
 #include "group/lifecycle/runtime.h"
 
 namespace unisono {
 
-// Rank 0 leads the survey; it ends at the deadline at the latest.
+// Called on rank 0. Leads the survey and returns the topology. The survey ends at the deadline at the latest.
 Topology survey_links(Runtime& runtime, Nanos deadline);
 
-// The other ranks measure what rank 0 asks for until over() holds, which is called under the mutex. False if the deadline
-// passed first.
-bool serve_survey(Runtime& runtime, const Runtime::Done& over, Nanos deadline);
+// Called on the other ranks. Makes the measurements that rank 0 asks for, until finished() returns true. Returns false if the
+// deadline passes first. finished() is called under the mutex.
+bool serve_survey(Runtime& runtime, const Runtime::Done& finished, Nanos deadline);
 
-// Takes any control message; those of other kinds are left alone.
+// Handles a control message. Ignores kinds of messages that belong to other state machines.
 void on_survey_message(GuardedState& guarded, PeerIndex from, ByteView message);
 
 }  // namespace unisono

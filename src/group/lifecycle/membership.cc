@@ -7,7 +7,7 @@
 
 namespace unisono {
 
-// 30 us between full packets is 400 Mbit/s.
+// A link counts as thin (slow) if a packet of packet_bytes takes longer than thin_packet_us. That is the case below 400 Mbit/s.
 static constexpr double packet_bytes = 1500, thin_packet_us = 30;
 
 void Membership::join(std::unique_ptr<RendezvousSession> session, const Roster& roster) {
@@ -18,7 +18,8 @@ void Membership::join(std::unique_ptr<RendezvousSession> session, const Roster& 
 
 const MemberRecord* Membership::record_of(PeerIndex peer) const {
   const auto rank = static_cast<size_t>(std::ranges::find(peers_, peer) - peers_.begin());
-  // The peers are those of an earlier roster where a re-forming found no links to all members of the new one.
+  // If a re-forming could not connect all new members, `peers_` still belongs to the old roster, and its size may differ from
+  // that of the new one.
   return rank < std::min(peers_.size(), roster_.members.size()) ? &roster_.members[rank] : nullptr;
 }
 
@@ -37,28 +38,42 @@ void Membership::begin_formation() {
   topology_known_ = false;
 }
 
+void Membership::set_confirmed(PeerIndex peer, uint32_t epoch) {
+  const auto readiness = ready_.find(peer);
+  if (readiness != ready_.end() && readiness->second.epoch == epoch) readiness->second.confirmed = true;
+}
+
 const Membership::Readiness* Membership::ready(PeerIndex peer) const {
-  const auto said = ready_.find(peer);
-  return said == ready_.end() ? nullptr : &said->second;
+  const auto readiness = ready_.find(peer);
+  return readiness == ready_.end() ? nullptr : &readiness->second;
 }
 
 void Membership::set_topology_known(const Topology& topology) {
-  linked_hosts_ = hosts_of(roster_);
+  linked_hosts_ = host_records();
   const auto thin = [](const LinkProfile& link, bool measured) {
     return measured && packet_bytes / speed_of(link).bytes_per_us > thin_packet_us;
   };
   const auto self = static_cast<size_t>(std::ranges::find(peers_, self_peer) - peers_.begin());
-  const auto here = std::ranges::count(roster_.members, roster_.members.at(self).host, &MemberRecord::host);
+  const auto& own = roster_.members.at(self);
+  const auto here = std::ranges::count_if(roster_.members, [&](const MemberRecord& member) { return same_host(member, own); });
   has_thin_links_ = peers_.size() > 1 && (here == 1 || thin(topology.inside, topology.inside_measured)) &&
                     (linked_hosts_.size() == 1 || thin(topology.between, topology.between_measured));
   topology_known_ = true;
 }
 
+// Returns the record of the lowest rank of each host.
+std::vector<MemberRecord> Membership::host_records() const {
+  std::vector<MemberRecord> records;
+  for (const auto rank : hosts_of(roster_)) records.push_back(roster_.members[rank]);
+  return records;
+}
+
 HostLinks Membership::known_links(const HostLinks& links) const {
-  const auto hosts = hosts_of(roster_);
+  const auto hosts = host_records();
   HostLinks result(links.hosts == 0 ? 0 : static_cast<uint32_t>(hosts.size()));
   const auto number = [&](uint32_t host) {
-    return static_cast<uint32_t>(std::ranges::find(linked_hosts_, hosts[host]) - linked_hosts_.begin());
+    const auto same = [&](const MemberRecord& known) { return same_host(known, hosts[host]); };
+    return static_cast<uint32_t>(std::ranges::find_if(linked_hosts_, same) - linked_hosts_.begin());
   };
   for (uint32_t b = 1; b < result.hosts; ++b) {
     for (uint32_t a = 0; a < b; ++a) {
@@ -69,7 +84,7 @@ HostLinks Membership::known_links(const HostLinks& links) const {
   return result;
 }
 
-// The members that this link reaches.
+// Returns the members to which this link is up.
 std::vector<PeerIndex> Membership::served_by(const Link& link) const {
   std::vector<PeerIndex> served;
   for (const auto peer : peers_) {
@@ -94,6 +109,13 @@ bool Membership::datagram_bytes_known() const {
     const auto* datagrams = link.transport->datagrams();
     return datagrams == nullptr || datagrams->datagram_bytes_known(served_by(link));
   });
+}
+
+void Membership::measure_rate(PeerIndex peer) {
+  for (const auto& link : links_) {
+    auto* datagrams = link.transport->datagrams();
+    if (datagrams != nullptr && link.connector->state(peer) == LinkState::up) datagrams->measure_rate(peer);
+  }
 }
 
 }  // namespace unisono

@@ -1,7 +1,8 @@
-// Which processes the group consists of: the roster of the current epoch, the numbers and links of its members, and how far
-// forming or re-forming it has come. It makes no operation and sends no message; joining, agreement and reforming change it.
+// The processes of the group. Membership has the roster of the current epoch, the numbers of the members, the links to them,
+// and the state of forming or re-forming the group. It starts no operations and sends no messages. The files joining, agreement
+// and reforming change it.
 //
-// Owned by the runtime and guarded by its mutex: only GuardedState leads here.
+// The runtime owns the Membership, and the runtime's mutex guards it. It can be reached only through GuardedState.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ namespace unisono {
 
 struct Link {
   std::unique_ptr<Transport> transport;
-  Connector* connector = nullptr;  // the same object
+  Connector* connector = nullptr;  // points to an object in `transport`
 };
 
 class Membership {
@@ -31,63 +32,73 @@ class Membership {
   Membership(PeerId self, std::vector<Link> links) : self_(self), links_(std::move(links)) {}
 
   PeerId self() const { return self_; }
-  // The links of this process, one for each transport.
+  // Returns the links of this process. There is one for each transport.
   std::span<const Link> links() const { return links_; }
-  // null: the rendezvous is over.
+  // Returns the session with the rendezvous. Returns null until this process has joined.
   RendezvousSession* session() const { return session_.get(); }
-  // null: the process has not joined yet.
+  // Returns the state machine that re-forms the group. Returns null until this process has joined.
   Reform* reform() const { return reform_.get(); }
-  // The rendezvous has given a roster.
+  // Stores the session, and the roster that the rendezvous has returned.
   void join(std::unique_ptr<RendezvousSession> session, const Roster& roster);
 
   const Roster& roster() const { return roster_; }
   void set_roster(const Roster& roster) { roster_ = roster; }
-  // The roster's members by rank; self_peer for this process. Until link_up() has begun all links, these are the members of the
-  // former roster.
+  // Returns the members in rank order. The entry of this process is self_peer. While the group re-forms, these are the members
+  // of the old roster, until link_up() has started all links to the new ones.
   const std::vector<PeerIndex>& peers() const { return peers_; }
   void set_peers(std::vector<PeerIndex> peers) { peers_ = std::move(peers); }
-  // The roster's record of a peer; null: it is not a member.
+  // Returns what the roster says about a peer. Returns null if the peer is not a member.
   const MemberRecord* record_of(PeerIndex peer) const;
-  // Every process that was ever known, by PeerIndex.
+  // Returns all processes that were ever known. The index is their PeerIndex.
   const std::vector<PeerId>& process_ids() const { return process_ids_; }
-  // A number for a process that was not known so far.
+  // Assigns a number to a process that was not known before.
   PeerIndex add_process(const PeerId& id);
-  // self_peer: it is this process, or not known.
+  // Returns the number of a process. Returns self_peer for this process and for an unknown process.
   PeerIndex index_of(const PeerId& id) const;
 
-  // Ok while this process is a member, else why it is not any more.
+  // Returns ok while this process is a member. Afterwards returns why it was removed.
   const Status& removed() const { return removed_; }
   void set_removed(const Status& why) { removed_ = why; }
-  // Counts re-formings, also those that fail: groups of an earlier one do not exist any more.
+  // Returns how often the group has begun to re-form, including failed attempts. Groups that were made when this number was
+  // lower no longer exist.
   uint32_t formation() const { return formation_; }
-  // A re-forming begins: what was agreed on is void.
+  // Begins a re-forming: counts it, and forgets the topology on which the group had agreed.
   void begin_formation();
 
-  // Rank 0: what a member has said last when its links were up.
+  // Used on rank 0. It is the last report of a member whose links were up.
   struct Readiness {
     uint32_t epoch = 0;
-    uint32_t datagram_bytes = 0;            // the largest datagram on all its links; 0: not all of them carry datagrams
-    DatagramAuth auth = DatagramAuth::mac;  // the weakest that it accepts
+    // size of the largest datagram that all links of the member carry; 0: some link carries no datagrams
+    uint32_t datagram_bytes = 0;
+    DatagramAuth auth = DatagramAuth::mac;  // the weakest authentication that the member accepts
+    bool confirmed = false;                 // the member has got the group's topology of this epoch
   };
   void set_ready(PeerIndex peer, const Readiness& readiness) { ready_[peer] = readiness; }
-  // null: the peer has said nothing yet.
+  // Writes down that a peer has got the topology. Does nothing if its last report is from another epoch.
+  void set_confirmed(PeerIndex peer, uint32_t epoch);
+  // Returns the last report of a peer. Returns null if the peer has not reported yet.
   const Readiness* ready(PeerIndex peer) const;
 
-  // Whether the group has agreed on its topology in this epoch.
+  // Returns whether the group has agreed on its topology in this epoch.
   bool topology_known() const { return topology_known_; }
   void set_topology_known(const Topology& topology);
-  // The former topology's links between hosts, renumbered for the hosts of the current roster.
+  // Returns the links of the old topology with the host numbers of the current roster. Links of hosts that are gone are left
+  // out.
   HostLinks known_links(const HostLinks& links) const;
-  // Packets come so seldom on every link of this rank that it is not worth polling for the next.
+  // Returns true if all links of this rank are so slow that it is a waste to poll for the next packet.
   bool has_thin_links() const { return has_thin_links_; }
 
-  // The largest datagram that all links of this process to members carry; 0: not all of them carry datagrams.
+  // Returns the size of the largest datagram that all links from this process to members carry. 0: some link carries no
+  // datagrams.
   uint32_t datagram_bytes() const;
-  // It grows no more: paths were tried.
+  // Returns true when the paths have been probed. From then on, datagram_bytes() does not grow any more.
   bool datagram_bytes_known() const;
+  // Prepares the link to this peer for data that will follow soon.
+  void measure_rate(PeerIndex peer);
 
  private:
   std::vector<PeerIndex> served_by(const Link& link) const;
+  std::vector<MemberRecord> host_records() const;
 
   const PeerId self_;
   std::vector<Link> links_;
@@ -101,7 +112,8 @@ class Membership {
   std::map<PeerIndex, Readiness> ready_;
   bool topology_known_ = false;
   bool has_thin_links_ = false;
-  std::vector<std::string> linked_hosts_;  // of the last known topology, by number
+  // The lowest rank of each host of the last known topology. The index is the host number.
+  std::vector<MemberRecord> linked_hosts_;
 };
 
 }  // namespace unisono

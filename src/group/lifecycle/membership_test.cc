@@ -53,7 +53,7 @@ TEST(Membership, a_new_formation_makes_the_topology_unknown) {
   EXPECT_EQ(members.formation(), 1u);
 }
 
-TEST(Membership, links_are_thin_where_every_link_of_this_rank_is) {
+TEST(Membership, a_rank_has_thin_links_if_all_its_links_are_thin) {
   Membership members({.low = 1, .high = 0}, {});
   members.set_roster(roster_of({"a", "b"}));
   members.set_peers({self_peer, 0});
@@ -83,7 +83,23 @@ TEST(Membership, known_links_follow_their_hosts_to_new_numbers) {
   EXPECT_EQ(links.between(0, 2).bytes_per_us, 0) << "not measured";
 }
 
-TEST(Membership, readiness_is_unknown_until_a_member_has_said_it) {
+TEST(Membership, hosts_of_one_name_are_kept_apart_by_their_networks) {
+  Membership members({.low = 1, .high = 0}, {});
+  auto roster = roster_of({"same", "same", "same"});
+  for (Rank rank = 0; rank < 3; ++rank) roster.members[rank].network = 10 + rank;
+  members.set_roster(roster);
+  members.set_peers({self_peer, 0, 1});
+  auto topology = measured(10'000, 10);
+  topology.links = HostLinks(3);
+  topology.links.between(1, 2) = {.latency_us = 1, .bytes_per_us = 12};
+  members.set_topology_known(topology);
+  EXPECT_TRUE(members.has_thin_links()) << "alone on its host";
+  roster.members.erase(roster.members.begin());
+  members.set_roster(roster);
+  EXPECT_EQ(members.known_links(topology.links).between(0, 1).bytes_per_us, 12);
+}
+
+TEST(Membership, readiness_is_unknown_until_a_member_reports_it) {
   Membership members({.low = 1, .high = 0}, {});
   EXPECT_EQ(members.ready(0), nullptr);
   members.set_ready(0, {.epoch = 3, .datagram_bytes = 1472, .auth = DatagramAuth::mac});

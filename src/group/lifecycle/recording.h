@@ -1,11 +1,11 @@
-// Gives a group its record, if records are kept.
+// Gives a record to a group if records are enabled.
 #pragma once
 
 #include "group/lifecycle/guarded_state.h"
 
 namespace unisono {
 
-// When all its members are in the roster. A group whose record cannot be made works without.
-void keep_record(const GuardedState& guarded, GroupCore& group);
+// Call it when all members of the group are in the roster. If the record cannot be made, the group works without one.
+void keep_record(GuardedState& guarded, GroupCore& group);
 
 }  // namespace unisono

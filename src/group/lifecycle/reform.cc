@@ -4,18 +4,19 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/concat.h"
 
 namespace unisono {
 
 namespace {
 
-// A wake-up this much later than asked for means that this process was stopped or starved: then the others' silence says
-// nothing about them, and what they said is still to be read. Bounded in number, so that a host that is always late still
-// gets somewhere.
-constexpr Nanos nap_min = 5 * millisecond;
-constexpr uint32_t naps_max = 4;
-constexpr size_t early_max = 4;        // messages kept per member: a proposal or two, a commit, a removal
-constexpr size_t removals_max = 4096;  // the removed processes that are remembered
+// If woke() is called late_wakeup_min or more after the deadline, this process was stopped, or it got no CPU time. The other
+// members then only seem silent, because their messages may be here unread. Such a delay is forgiven at most late_wakeups_max
+// times, so re-forming ends even on a host that is always late.
+constexpr Nanos late_wakeup_min = 5 * millisecond;
+constexpr uint32_t late_wakeups_max = 4;
+constexpr size_t early_max = 4;        // So many messages are kept for each member: one or two proposals, a commit, a removal.
+constexpr size_t removals_max = 4096;  // So many removed processes are remembered.
 
 template <typename T>
 const T* body_as(const ReformMessage& message) {
@@ -24,7 +25,7 @@ const T* body_as(const ReformMessage& message) {
 
 std::string list(const std::vector<Rank>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  for (size_t i = 0; i < ranks.size(); ++i) text += concat(i == 0 ? "" : ", ", ranks[i]);
   return text;
 }
 
@@ -42,20 +43,20 @@ Status Reform::start(const ReformRequest& request, Nanos now) {
   if (phase_ == Phase::running) return {Code::invalid, "the group is being re-formed already"};
   if (phase_ == Phase::ended) return ended_;
   phase_ = Phase::running;
-  wanted_ = false;
+  requested_ = false;
   request_ = request;
   request_.timeout = std::max(request.timeout, millisecond);
   began_ = started_ = changed_ = now;
   agreed_ = never;
   round_ = 1;
-  naps_ = 0;
-  slept_ = false;
+  late_wakeups_ = 0;
+  was_stopped_ = false;
   add_joiners(request.joiners);
   for (const auto& id : request.dead) {
     const auto found = ranks_.find(id);
-    if (found != ranks_.end()) depart({found->second, Departure::Cause::lost, self_rank_, 0});
+    if (found != ranks_.end()) mark_departed({found->second, Departure::Cause::lost, self_rank_, 0});
   }
-  // Proposals that came before this member started count as if they came now.
+  // Handle the proposals that arrived before this member started, as if they arrived now.
   std::vector<std::pair<PeerId, Bytes>> early;
   for (Rank rank = 0; rank < peers_.size(); ++rank) {
     for (auto& bytes : peers_[rank].early) early.emplace_back(roster_.members[rank].id, std::move(bytes));
@@ -63,7 +64,7 @@ Status Reform::start(const ReformRequest& request, Nanos now) {
   }
   broadcast_proposal();
   for (const auto& [from, bytes] : early) (void)message(from, bytes, now);
-  if (running()) settle(now);
+  if (running()) check_agreement(now);
   return {};
 }
 
@@ -78,7 +79,8 @@ Status Reform::message(const PeerId& from, ByteView bytes, Nanos now) {
 Status Reform::dispatch(const PeerId& from, ReformMessage& message, ByteView bytes, Nanos now) {
   const auto found = ranks_.find(from);
   if (!(message.base == name_)) {
-    // The sender has our next roster already, we do not: kept until we do.
+    // The sender already has the next roster, and this member does not. Keep the message until this member has that roster,
+    // too.
     if (found != ranks_.end() && message.base.epoch == name_.epoch + 1) {
       keep_early(found->second, bytes);
     } else {
@@ -103,7 +105,7 @@ Status Reform::dispatch(const PeerId& from, ReformMessage& message, ByteView byt
     return {Code::corrupt, "re-forming message: propose: departure of a rank that does not exist, or of its sender"};
   }
   if (phase_ == Phase::idle) {
-    wanted_ = wanted_ || propose != nullptr;
+    requested_ = requested_ || propose != nullptr;
     keep_early(rank, bytes);
     return {};
   }
@@ -114,38 +116,42 @@ Status Reform::dispatch(const PeerId& from, ReformMessage& message, ByteView byt
 
 void Reform::keep_early(Rank from, ByteView bytes) {
   auto& early = peers_[from].early;
-  if (early.size() >= early_max) early.erase(early.begin());  // the newest says the most
+  // Drop the oldest message, because the newest one has the most information.
+  if (early.size() >= early_max) early.erase(early.begin());
   early.emplace_back(bytes.begin(), bytes.end());
 }
 
 void Reform::on_propose(Rank from, const Propose& propose, Nanos now) {
   auto& peer = peers_[from];
   if (!peer.alive || propose.round <= peer.round) return;
-  peer.spoke = true;
+  peer.has_proposed = true;
   peer.round = propose.round;
   peer.departed_count = static_cast<uint32_t>(propose.departures.size());
   add_joiners(propose.joiners);
   bool changed = false;
   for (const auto& departure : propose.departures) {
-    // Members propose only to those that they believe alive. Should one say otherwise, it will never agree with us.
+    // If a sender says that this process is gone, it will never agree with this process again. So this process must end.
     if (departure.rank == self_rank_) return end_removed({name_.epoch + 1, departure, {from}, 0, 0});
-    changed = depart(departure) || changed;
+    changed = mark_departed(departure) || changed;
   }
   if (changed) set_changed(now);
-  settle(now);
+  check_agreement(now);
 }
 
 void Reform::end_removed(const Removed& removed) {
-  end({Code::peer_lost, "this process, " + label(roster_.members[self_rank_]) + ", was removed from the group at epoch " +
-                            std::to_string(removed.epoch) + " by " + list(removed.removers) + ": " +
-                            to_string(removed.departure)});
+  end({Code::peer_lost, concat("this process, ", label(roster_.members[self_rank_]), ", was removed from the group at epoch ",
+                               removed.epoch, " by ", list(removed.removers), ": ", to_string(removed.departure))});
 }
 
-// Whether to end because some members went on without us. Yes, unless three things hold: we have been re-forming for as long as
-// a silent member is waited for, we were not stopped meanwhile, and more members are with us than with them. Then they judged
-// too early: one was stopped and, on waking, took all others for dead. We go on without them.
-bool Reform::obeys(Rank from, const Removed& removed, Nanos now) const {
-  if (phase_ != Phase::running || slept_ || now - began_ < request_.timeout) return true;
+// The member `from` says that it and others went on without this process. Returns true if this process must therefore end. The
+// process need not end if all of these conditions hold:
+// - It has been re-forming for at least one timeout.
+// - It was not stopped meanwhile.
+// - More members are on its side than on the side of the others.
+//
+// If they hold, the others judged too early: one of them was stopped, and when it ran again, it took all members for dead.
+bool Reform::accepts_removal(Rank from, const Removed& removed, Nanos now) const {
+  if (phase_ != Phase::running || was_stopped_ || now - began_ < request_.timeout) return true;
   uint32_t left = 0;
   for (Rank rank = 0; rank < peers_.size(); ++rank) {
     const bool theirs =
@@ -156,31 +162,32 @@ bool Reform::obeys(Rank from, const Removed& removed, Nanos now) const {
 }
 
 void Reform::on_removed(Rank from, const Removed& removed, Nanos now) {
-  if (obeys(from, removed, now)) return end_removed(removed);
-  bool changed = depart({from, Departure::Cause::left, self_rank_, 0});
+  if (accepts_removal(from, removed, now)) return end_removed(removed);
+  bool changed = mark_departed({from, Departure::Cause::left, self_rank_, 0});
   for (const Rank rank : removed.removers) {
-    if (rank < peers_.size()) changed = depart({rank, Departure::Cause::left, self_rank_, 0}) || changed;
+    if (rank < peers_.size()) changed = mark_departed({rank, Departure::Cause::left, self_rank_, 0}) || changed;
   }
   if (changed) set_changed(now);
-  settle(now);
+  check_agreement(now);
 }
 
-// About a roster that is not ours: of a member that is behind, of one that was removed, or of one that removed us.
+// Handles a message that belongs to another roster. Its sender is in an older epoch, was removed, or has removed this process.
 void Reform::on_other_epoch(const PeerId& from, ReformMessage& message, Nanos now) {
   if (body_as<Propose>(message) != nullptr) return answer_old_proposal(from, message.base, now);
   const auto* removed = body_as<Removed>(message);
   if (removed == nullptr || message.base != previous_ || previous_commit_.empty() || removed->removers.empty()) return;
-  // Two rosters came out of the last epoch. If the sender is in ours, ours will never be complete. If not, both were made
-  // just now, and one has to give way on both sides alike: the smaller, or that without the lowest rank.
+  // The last epoch ended with two different rosters: that of this process and that of the sender. If this process's roster
+  // contains the sender, it can never be complete, so this process ends. Otherwise, if both rosters are new, one of them must
+  // be given up. Both sides keep the larger one. If both have the same size, they keep the one with the lowest rank.
   const Nanos recent = 2 * request_.timeout;
   const bool both_new = now - adopted_ <= recent && removed->age_ms <= recent / millisecond;
-  const bool theirs_first =
+  const bool theirs_has_precedence =
       removed->survivors > survivors_ || (removed->survivors == survivors_ && removed->removers[0] < lowest_survivor_);
-  if (ranks_.contains(from) || (both_new && theirs_first)) return end_removed(*removed);
+  if (ranks_.contains(from) || (both_new && theirs_has_precedence)) return end_removed(*removed);
   if (both_new) answer_old_proposal(from, message.base, now);
 }
 
-// A proposal about an epoch that is over here.
+// Answers a proposal that belongs to an epoch which has already ended for this process.
 void Reform::answer_old_proposal(const PeerId& from, const EpochName& base, Nanos now) {
   if (ranks_.contains(from)) {
     if (base == previous_ && !previous_commit_.empty()) sends_.push_back({from, previous_commit_});
@@ -200,7 +207,7 @@ void Reform::answer_old_proposal(const PeerId& from, const EpochName& base, Nano
 Status Reform::check_commit(const Commit& commit) const {
   const auto& members = commit.roster.members;
   if (commit.roster.epoch != name_.epoch + 1)
-    return {Code::corrupt, "re-forming message: commit: epoch " + std::to_string(commit.roster.epoch)};
+    return {Code::corrupt, concat("re-forming message: commit: epoch ", commit.roster.epoch)};
   if (commit.roster.key != roster_.key) return {Code::corrupt, "re-forming message: commit: another job's key"};
   for (const auto& departure : commit.departures) {
     if (departure.rank >= peers_.size())
@@ -209,7 +216,7 @@ Status Reform::check_commit(const Commit& commit) const {
   if (commit.departures.size() >= peers_.size() || members.size() < peers_.size() - commit.departures.size()) {
     return {Code::corrupt, "re-forming message: commit: too few members"};
   }
-  size_t next = 0;  // survivors come first, in old order, unchanged but for the rank
+  size_t next = 0;  // Survivors come first, in their old order. Only their ranks change.
   auto departure = commit.departures.begin();
   for (const auto& old : roster_.members) {
     if (departure != commit.departures.end() && departure->rank == old.rank) {
@@ -227,7 +234,7 @@ Status Reform::check_commit(const Commit& commit) const {
 }
 
 Status Reform::on_commit(Rank from, const Commit& commit, ByteView bytes, Nanos now) {
-  if (!peers_[from].alive) return {};  // we have promised the others a set without it
+  if (!peers_[from].alive) return {};  // This process has proposed a set of survivors without the sender.
   if (auto status = check_commit(commit); !status.ok()) return status;
   for (const auto& departure : commit.departures) {
     if (departure.rank == self_rank_) {
@@ -242,45 +249,48 @@ Status Reform::on_commit(Rank from, const Commit& commit, ByteView bytes, Nanos 
 void Reform::peer_lost(const PeerId& peer, Nanos now) {
   const auto found = ranks_.find(peer);
   if (found == ranks_.end() || phase_ == Phase::ended) return;
-  const bool changed = depart({found->second, Departure::Cause::lost, self_rank_, 0});
+  const bool changed = mark_departed({found->second, Departure::Cause::lost, self_rank_, 0});
   if (!changed || phase_ != Phase::running) return;
   set_changed(now);
-  settle(now);
+  check_agreement(now);
 }
 
-bool Reform::overslept(Nanos now) {
+bool Reform::handle_late_wakeup(Nanos now) {
   const Nanos late = now - next_deadline();
-  if (late < nap_min || naps_ >= naps_max) return false;
-  ++naps_;
-  slept_ = slept_ || late >= request_.timeout / 2;
-  set_changed(
-      now);  // says again what we know; members that went on without us answer with REMOVED, the others with their proposals
-  settle(now);
-  // Answers come in the time of a message; a quarter of the usual patience is enough for them.
+  if (late < late_wakeup_min || late_wakeups_ >= late_wakeups_max) return false;
+  ++late_wakeups_;
+  was_stopped_ = was_stopped_ || late >= request_.timeout / 2;
+  // Propose again. A member that has gone on without this process will answer with REMOVED. All other members will answer with
+  // their own proposals.
+  set_changed(now);
+  check_agreement(now);
+  // A member that is awake answers at once, so wait only for a quarter of the usual timeout.
   started_ = changed_ = now - request_.timeout * 3 / 4;
   if (agreed_ != never) agreed_ = started_;
   return true;
 }
 
 void Reform::woke(Nanos now) {
-  if (!running() || now < next_deadline() || overslept(now)) return;
-  std::vector<Rank> silent;  // first all, then out: each departure changes what the others are waited for
+  if (!running() || now < next_deadline() || handle_late_wakeup(now)) return;
+  // Collect the ranks before any of them is marked, because each departure changes the deadlines of the other ranks.
+  std::vector<Rank> silent;
   for (Rank rank = 0; rank < peers_.size(); ++rank) {
     if (rank != self_rank_ && peers_[rank].alive && deadline_of(rank) <= now) silent.push_back(rank);
   }
   const auto waited_ms = static_cast<uint32_t>(request_.timeout / millisecond);
-  for (const Rank rank : silent) depart({rank, Departure::Cause::silent, self_rank_, waited_ms});
+  for (const Rank rank : silent) mark_departed({rank, Departure::Cause::silent, self_rank_, waited_ms});
   set_changed(now);
-  settle(now);
+  check_agreement(now);
 }
 
-// Until when a member may keep us waiting.
+// Returns the time from which on a silent member counts as gone.
 Nanos Reform::deadline_of(Rank rank) const {
   const auto& peer = peers_[rank];
-  if (!peer.spoke) return started_ + request_.timeout;
+  if (!peer.has_proposed) return started_ + request_.timeout;
   if (peer.departed_count != departed_count_) return changed_ + request_.timeout;
-  // All agree, and the lowest rank has not said so yet. It may itself be waiting for somebody that has answered us: it
-  // gets a quarter more time, so that its message that it dropped that one comes first.
+  // All members agree, and only the roster from the lowest rank is missing. The lowest rank may itself wait for a member that
+  // has already answered this process. After its timeout, it drops that member and proposes again. This process waits a quarter
+  // longer, so that the new proposal arrives before it drops the lowest rank.
   if (rank == leader() && agreed_ != never) return agreed_ + request_.timeout + request_.timeout / 4;
   return never;
 }
@@ -304,13 +314,13 @@ Rank Reform::leader() const {
 bool Reform::all_agree() const {
   for (Rank rank = 0; rank < peers_.size(); ++rank) {
     const auto& peer = peers_[rank];
-    if (rank != self_rank_ && peer.alive && !(peer.spoke && peer.departed_count == departed_count_)) return false;
+    if (rank != self_rank_ && peer.alive && !(peer.has_proposed && peer.departed_count == departed_count_)) return false;
   }
   return true;
 }
 
-// True if the rank was alive until now.
-bool Reform::depart(const Departure& departure) {
+// Marks a rank as gone. Returns true if it was alive before.
+bool Reform::mark_departed(const Departure& departure) {
   auto& peer = peers_[departure.rank];
   if (!peer.alive || departure.rank == self_rank_) return false;
   peer.alive = false;
@@ -346,19 +356,19 @@ bool Reform::too_few(Status& why) const {
   const uint32_t left = world - departed_count_;
   const bool majority = 2 * left > world || (2 * left == world && peers_[0].alive);
   std::string need;
-  if (left < request_.min_world) need = "at least " + std::to_string(request_.min_world) + " are required";
+  if (left < request_.min_world) need = concat("at least ", request_.min_world, " are required");
   if (request_.require_majority && !majority) need = "a majority (or half, with rank 0) is required";
   if (need.empty()) return false;
   std::string lost;
   for (const auto& departure : departures())
     lost += "; " + label(roster_.members[departure.rank]) + ": " + to_string(departure);
-  why = {Code::unavailable, "re-forming after epoch " + std::to_string(name_.epoch) + ": " + std::to_string(left) + " of " +
-                                std::to_string(world) + " ranks left, " + need + lost};
+  why = {Code::unavailable,
+         concat("re-forming after epoch ", name_.epoch, ": ", left, " of ", world, " ranks remain, ", need, lost)};
   return true;
 }
 
-// Does what the set and the proposals allow now.
-void Reform::settle(Nanos now) {
+// Does everything that can be done with the current set of survivors and the proposals so far.
+void Reform::check_agreement(Nanos now) {
   Status why;
   if (!running()) return;
   if (too_few(why)) return end(std::move(why));
@@ -395,11 +405,11 @@ void Reform::commit(Nanos now) {
   for (const Rank rank : living()) {
     if (rank != self_rank_) sends_.push_back({roster_.members[rank].id, bytes});
   }
-  const auto told = departures();
+  const auto removed_now = departures();
   const auto old = roster_;
   const auto base = name_;
   adopt(std::move(commit), bytes, now);
-  for (const auto& departure : told) answer_old_proposal(old.members[departure.rank].id, base, now);
+  for (const auto& departure : removed_now) answer_old_proposal(old.members[departure.rank].id, base, now);
 }
 
 void Reform::adopt(Commit commit, ByteView bytes, Nanos now) {
@@ -409,7 +419,7 @@ void Reform::adopt(Commit commit, ByteView bytes, Nanos now) {
   for (const auto& departure : commit.departures) {
     gone[departure.rank] = true;
     result.lost.push_back(roster_.members[departure.rank]);
-    result.lost_why.push_back(to_string(departure));
+    result.lost_reasons.push_back(to_string(departure));
   }
   for (Rank rank = 0; rank < peers_.size(); ++rank) {
     if (!gone[rank]) removers.push_back(rank);
@@ -423,11 +433,11 @@ void Reform::adopt(Commit commit, ByteView bytes, Nanos now) {
     if (!ranks_.contains(member.id)) result.joined.push_back(member);
   }
   std::vector<std::pair<PeerId, Bytes>> early;
-  std::vector<PeerId> lost_since;  // by us, after we had agreed to keep it: to be remembered for the next start
+  std::vector<PeerId> lost_since;  // Members of the new roster whose links to this process were lost during the re-forming.
   for (Rank rank = 0; rank < peers_.size(); ++rank) {
     for (auto& message : peers_[rank].early) early.emplace_back(roster_.members[rank].id, std::move(message));
     const auto& departure = peers_[rank].departure;
-    const bool link_lost = departure.cause == Departure::Cause::lost && departure.accuser == self_rank_;
+    const bool link_lost = departure.cause == Departure::Cause::lost && departure.reporter == self_rank_;
     if (!peers_[rank].alive && !gone[rank] && link_lost) lost_since.push_back(roster_.members[rank].id);
   }
   previous_ = name_;

@@ -1,17 +1,20 @@
-// How the living members of a group agree on the next roster, without a server: a state machine, one per process, kept
-// for as long as the process is a member. Bytes and losses in, bytes out, time as an argument.
+// How the living members of a group agree on the next roster without a server. Each process has one such state machine as long
+// as it is a member. Its inputs are received bytes, lost links and the time; its outputs are bytes to send.
 //
-// Every member tells all members that it believes alive which ones it believes gone (PROPOSE). The set of survivors only ever
-// shrinks: each member adds what it receives to what it knows. When every member of the set has proposed exactly this set, its
-// lowest rank makes the roster and sends it (COMMIT). A member that has it passes it on to members that send an old proposal. A
-// member takes a roster only from a member of its own set; so if one roster was taken anywhere, no other one with that member
-// in it can come about. (A member that took roster S never proposes again, so a later set that holds it is never agreed on.) A
-// member that was left out is notified (REMOVED), at once and whenever it sends something of an old epoch, and ends. Only if a
-// few went on without many that were awake all the time, the many go on and the few end: see obeys().
+// Every member has a set of survivors. It sends PROPOSE to all survivors: the list of the members that it believes to be gone.
+// When a member receives such a list, it adds the list to its own, so its set of survivors can only get smaller. At some point,
+// every member of the set has proposed exactly this set. The lowest rank of the set then makes the roster and sends it
+// (COMMIT). If a member that has the new roster receives an old proposal, it passes the roster on to the sender.
 //
-// A group cut in two halves becomes two groups, whose epochs differ in their digest, unless require_majority is set.
-// Feed messages that have arrived before woke(): a process that was stopped should read what was sent to it before it judges
-// others.
+// A member accepts a roster only from a member of its own set. After that it never proposes again. Therefore no other set that
+// contains this member can be agreed on, and no other roster that contains it can be committed. A member that was left out
+// receives REMOVED and ends. REMOVED is sent to it at once, and again whenever it sends a message that belongs to an old epoch.
+// There is one exception: if a few members went on without many members that were awake, the few end and the many go on; see
+// accepts_removal().
+//
+// If a group is cut into two halves, it becomes two groups, unless require_majority is set. The epochs of the two groups have
+// different digests (hashes of the roster). Before you call woke(), pass all messages that have arrived. Then a process that
+// was stopped reads its messages before it judges others.
 #pragma once
 
 #include <cstdint>
@@ -30,55 +33,60 @@
 namespace unisono {
 
 struct ReformRequest {
-  std::vector<PeerId> dead;           // members known to be gone; nobody waits for them
-  std::vector<MemberRecord> joiners;  // processes known here that want to join; ranks are ignored
-  Nanos timeout = 200 * millisecond;  // how long a silent member is waited for
-  uint32_t min_world = 1;             // survivors that must be left
-  bool require_majority = false;      // more than half, or half with rank 0, of the old roster must be left
+  std::vector<PeerId> dead;           // members that are known to be gone; nobody waits for them
+  std::vector<MemberRecord> joiners;  // processes that want to join, as far as this process knows them; their ranks are ignored
+  Nanos timeout = 200 * millisecond;  // how long to wait for a member that is silent
+  uint32_t min_world = 1;             // At least this many members must survive.
+  // true: more than half of the old roster must survive, or exactly half of it if rank 0 is among the survivors
+  bool require_majority = false;
 };
 
 struct ReformResult {
-  Roster roster;                      // epoch + 1, survivors in old order, joiners last
-  uint64_t digest = 0;                // of the roster; wire_epoch(roster) mixes both for frames
-  Rank self = 0;                      // new rank
-  std::vector<MemberRecord> lost;     // with their old ranks
-  std::vector<std::string> lost_why;  // one per lost member
-  std::vector<MemberRecord> joined;   // with their new ranks
+  Roster roster;                   // roster of the next epoch: the survivors in their old order, then the joiners
+  uint64_t digest = 0;             // hash of the roster; wire_epoch(roster) combines epoch and digest for the use in frames
+  Rank self = 0;                   // rank of this process in the new roster
+  std::vector<MemberRecord> lost;  // members that were lost, with their old ranks
+  std::vector<std::string> lost_reasons;  // for each entry of `lost`: why the member was lost
+  std::vector<MemberRecord> joined;       // new members, with their new ranks
 };
 
 struct ReformSend {
-  PeerId to;  // of the old or the new roster; nothing is lost if there is no link to it any more
+  PeerId to;  // A member of the old or of the new roster. If there is no link to it, drop the message.
   Bytes bytes;
 };
 
 struct ReformCounters {
-  uint64_t malformed = 0;        // messages that no member sends
-  uint64_t unauthenticated = 0;  // from processes that were never members, or about epochs that nobody here knows
+  uint64_t malformed = 0;        // messages that a correct member never sends
+  uint64_t unauthenticated = 0;  // messages from processes that have never been members
 };
 
 class Reform {
  public:
-  // self must be in the roster.
+  // The roster must contain `self`.
   Reform(Roster roster, PeerId self);
 
-  // Begins to re-form. Invalid while one is running; after the end (removed, too few left) why it ended.
+  // Begins to re-form the group. Returns `invalid` if this is already going on. If this state machine has ended, returns the
+  // reason: this process was removed, or too few members were left.
   Status start(const ReformRequest& request, Nanos now);
-  // A message of any member, past or present, at any time. Corrupt if it is malformed; it then changed nothing.
+  // Handles a message from a present or former member. It may be called at any time. If the message is malformed, nothing
+  // changes, and the result is `corrupt`.
   Status message(const PeerId& from, ByteView bytes, Nanos now);
-  // The link to a member is gone. Before start() it is kept in mind for it.
+  // Tells the state machine that the link to a member is gone. If start() has not been called, the loss is remembered for the
+  // next re-forming.
   void peer_lost(const PeerId& peer, Nanos now);
   void woke(Nanos now);
-  // When woke() must be called; `never` if nothing is running.
+  // Returns the time at which woke() must be called. Returns `never` if nothing is going on.
   Nanos next_deadline() const;
 
   std::vector<ReformSend> take_sends() { return std::exchange(sends_, {}); }
-  // Once per re-forming: the new roster, or why there is none: peer_lost (this process was removed; that may come without
-  // a start), unavailable (too few are left).
+  // Returns one result for each re-forming: the new roster, or an error. The error peer_lost says that this process was
+  // removed; this can happen even if start() was not called. The error unavailable says that too few members are left.
   std::optional<Result<ReformResult>> take_result() { return std::exchange(result_, std::nullopt); }
 
   bool running() const { return phase_ == Phase::running; }
-  // Another member is re-forming this epoch and waits for this process: end what is running and start.
-  bool wanted() const { return phase_ == Phase::idle && wanted_; }
+  // Returns true if another member re-forms this epoch and waits for this process. The caller must then end its operations and
+  // call start().
+  bool requested_by_peer() const { return phase_ == Phase::idle && requested_; }
   const Roster& roster() const { return roster_; }
   const ReformCounters& counters() const { return counters_; }
 
@@ -87,14 +95,16 @@ class Reform {
 
   struct Peer {
     bool alive = true;
-    bool spoke = false;
-    uint32_t round = 0;           // of its last proposal
-    uint32_t departed_count = 0;  // in it; always a subset of ours, so equal counts are equal sets
-    Departure departure;          // if not alive
-    std::vector<Bytes> early;     // what it said before we started, or about the epoch after this one
+    bool has_proposed = false;
+    uint32_t round = 0;  // number of the peer's last proposal
+    // How many members the peer's last proposal says are gone. This process also counts all of them as gone. Therefore, if the
+    // numbers are equal, the sets are equal.
+    uint32_t departed_count = 0;
+    Departure departure;       // why the peer is gone, if it is not alive
+    std::vector<Bytes> early;  // Messages that arrived before start(), and messages that belong to the next epoch.
   };
   struct RemovalNote {
-    Removed removed;  // age_ms is filled in when it is said
+    Removed removed;  // age_ms is set when the message is sent.
     Nanos at = 0;
   };
 
@@ -104,22 +114,22 @@ class Reform {
   void on_removed(Rank from, const Removed& removed, Nanos now);
   void on_other_epoch(const PeerId& from, ReformMessage& message, Nanos now);
   void answer_old_proposal(const PeerId& from, const EpochName& base, Nanos now);
-  bool obeys(Rank from, const Removed& removed, Nanos now) const;
+  bool accepts_removal(Rank from, const Removed& removed, Nanos now) const;
   void end_removed(const Removed& removed);
   void keep_early(Rank from, ByteView bytes);
   Status check_commit(const Commit& commit) const;
 
-  bool depart(const Departure& departure);
+  bool mark_departed(const Departure& departure);
   void add_joiners(const std::vector<MemberRecord>& joiners);
   void set_changed(Nanos now);
   void broadcast_proposal();
-  void settle(Nanos now);
+  void check_agreement(Nanos now);
   void commit(Nanos now);
   void adopt(Commit commit, ByteView bytes, Nanos now);
   void end(Status why);
   bool too_few(Status& why) const;
   bool all_agree() const;
-  bool overslept(Nanos now);
+  bool handle_late_wakeup(Nanos now);
   Nanos deadline_of(Rank rank) const;
   Rank leader() const;
   std::vector<Departure> departures() const;
@@ -130,25 +140,26 @@ class Reform {
   PeerId self_;
   Rank self_rank_ = 0;
   Phase phase_ = Phase::idle;
-  Status ended_;  // why
-  bool wanted_ = false;
+  Status ended_;  // why this state machine has ended
+  bool requested_ = false;
   ReformRequest request_;
-  std::vector<Peer> peers_;  // by rank in roster_; ours is alive and has no say
+  // The index is the rank in roster_. The entry of this process is always alive, and its other fields are not used.
+  std::vector<Peer> peers_;
   std::map<PeerId, Rank> ranks_;
   uint32_t departed_count_ = 0;
   uint32_t round_ = 0;
-  uint32_t naps_ = 0;
-  bool slept_ = false;    // for so long that the others may have gone on without us
-  Nanos began_ = 0;       // start() was called
-  Nanos started_ = 0;     // from when on silence counts: began_, or later if we slept
-  Nanos changed_ = 0;     // our set did
-  Nanos agreed_ = never;  // all did, on our set
+  uint32_t late_wakeups_ = 0;
+  bool was_stopped_ = false;  // true: this process was stopped for so long that the others may have gone on without it
+  Nanos began_ = 0;           // when start() was called
+  Nanos started_ = 0;  // When the wait for silent members began. This is began_, or a later time if this process was stopped.
+  Nanos changed_ = 0;  // when the set of survivors of this member changed last
+  Nanos agreed_ = never;  // when all members had proposed the same set as this member
   std::vector<MemberRecord> joiners_;
 
-  EpochName previous_;      // the epoch before this one
-  Bytes previous_commit_;   // the message that ended it
-  Nanos adopted_ = 0;       // when
-  uint32_t survivors_ = 0;  // how many of its members went on, and the lowest rank of them
+  EpochName previous_;      // the epoch before the current one
+  Bytes previous_commit_;   // the COMMIT message that ended the epoch previous_
+  Nanos adopted_ = 0;       // when this member adopted the current roster
+  uint32_t survivors_ = 0;  // How many members of previous_ went on. The lowest rank of them is lowest_survivor_.
   Rank lowest_survivor_ = 0;
   std::map<PeerId, RemovalNote> removals_;
   std::vector<ReformSend> sends_;

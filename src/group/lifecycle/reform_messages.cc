@@ -1,25 +1,30 @@
 #include "group/lifecycle/reform_messages.h"
 
+#include "base/concat.h"
+
 namespace unisono {
 
 namespace {
 
 enum class Kind : uint8_t { propose = 1, commit = 2, removed = 3 };
-constexpr uint32_t removers_max = 16;  // enough to tell a person; the roster has them all
+constexpr uint32_t removers_max = 16;  // REMOVED lists at most this many ranks, which is enough for an error text.
 
 Status corrupt(const std::string& what) { return {Code::corrupt, "re-forming message: " + what}; }
 
 void write_departure(ByteWriter& writer, const Departure& departure) {
-  writer.write(departure.rank).write(static_cast<uint8_t>(departure.cause)).write(departure.accuser).write(departure.waited_ms);
+  writer.write(departure.rank)
+      .write(static_cast<uint8_t>(departure.cause))
+      .write(departure.reporter)
+      .write(departure.waited_ms);
 }
 
 bool read_departure(ByteReader& reader, Departure& departure) {
   departure.rank = reader.read<uint32_t>();
   const auto cause = reader.read<uint8_t>();
-  departure.accuser = reader.read<uint32_t>();
+  departure.reporter = reader.read<uint32_t>();
   departure.waited_ms = reader.read<uint32_t>();
   departure.cause = static_cast<Departure::Cause>(cause);
-  return reader.ok() && departure.rank < world_size_max && departure.accuser < world_size_max &&
+  return reader.ok() && departure.rank < world_size_max && departure.reporter < world_size_max &&
          cause <= static_cast<uint8_t>(Departure::Cause::left);
 }
 
@@ -67,7 +72,7 @@ Status read_body(ByteReader& reader, Propose& propose) {
   if (!reader.ok() || count > reform_joiners_max) return corrupt("propose: number of joiners");
   for (uint32_t i = 0; i < count; ++i) {
     MemberRecord joiner;
-    if (!read_member(reader, joiner)) return corrupt("propose: joiner " + std::to_string(i));
+    if (!read_member(reader, joiner)) return corrupt(concat("propose: joiner ", i));
     propose.joiners.push_back(std::move(joiner));
   }
   return {};
@@ -87,7 +92,7 @@ Status read_body(ByteReader& reader, Removed& removed) {
   if (!reader.ok() || count > removers_max) return corrupt("removed: number of removers");
   for (uint32_t i = 0; i < count; ++i) {
     const auto rank = reader.read<uint32_t>();
-    if (!reader.ok() || rank >= world_size_max) return corrupt("removed: remover " + std::to_string(i));
+    if (!reader.ok() || rank >= world_size_max) return corrupt(concat("removed: remover ", i));
     removed.removers.push_back(rank);
   }
   return {};
@@ -97,7 +102,7 @@ template <typename Body>
 Result<ReformMessage> read_message(ByteReader& reader, const EpochName& base) {
   Body body;
   if (auto status = read_body(reader, body); !status.ok()) return status;
-  if (!reader.done()) return corrupt(std::to_string(reader.left()) + " bytes too many");
+  if (!reader.done()) return corrupt(concat(reader.left(), " bytes too many"));
   return ReformMessage{base, std::move(body)};
 }
 
@@ -106,12 +111,11 @@ Result<ReformMessage> read_message(ByteReader& reader, const EpochName& base) {
 EpochName name_of(const Roster& roster) { return {roster.epoch, digest(roster)}; }
 
 std::string to_string(const Departure& departure) {
-  const std::string accuser = "rank " + std::to_string(departure.accuser);
+  const std::string reporter = concat("rank ", departure.reporter);
   switch (departure.cause) {
-    case Departure::Cause::lost: return accuser + " lost the link to it";
-    case Departure::Cause::left: return "it had gone on without " + accuser;
-    case Departure::Cause::silent:
-      return "it did not answer " + accuser + " for " + std::to_string(departure.waited_ms) + " ms";
+    case Departure::Cause::lost: return reporter + " lost the link to it";
+    case Departure::Cause::left: return "it had continued the group without " + reporter;
+    case Departure::Cause::silent: return concat("it did not answer ", reporter, " for ", departure.waited_ms, " ms");
   }
   return "unknown";
 }
@@ -131,14 +135,14 @@ Result<ReformMessage> decode_reform(ByteView bytes) {
   EpochName base;
   base.epoch = reader.read<uint32_t>();
   base.digest = reader.read<uint64_t>();
-  if (!reader.ok()) return corrupt("cut");
-  if (version != reform_version) return corrupt("version " + std::to_string(version));
+  if (!reader.ok()) return corrupt("truncated");
+  if (version != reform_version) return corrupt(concat("version ", version));
   switch (static_cast<Kind>(kind)) {
     case Kind::propose: return read_message<Propose>(reader, base);
     case Kind::commit: return read_message<Commit>(reader, base);
     case Kind::removed: return read_message<Removed>(reader, base);
   }
-  return corrupt("kind " + std::to_string(kind));
+  return corrupt(concat("kind ", kind));
 }
 
 }  // namespace unisono

@@ -1,7 +1,9 @@
-// The messages of members that re-form their group: bytes <-> values, bounded, trusting nothing.
+// The messages that members exchange to re-form their group. The functions convert bytes to values and back. They check all
+// values and limits.
 //
-// Every message names the roster that it belongs to (epoch and digest), so that a late message of an earlier epoch, or of
-// the other half of a split group, is recognised by its first bytes. Carried as the payload of control frames.
+// Every message has the epoch and the digest of the roster to which it belongs. Therefore its first bytes show whether it
+// belongs to an earlier epoch, or to the other half of a group that was split. The messages are sent as the payload of control
+// frames.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +18,10 @@
 namespace unisono {
 
 inline constexpr uint8_t reform_version = 2;
-inline constexpr size_t reform_joiners_max = 256;  // taken in by one re-forming; more wait for the next
+// At most this many processes can join in one re-forming. The others wait for the next one.
+inline constexpr size_t reform_joiners_max = 256;
 
-// Which roster a message is about.
+// Identifies the roster to which a message belongs.
 struct EpochName {
   uint32_t epoch = 0;
   uint64_t digest = 0;
@@ -26,40 +29,41 @@ struct EpochName {
 };
 EpochName name_of(const Roster& roster);
 
-// Why a rank is not in the next roster. Ranks are those of the roster that is being re-formed.
+// Says why a rank is not in the next roster. All ranks are those of the old roster, which is being re-formed.
 struct Departure {
   enum class Cause : uint8_t {
-    lost = 0,    // the accuser's link to it is gone
-    silent = 1,  // it did not answer the accuser in time
-    left = 2,    // it told the accuser that it had gone on without it
+    lost = 0,    // The reporter lost its link to the rank.
+    silent = 1,  // The rank did not answer the reporter in time.
+    left = 2,    // The rank told the reporter that it had gone on without the reporter.
   };
   Rank rank = 0;
   Cause cause = Cause::lost;
-  Rank accuser = 0;        // the rank that noticed first
-  uint32_t waited_ms = 0;  // silent
+  Rank reporter = 0;       // the rank that noticed the loss first
+  uint32_t waited_ms = 0;  // used if the cause is `silent`
   friend bool operator==(const Departure&, const Departure&) = default;
 };
-// "it did not answer rank 0 for 200 ms", "rank 2 lost the link to it"
+// Returns a text like "it did not answer rank 0 for 200 ms" or "rank 2 lost the link to it".
 std::string to_string(const Departure& departure);
 
-// "I believe that these members are gone, and I know of these processes that want to join."
+// PROPOSE: lists the members that the sender believes to be gone, and the processes that, as far as the sender knows, want to
+// join.
 struct Propose {
-  uint32_t round = 0;  // counts this sender's proposals; frames may overtake each other
+  uint32_t round = 0;  // The number of this proposal. The sender counts its proposals, because frames may overtake each other.
   std::vector<Departure> departures;
   std::vector<MemberRecord> joiners;
 };
-// "Everybody in it agreed: this is the next roster."
+// COMMIT: the next roster. All of its members that survived from the old one have agreed on it.
 struct Commit {
   Roster roster;
   std::vector<Departure> departures;
 };
-// "The group went on without you."
+// REMOVED: tells the receiver that the group has gone on without it.
 struct Removed {
-  uint32_t epoch = 0;  // of the roster that lacks the receiver
+  uint32_t epoch = 0;  // epoch of the roster that does not contain the receiver
   Departure departure;
-  std::vector<Rank> removers;  // the first ranks that went on, by their old numbers
-  uint32_t survivors = 0;      // how many went on
-  uint32_t age_ms = 0;         // how long ago
+  std::vector<Rank> removers;  // the lowest ranks of the members that went on; these are their old ranks
+  uint32_t survivors = 0;      // number of members that went on
+  uint32_t age_ms = 0;         // time since the group went on
 };
 
 struct ReformMessage {
@@ -68,8 +72,9 @@ struct ReformMessage {
 };
 
 Bytes encode(const ReformMessage& message);
-// Corrupt, naming the field, if cut, over a limit, or with bytes left over. Ranks are checked to be below world_size_max
-// and departures to be in ascending order of rank; whether they make sense in the roster is for the state machine.
+// Returns `corrupt`, with the name of the field, if the message is cut off, exceeds a limit, or has extra bytes. Ranks must be
+// below world_size_max, and departures must be in ascending order of rank. The function does not know the roster; the state
+// machine checks whether the ranks fit it.
 Result<ReformMessage> decode_reform(ByteView bytes);
 
 }  // namespace unisono

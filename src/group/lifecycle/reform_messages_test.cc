@@ -56,26 +56,26 @@ TEST(ReformMessages, removed_survives_encoding_and_names_some_removers) {
   EXPECT_EQ(removed.age_ms, 77u);
 }
 
-TEST(ReformMessages, cut_anywhere_are_refused) {
+TEST(ReformMessages, truncated_messages_are_refused) {
   for (const Bytes& whole : {bytes_of(make_propose()), bytes_of(Commit{make_roster(2, 4), {}}),
                              bytes_of(Removed{4, make_propose().departures[0], {0, 2}, 2, 0})}) {
     for (size_t size = 0; size < whole.size(); ++size) EXPECT_FALSE(decode_reform(ByteView(whole).first(size)).ok()) << size;
   }
 }
 
-TEST(ReformMessages, with_bytes_left_over_are_refused) {
+TEST(ReformMessages, messages_with_extra_bytes_are_refused) {
   Bytes bytes = bytes_of(make_propose());
   bytes.push_back(std::byte{0});
   expect_corrupt(bytes, "too many");
 }
 
-TEST(ReformMessages, of_another_version_are_refused) {
+TEST(ReformMessages, messages_of_another_version_are_refused) {
   Bytes bytes = bytes_of(make_propose());
   bytes[0] = std::byte{9};
   expect_corrupt(bytes, "version 9");
 }
 
-TEST(ReformMessages, of_an_unknown_kind_are_refused) {
+TEST(ReformMessages, messages_of_an_unknown_kind_are_refused) {
   Bytes bytes = bytes_of(make_propose());
   for (const uint8_t kind : {0, 4, 255}) {
     bytes[1] = std::byte{kind};
@@ -83,53 +83,53 @@ TEST(ReformMessages, of_an_unknown_kind_are_refused) {
   }
 }
 
-TEST(ReformMessages, with_departures_out_of_order_are_refused) {
+TEST(ReformMessages, messages_with_departures_out_of_order_are_refused) {
   Propose propose = make_propose();
   std::swap(propose.departures[0], propose.departures[1]);
   expect_corrupt(bytes_of(propose), "departures");
 }
 
-TEST(ReformMessages, with_one_departure_twice_are_refused) {
+TEST(ReformMessages, messages_with_one_departure_twice_are_refused) {
   Propose propose = make_propose();
   propose.departures[1].rank = propose.departures[0].rank;
   expect_corrupt(bytes_of(propose), "departures");
 }
 
-TEST(ReformMessages, with_a_rank_beyond_any_world_are_refused) {
+TEST(ReformMessages, messages_with_a_rank_beyond_any_world_are_refused) {
   Propose propose = make_propose();
   propose.departures[1].rank = world_size_max;
   expect_corrupt(bytes_of(propose), "departures");
   expect_corrupt(bytes_of(Removed{4, {}, {world_size_max}, 1, 0}), "remover 0");
 }
 
-TEST(ReformMessages, with_an_unknown_cause_are_refused) {
+TEST(ReformMessages, messages_with_an_unknown_cause_are_refused) {
   Propose propose = make_propose();
   propose.departures[0].cause = static_cast<Departure::Cause>(3);
   expect_corrupt(bytes_of(propose), "departures");
 }
 
-TEST(ReformMessages, with_too_many_joiners_are_refused) {
+TEST(ReformMessages, messages_with_too_many_joiners_are_refused) {
   Propose propose = make_propose();
   propose.joiners.assign(reform_joiners_max + 1, member(9));
   expect_corrupt(bytes_of(propose), "number of joiners");
 }
 
-TEST(ReformMessages, with_a_broken_joiner_are_refused) {
+TEST(ReformMessages, messages_with_a_malformed_joiner_are_refused) {
   Propose propose = make_propose();
   propose.joiners[0].host = std::string(host_bytes_max + 1, 'h');
   expect_corrupt(bytes_of(propose), "joiner 0");
 }
 
-TEST(ReformMessages, with_a_broken_roster_are_refused) {
+TEST(ReformMessages, messages_with_a_malformed_roster_are_refused) {
   Commit commit{make_roster(3, 4), {}};
   commit.roster.members[1].rank = 7;
   expect_corrupt(bytes_of(commit), "says rank 7");
 }
 
-TEST(Departure, tells_what_happened) {
+TEST(Departure, to_string_names_the_cause) {
   EXPECT_EQ(to_string(Departure{1, Departure::Cause::silent, 0, 200}), "it did not answer rank 0 for 200 ms");
   EXPECT_EQ(to_string(Departure{1, Departure::Cause::lost, 2, 0}), "rank 2 lost the link to it");
-  EXPECT_EQ(to_string(Departure{1, Departure::Cause::left, 2, 0}), "it had gone on without rank 2");
+  EXPECT_EQ(to_string(Departure{1, Departure::Cause::left, 2, 0}), "it had continued the group without rank 2");
 }
 
 }  // namespace

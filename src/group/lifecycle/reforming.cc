@@ -2,18 +2,22 @@
 
 #include <algorithm>
 
+#include "base/concat.h"
 #include "group/lifecycle/agreement.h"
 #include "group/lifecycle/control_kind.h"
 #include "group/lifecycle/group_state.h"
 #include "group/lifecycle/joining.h"
+#include "group/lifecycle/reporting.h"
 
 namespace unisono {
 namespace {
 
-constexpr Nanos reform_bound = 10 * second;  // on agreeing, at least; it ends within a few reform timeouts
+// The time limit of agree() is at least this long. agree() normally takes a few reform timeouts.
+constexpr Nanos agree_time_min = 10 * second;
 constexpr int reform_timeouts_max = 10;
-constexpr Nanos settle_time_min = second;  // for links to members that joined, and for all members to say that they are ready
-constexpr int attempts_max = 4;            // each loses a member, or one that joined
+// There is a time limit until the links to new members are up and all members are ready. It is at least this long.
+constexpr Nanos settle_time_min = second;
+constexpr int attempts_max = 4;  // Each attempt that fails has lost an old or a new member.
 
 Member member_of(const MemberRecord& record) {
   return {.rank = record.rank, .host = record.host, .pid = record.pid, .link = {}};
@@ -23,8 +27,7 @@ Status begin(Runtime& runtime, const internal::GroupState& state) {
   return runtime.locked([&](GuardedState& guarded) -> Status {
     if (!guarded.members.removed().ok()) return guarded.members.removed();
     if (state.epoch != guarded.members.roster().epoch)
-      return {Code::peer_lost,
-              "this group ended when the roster changed to epoch " + std::to_string(guarded.members.roster().epoch)};
+      return {Code::peer_lost, concat("this group ended when the roster changed to epoch ", guarded.members.roster().epoch)};
     const auto now = monotonic_now();
     guarded.engine.end_all_groups({Code::peer_lost, "the group is being re-formed"}, now);
     guarded.members.begin_formation();
@@ -46,15 +49,15 @@ Status begin(Runtime& runtime, const internal::GroupState& state) {
   });
 }
 
-// Runs the state machine until it has an outcome.
+// Runs the state machine until it has a result.
 Result<ReformResult> agree(Runtime& runtime) {
   std::optional<Result<ReformResult>> result;
-  const auto until = after(monotonic_now(), std::max<int64_t>(reform_bound / millisecond,
+  const auto until = after(monotonic_now(), std::max<int64_t>(agree_time_min / millisecond,
                                                               reform_timeouts_max * runtime.options().reform_timeout.count()));
   while (monotonic_now() < until) {
     Nanos wake = never;
     runtime.locked([&](GuardedState& guarded) {
-      guarded.engine.poll(monotonic_now());  // a process that was stopped reads what has arrived before it judges others
+      guarded.engine.poll(monotonic_now());  // A process that was stopped must read its messages before it judges others.
       guarded.members.reform()->woke(monotonic_now());
       flush_reform_sends(guarded);
       result = guarded.members.reform()->take_result();
@@ -75,10 +78,10 @@ Result<ReformResult> agree(Runtime& runtime) {
     if (const auto removed = runtime.locked([&](GuardedState& guarded) { return guarded.members.removed(); }); !removed.ok())
       return removed;
   }
-  return Status(Code::internal, "re-forming found no end");
+  return Status(Code::internal, "re-forming did not end in time; this process cannot continue in the group");
 }
 
-// Notifies members that were dropped and closes the links to them; the new roster takes effect.
+// Tells the members that were dropped that they are out, and closes the links to them. Then the new roster becomes valid.
 void adopt(Runtime& runtime, const ReformResult& result) {
   runtime.locked([&](GuardedState& guarded) {
     for (const auto& lost : result.lost) {
@@ -111,9 +114,9 @@ void flush_reform_sends(GuardedState& guarded) {
   }
 }
 
-// One re-forming, up to the new group being made; how it went after that is in `settled`: a member, or one that joined, may be
-// lost again before all are linked up.
-static Status reform_once(Runtime& runtime, internal::GroupState& state, Measuring& measuring, Status& settled) {
+// Re-forms once and makes the new group. `setup_status` receives the status of what comes after the new roster: connecting the
+// links, and agreeing on the topology. This can fail, because a member may be lost meanwhile.
+static Status reform_once(Runtime& runtime, internal::GroupState& state, Measuring& measuring, Status& setup_status) {
   auto status = begin(runtime, state);
   if (!status.ok()) return status;
   auto result = agree(runtime);
@@ -124,19 +127,19 @@ static Status reform_once(Runtime& runtime, internal::GroupState& state, Measuri
     return result.status();
   }
   adopt(runtime, *result);
-  const auto patience = std::max<Nanos>(settle_time_min, runtime.options().reform_timeout.count() * millisecond * 5);
-  const auto deadline = monotonic_now() + patience;
-  settled = link_up(runtime, deadline);
-  if (settled.ok() && !result->joined.empty()) settled = wait_for_links(runtime, deadline);
+  const auto settle_time = std::max<Nanos>(settle_time_min, runtime.options().reform_timeout.count() * millisecond * 5);
+  const auto deadline = monotonic_now() + settle_time;
+  setup_status = link_up(runtime, deadline);
+  if (setup_status.ok() && !result->joined.empty()) setup_status = wait_for_links(runtime, deadline);
   if (!result->joined.empty()) measuring = Measuring::always;
-  if (settled.ok()) settled = agree_on_topology(runtime, deadline, measuring);
+  if (setup_status.ok()) setup_status = agree_on_topology(runtime, deadline, measuring);
   return runtime.locked([&](GuardedState& guarded) {
     form_world_group(guarded, state);
     return guarded.members.removed();
   });
 }
 
-// The members of one roster that are not in the other.
+// Returns the members of `roster` that are not in `other`.
 static std::vector<Member> only_in(const Roster& roster, const Roster& other) {
   std::vector<Member> members;
   for (const auto& member : roster.members) {
@@ -148,21 +151,23 @@ static std::vector<Member> only_in(const Roster& roster, const Roster& other) {
 Result<Reformed> reform_world(Runtime& runtime, internal::GroupState& state) {
   const auto started = monotonic_now();
   const auto before = runtime.locked([&](GuardedState& guarded) { return guarded.members.roster(); });
-  Status settled;
+  Status setup_status;
   auto measuring = Measuring::not_again;
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
-    if (auto status = reform_once(runtime, state, measuring, settled); !status.ok()) return status;
-    if (!settled.ok()) continue;
+    if (auto status = reform_once(runtime, state, measuring, setup_status); !status.ok()) return status;
+    if (!setup_status.ok()) continue;
     const auto after = runtime.locked([&](GuardedState& guarded) { return guarded.members.roster(); });
-    return Reformed{.epoch = state.epoch,
-                    .rank = state.self,
-                    .world_size = state.world,
-                    .lost = only_in(before, after),
-                    .joined = only_in(after, before),
-                    .total_us = (monotonic_now() - started) / microsecond};
+    Reformed reformed{.epoch = state.epoch,
+                      .rank = state.self,
+                      .world_size = state.world,
+                      .lost = only_in(before, after),
+                      .joined = only_in(after, before),
+                      .total_us = (monotonic_now() - started) / microsecond};
+    runtime.locked([&](GuardedState& guarded) { report_reformed(guarded, reformed); });
+    return reformed;
   }
-  return Status(Code::peer_lost, "the group was re-formed " + std::to_string(attempts_max) +
-                                     " times, and each time a member was lost at once: " + settled.message());
+  return Status(Code::peer_lost, concat("the group was re-formed ", attempts_max,
+                                        " times, and each time a member was lost at once: ", setup_status.message()));
 }
 
 }  // namespace unisono

@@ -12,11 +12,14 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/error_text.h"
+#include "events/process_log.h"
+
 namespace unisono {
 
 namespace {
 
-constexpr Nanos sleep_max = 100 * millisecond;  // nothing depends on it: a bound on what a lost wake-up could cost
+constexpr Nanos sleep_max = 100 * millisecond;  // This limit is only a safeguard against a wake-up that gets lost.
 constexpr size_t wait_handles_max = 8;
 
 void notify(int fd) {
@@ -29,8 +32,12 @@ void drain(int fd) {
   [[maybe_unused]] const auto got = ::read(fd, &count, sizeof(count));
 }
 
-constexpr int polls_per_reading = 16;
-constexpr int fast_path_looks_max = 1000, fast_path_yields_max = 50;  // some 20 us
+constexpr int polls_per_clock_reading = 16;
+constexpr int fast_path_polls_max = 1000, fast_path_yields_max = 50;  // The fast path polls for about 20 us.
+// If a rank may share its core with another one, it polls for about 1 us before it yields. If not, it yields a few times at the
+// end, to find out (CoreSharing).
+constexpr int fast_path_polls_shared = 50, fast_path_yields_few = 4;
+constexpr Nanos yield_after = 20 * microsecond;  // A thread that polls without the fast path finds it out after this time.
 constexpr Nanos fast_path_time_max = 1000 * microsecond;
 
 void set_timer(int fd, Nanos after) {
@@ -42,46 +49,62 @@ void set_timer(int fd, Nanos after) {
 
 Result<std::shared_ptr<Runtime>> Runtime::make(const ResolvedOptions& options, PeerId self, std::vector<Link> links) {
   const int wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  const int rest_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-  if (wake_fd >= 0 && rest_fd >= 0)
-    return std::shared_ptr<Runtime>(new Runtime(options, self, std::move(links), wake_fd, rest_fd), let_go);
-  const std::string why = std::strerror(errno);
-  for (const int fd : {wake_fd, rest_fd}) {
+  const int timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+  if (wake_fd >= 0 && timer_fd >= 0) {
+    Status problem;
+    auto& log = process_log(options.log, monotonic_now, problem);
+    std::shared_ptr<Runtime> runtime(new Runtime(options, self, std::move(links), log, wake_fd, timer_fd), delete_or_orphan);
+    if (!problem.ok()) runtime->events_.add(EventKind::log_unavailable, -1, problem.message());
+    return runtime;
+  }
+  const std::string why = error_text(errno);
+  for (const int fd : {wake_fd, timer_fd}) {
     if (fd >= 0) ::close(fd);
   }
   return Status(Code::unavailable, "eventfd or timerfd: " + why);
 }
 
-Runtime::Runtime(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd)
-    : options_(options), wake_fd_(wake_fd), rest_fd_(rest_fd), guarded_(options, self, std::move(links)) {}
+Runtime::Runtime(const ResolvedOptions& options, PeerId self, std::vector<Link> links, EventLog& log, int wake_fd, int timer_fd)
+    : options_(options),
+      wake_fd_(wake_fd),
+      timer_fd_(timer_fd),
+      events_(options.on_event, &log),
+      guarded_(options, self, std::move(links), events_) {}
 
-// A notice may have held the last reference, so that the background thread is the last to need the runtime: it goes on until
-// it does not need it either.
-void Runtime::let_go(Runtime* runtime) {
+// The deleter of the shared pointer. The last reference may be in a notice (a callback) that the background thread runs. The
+// thread cannot wait for its own end, so it deletes the runtime itself when it ends. In a child made by fork(), the runtime is
+// left alone: it has no thread there, and its links belong to the parent.
+void Runtime::delete_or_orphan(Runtime* runtime) {
+  if (runtime->process_.forked()) return;
   if (runtime->background_.get_id() != std::this_thread::get_id()) delete runtime;
   else runtime->orphaned_ = true;
 }
 
 Runtime::~Runtime() {
-  // Members may be in the last collective yet, and lack frames that were lost on their way from here.
+  // Other ranks may need operations for which nobody waits here any more. Each of them ends at its deadline.
+  (void)wait([](const GuardedState& guarded) { return !guarded.engine.is_needed(); }, never);
+  // Peers may still be in the last collective, and some frames may have been lost. Therefore this process goes on repeating
+  // lost frames for a while.
   const auto until = monotonic_now() + drain_time;
   const auto settled = [](const GuardedState& guarded) { return !guarded.engine.has_pending(); };
   (void)wait(settled, until);
-  locked(part);
+  locked(leave_and_close_links);
   (void)wait(settled, std::max(until, monotonic_now() + goodbye_time));
   {
     Entry entry(*this);
     stop_ = true;
     notify(wake_fd_);
-    set_timer(rest_fd_, 1);
+    set_timer(timer_fd_, 1);
   }
   if (background_.joinable()) background_.join();
+  events_.deliver();
   ::close(wake_fd_);
-  ::close(rest_fd_);
+  ::close(timer_fd_);
 }
 
-void Runtime::part(GuardedState& guarded) {
-  // The runtime reads the others' last bytes before it closes the links, so that no reset overtakes its own last bytes.
+void Runtime::leave_and_close_links(GuardedState& guarded) {
+  // Read the last bytes of the peers before the links are closed. If a TCP link is closed while there are unread bytes, a reset
+  // is sent, and it could overtake our own last bytes.
   guarded.engine.poll(monotonic_now());
   guarded.engine.leave(monotonic_now());
   for (const auto peer : guarded.members.peers()) {
@@ -94,37 +117,39 @@ void Runtime::part(GuardedState& guarded) {
 
 void Runtime::enter() {
   if (mutex_.try_lock()) return;
-  calling_.fetch_add(1, std::memory_order_relaxed);
+  callers_waiting_.fetch_add(1, std::memory_order_relaxed);
   pass_gate();
-  calling_.fetch_sub(1, std::memory_order_relaxed);
+  callers_waiting_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Runtime::leave() {
   const bool undriven = guarded_.engine.active() > 0 && !driving_ && waiters_ == 0;
-  if ((undriven && resting_) || needs_links()) call_background();
-  // A sleeping driver must learn of an earlier deadline, of what the kernel did not take at once, and of what ended in a poll
-  // of somebody else.
+  if ((undriven && background_sleeping_) || needs_links()) wake_background();
+  if (rendezvous_changed()) set_timer(timer_fd_, 1);
+  // Wake a driver that sleeps in three cases: its deadline is earlier now, links have bytes to write, or an operation has ended
+  // while another thread polled.
   const bool earlier =
       sleeping_ && (guarded_.engine.next_deadline() < sleeps_until_ || draining() || ended() != ended_before_sleep_);
-  announce();
+  notify_waiters();
   const auto notices = take_notices();
   mutex_.unlock();
   if (earlier) wake();
   for (const auto& notice : notices) notice();
+  if (events_.is_waiting()) events_.deliver();
 }
 
 void Runtime::pass_gate() {
-  entering_.fetch_add(1, std::memory_order_relaxed);
+  threads_waiting_.fetch_add(1, std::memory_order_relaxed);
   gate_.lock();
   mutex_.lock();
   gate_.unlock();
-  entering_.fetch_sub(1, std::memory_order_relaxed);
+  threads_waiting_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// A caller may want to begin another operation: it waits until a message or so is handled, not until there is nothing to do.
-void Runtime::let_callers_in() {
+// Called by the driver after a poll. Lets callers that wait have the mutex, because they may want to start another operation.
+void Runtime::yield_to_callers() {
   mutex_.unlock();
-  gate_.lock();  // until the first of them has the mutex
+  gate_.lock();  // This call returns when the first waiting thread has the mutex.
   gate_.unlock();
   mutex_.lock();
 }
@@ -144,12 +169,13 @@ Runtime::Notices Runtime::take_notices() {
 }
 
 void Runtime::run_notices() {
-  if (watched_.empty()) return;
-  auto notices = take_notices();
-  if (notices.empty()) return;
+  auto notices = watched_.empty() ? Notices() : take_notices();
+  if (notices.empty() && !events_.is_waiting()) return;
   MutexUnlock unlocked(mutex_);
+  events_.deliver();
   for (const auto& notice : notices) notice();
-  notices.clear();  // what they keep alive, whatever it takes to end that, goes without the mutex
+  // This destroys the notices and everything that they keep alive. It may take long, so it happens without the mutex.
+  notices.clear();
 }
 
 void Runtime::wake() const { notify(wake_fd_); }
@@ -162,19 +188,21 @@ bool Runtime::draining() const {
   return std::ranges::any_of(guarded_.members.links(), [](const Link& link) { return link.transport->draining(); });
 }
 
-bool Runtime::needs_links() const { return resting_ && !rests_on_links_ && draining(); }
+bool Runtime::needs_links() const { return background_sleeping_ && !background_watches_links_ && draining(); }
 
-void Runtime::call_background() {
+void Runtime::wake_background() {
   const auto now = monotonic_now();
-  if (now < called_for_) return;
-  called_for_ = now + call_delay_;
-  set_timer(rest_fd_, call_delay_);
+  if (now < background_wake_at_) return;
+  background_wake_at_ = now + background_delay_;
+  set_timer(timer_fd_, background_delay_);
 }
 
-// rest: how long events of links may wait meanwhile.
-void Runtime::sleep(Nanos until, Nanos rest) {
+// Sleeps in the kernel until an event happens, or until the time `until`. During the first `pause` nanoseconds, events of links
+// are ignored.
+void Runtime::sleep(Nanos until, Nanos pause) {
   const auto links = guarded_.members.links();
-  auto* const session = resting_ ? nullptr : guarded_.members.session();  // the background thread attends to it
+  // If the background thread sleeps, it is the one that serves the session.
+  auto* const session = background_sleeping_ ? nullptr : guarded_.members.session();
   std::array<pollfd, wait_handles_max> fds;
   nfds_t count = 0;
   fds[count++] = {wake_fd_, POLLIN, 0};
@@ -186,32 +214,38 @@ void Runtime::sleep(Nanos until, Nanos rest) {
       fds[count++] = {link.transport->wait_handle(), POLLIN, 0};
   }
   const auto rendezvous = count;
-  if (session != nullptr && count < wait_handles_max) fds[count++] = {session->wait_handle(), POLLIN, 0};
-  if (idle && entering_.load(std::memory_order_relaxed) == 0) {
+  auto session_deadline = never;
+  if (session != nullptr && count < wait_handles_max) {
+    fds[count++] = {session->wait_handle(), POLLIN, 0};
+    session_deadline = session->next_deadline();
+  }
+  if (idle && threads_waiting_.load(std::memory_order_relaxed) == 0) {
     const auto now = monotonic_now();
     guarded_.engine.observe_before_sleep(now);
-    sleeps_until_ = std::min({until, guarded_.engine.next_deadline(), now + sleep_max});
+    sleeps_until_ = std::min({until, guarded_.engine.next_deadline(), session_deadline, now + sleep_max});
     const auto left = std::max<Nanos>(0, sleeps_until_ - now);
     ended_before_sleep_ = ended();
     sleeping_ = true;
     mutex_.unlock();
-    // Timers of links and operations may be late by that, too: on thin links the next datagram is always due.
-    if (rest > 0 && left > 0) {
-      const timespec first{.tv_sec = 0, .tv_nsec = std::min(rest, std::max<Nanos>(0, until - now))};
+    // During the pause, only wake_fd_ can end the sleep. Slow links would end it too early, because their next datagram comes
+    // soon anyway, and because they have timers.
+    if (pause > 0 && left > 0) {
+      const timespec first{.tv_sec = 0, .tv_nsec = std::min(pause, std::max<Nanos>(0, until - now))};
       ::ppoll(fds.data(), 1, &first, nullptr);
     }
-    const auto later = rest < left ? left - rest : 0;
+    const auto later = pause < left ? left - pause : 0;
     const timespec time{.tv_sec = later / second, .tv_nsec = later % second};
     ::ppoll(fds.data(), count, &time, nullptr);
     mutex_.lock();
     sleeping_ = false;
     if (fds[0].revents != 0) drain(wake_fd_);
-    if (rendezvous < count && fds[rendezvous].revents != 0 && !stop_) (void)session->poll_joiners();
+    if (rendezvous < count) serve_rendezvous(fds[rendezvous].revents != 0);
   }
   for (size_t i = 0; i < armed; ++i) links[i].transport->disarm();
 }
 
-// Polls until done, `until`, or another caller's turn to look; sleeps when nothing has happened for a while.
+// Polls until done() returns true, or until the time `until`. Sleeps if there has been no progress for a while. In between,
+// gives the mutex to callers that wait for it.
 template <typename Predicate>
 void Runtime::drive(const Predicate& done, Nanos until, Nanos now) {
   const auto began = now;
@@ -219,35 +253,45 @@ void Runtime::drive(const Predicate& done, Nanos until, Nanos now) {
   const auto& yields = guarded_.yields;
   const auto spin = members.has_thin_links() ? 0 : yields ? 100 * microsecond : 60 * microsecond;
   auto last_progress = now;
-  rests_on_links_ = false;  // what links have to write when this is over, the background thread does not know
+  bool yielded = false, slept = false;
+  // When this thread stops driving, the links may still have bytes to write, and the background thread does not watch those
+  // links.
+  background_watches_links_ = false;
   while (!stop_) {
     bool progress = guarded_.engine.poll(now);
-    // Reading the clock costs as much as an empty poll; a few polls may share one reading. Not where packets come too seldom
-    // for polling.
-    for (int i = 0; i < polls_per_reading && !members.has_thin_links() && !progress && !yields &&
-                    entering_.load(std::memory_order_relaxed) == 0;
+    // Reading the clock takes as long as a poll that finds nothing, so several polls share one reading. Slow links are polled
+    // only once, because their packets are rare.
+    for (int i = 0; i < polls_per_clock_reading && !members.has_thin_links() && !progress && !yields &&
+                    threads_waiting_.load(std::memory_order_relaxed) == 0;
          ++i)
       progress = guarded_.engine.poll(now);
     if (progress && waiters_ > 1) free_.notify_all();
-    if (progress) run_notices();
-    if (done(guarded_)) return;
+    if (progress || events_.is_waiting()) run_notices();
+    if (done(guarded_)) {
+      if (!slept) core_sharing_.call_ended(yielded);
+      return;
+    }
+    yielded = slept = false;
     now = monotonic_now();
     if (now >= until) return;
     if (progress) last_progress = now;
-    if (calling_.load(std::memory_order_relaxed) > 0 || (!progress && entering_.load(std::memory_order_relaxed) > 0)) {
-      let_callers_in();
+    if (callers_waiting_.load(std::memory_order_relaxed) > 0 ||
+        (!progress && threads_waiting_.load(std::memory_order_relaxed) > 0)) {
+      yield_to_callers();
       now = monotonic_now();
     } else if (now - last_progress > spin) {
-      sleep(until, members.has_thin_links() ? std::min((now - began) / rest_part, rest_max) : 0);
+      sleep(until, members.has_thin_links() ? std::min((now - began) / batching_pause_part, batching_pause_max) : 0);
       now = last_progress = monotonic_now();
-    } else if (yields && !progress) {
+      slept = true;
+    } else if (!progress && (yields || core_sharing_.is_likely() || now - last_progress > yield_after)) {
       sched_yield();
+      yielded = true;
     }
     if (done(guarded_)) return;
   }
 }
 
-void Runtime::announce() {
+void Runtime::notify_waiters() {
   if (driving_ || waiters_ > 0) free_.notify_all();
 }
 
@@ -269,8 +313,8 @@ bool Runtime::wait_locked(const Predicate& done, Nanos until, Nanos now) {
   }
   --waiters_;
   if (waiters_ > 0) free_.notify_all();
-  else if ((guarded_.engine.active() > 0 && resting_) || needs_links()) call_background();
-  // A thread that was stopped, or kept from running, for longer than it wanted to wait looks once more before it judges.
+  else if ((guarded_.engine.active() > 0 && background_sleeping_) || needs_links()) wake_background();
+  // Messages may have arrived while this thread was not running. So poll once more before the result is decided.
   if (!done(guarded_) && !stop_) guarded_.engine.poll(monotonic_now());
   run_notices();
   return done(guarded_);
@@ -291,41 +335,72 @@ Result<Report> Runtime::outcome(std::shared_ptr<Completion> completion, Nanos ov
   return outcome_locked(std::move(completion), overdue, monotonic_now());
 }
 
-// Looks while that is likely to be enough; true if it was.
-bool Runtime::look_for(FastPath& fast_path) {
-  for (int looks = 0; looks < (guarded_.yields ? fast_path_yields_max : fast_path_looks_max); ++looks) {
-    const auto found = guarded_.engine.look(fast_path);
-    if (found != FastPath::Found::nothing_yet) return found == FastPath::Found::all;
-    if (entering_.load(std::memory_order_relaxed) > 0) return false;
-    if (!guarded_.yields) continue;
-    sched_yield();
-    // One turn of the other processes may have taken longer than all looks should.
-    if (monotonic_now() - fast_path.started > fast_path_time_max) return false;
+// Polls the fast path for a short time, which is limited. Returns true if all frames have arrived.
+bool Runtime::poll_fast_path(FastPath& fast_path) {
+  auto found = FastPath::Found::incomplete;
+  const bool shared = guarded_.yields || core_sharing_.is_likely();
+  const int polls_max = guarded_.yields ? 1 : shared ? fast_path_polls_shared : fast_path_polls_max;
+  const int yields_max = shared ? fast_path_yields_max : fast_path_yields_few;
+  for (int polls = 0; polls < polls_max + yields_max; ++polls) {
+    const bool yields = polls >= polls_max;
+    if (yields) sched_yield();
+    found = guarded_.engine.look(fast_path);
+    if (found != FastPath::Found::incomplete) {
+      core_sharing_.call_ended(yields);
+      return found == FastPath::Found::all;
+    }
+    if (threads_waiting_.load(std::memory_order_relaxed) > 0) return false;
+    // A single sched_yield() may take longer than all polls should take together.
+    if (yields && monotonic_now() - fast_path.started > fast_path_time_max) return false;
   }
   return false;
+}
+
+bool Runtime::begin_fast_path(FastPath& fast_path, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now) {
+  const bool alone = !driving_ && waiters_ == 0;
+  return alone && guarded_.engine.begin_fast_path(fast_path, group, request, id, now);
 }
 
 Result<Report> Runtime::run_locked(GroupCore& group, OperationRequest&& request, uint64_t id) {
   const auto now = monotonic_now();
   const auto overdue = now + request.timeout + overdue_by;
   FastPath fast_path;
-  const bool alone = !driving_ && waiters_ == 0;
-  if (!alone || !guarded_.engine.begin_fast_path(fast_path, group, request, id, now)) {
+  if (!begin_fast_path(fast_path, group, request, id, now)) {
     return outcome_locked(guarded_.engine.submit(group, std::move(request), id, now), overdue, now);
   }
-  if (look_for(fast_path)) return guarded_.engine.report(fast_path, monotonic_now());
+  if (poll_fast_path(fast_path)) return guarded_.engine.report(fast_path, monotonic_now());
   const auto later = monotonic_now();
   return outcome_locked(guarded_.engine.take_over(fast_path, later), overdue, later);
+}
+
+Runtime::Begun Runtime::begin_locked(GroupCore& group, OperationRequest&& request, uint64_t id) {
+  const auto now = monotonic_now();
+  FastPath fast_path;
+  Begun begun;
+  if (!begin_fast_path(fast_path, group, request, id, now)) {
+    begun.completion = guarded_.engine.submit(group, std::move(request), id, now);
+  } else if (!poll_fast_path(fast_path)) {
+    begun.completion = guarded_.engine.take_over(fast_path, monotonic_now());
+  } else {
+    begun = {.completion = std::make_shared<Completion>(), .ended = true};
+    auto report = guarded_.engine.report(fast_path, monotonic_now());
+    if (report) begun.completion->report = std::move(*report);
+    else begun.completion->status = report.status();
+    begun.completion->done = true;
+  }
+  notify_waiters();
+  run_notices();
+  return begun;
 }
 
 Result<Report> Runtime::outcome_locked(std::shared_ptr<Completion> completion, Nanos overdue, Nanos now) {
   const auto done = [&](const GuardedState&) { return completion->done; };
   if (completion->done) {
-    announce();
+    notify_waiters();
   } else if (!wait_locked(done, overdue, now) && !wait_locked(done, monotonic_now() + overdue_by, monotonic_now())) {
-    // The wait is repeated once: a process that was stopped until after the deadline still has to exchange failures with its
-    // peers.
-    return Status(Code::internal, "an operation outlived its deadline");
+    // A process may have been stopped until after the deadline. The second wait gives it the time to tell its peers about the
+    // failure and to learn about theirs.
+    return Status(Code::internal, "an operation did not end at its deadline: this is a bug in Unisono");
   }
   auto outcome = completion->outcome();
   guarded_.engine.reuse(std::move(completion));
@@ -339,18 +414,32 @@ void Runtime::start_background() {
   pthread_setname_np(background_.native_handle(), "unisono");
 }
 
-// Sleeps until there is something to drive. Meanwhile it writes what links still have to write, and serves the rendezvous, so
-// that the next re-forming knows which processes want to join.
-void Runtime::rest() {
+void Runtime::serve_rendezvous(bool readable) {
   auto* const session = guarded_.members.session();
-  std::array<pollfd, wait_handles_max> fds{
-      {{rest_fd_, POLLIN, 0}, {session != nullptr ? session->wait_handle() : -1, POLLIN, 0}}};
+  if (stop_ || session == nullptr) return;
+  const auto deadline = session->next_deadline();
+  if (readable || (deadline != never && deadline <= monotonic_now())) (void)session->poll_joiners();
+}
+
+bool Runtime::rendezvous_changed() const {
+  const auto* const session = guarded_.members.session();
+  return background_sleeping_ && session != nullptr &&
+         (session->wait_handle() != background_rendezvous_ || session->next_deadline() < background_rendezvous_deadline_);
+}
+
+// Sleeps until there is something to drive. Meanwhile it writes the bytes that links still have to write, and serves the
+// rendezvous, so that the next re-forming knows which processes want to join.
+void Runtime::background_sleep() {
+  auto* const session = guarded_.members.session();
+  background_rendezvous_ = session != nullptr ? session->wait_handle() : -1;
+  background_rendezvous_deadline_ = session != nullptr ? session->next_deadline() : never;
+  std::array<pollfd, wait_handles_max> fds{{{timer_fd_, POLLIN, 0}, {background_rendezvous_, POLLIN, 0}}};
   nfds_t count = 2;
   bool idle = true;
-  auto until = never;
+  auto until = background_rendezvous_deadline_;
   std::array<Transport*, wait_handles_max> draining{};
   for (const auto& link : guarded_.members.links()) {
-    // The thread that drives does that, if there is one.
+    // If another thread drives, that thread writes the bytes of the links.
     if (driving_ || waiters_ > 0 || !link.transport->draining() || count == wait_handles_max) continue;
     idle &= link.transport->arm();
     until = std::min(until, link.transport->next_deadline());
@@ -360,30 +449,31 @@ void Runtime::rest() {
   const auto left = std::clamp<Nanos>(idle ? until - monotonic_now() : 0, 0, second);
   const timespec time{.tv_sec = left / second, .tv_nsec = left % second};
   const bool on_links = count > 2;
-  resting_ = true;
-  rests_on_links_ = on_links;
+  const bool timed = on_links || until != never;
+  background_sleeping_ = true;
+  background_watches_links_ = on_links;
   mutex_.unlock();
-  ::ppoll(fds.data(), count, on_links ? &time : nullptr, nullptr);
+  ::ppoll(fds.data(), count, timed ? &time : nullptr, nullptr);
   pass_gate();
-  resting_ = false;
+  background_sleeping_ = false;
   if (fds[0].revents != 0) {
-    drain(rest_fd_);
+    drain(timer_fd_);
     const bool needed = guarded_.engine.active() > 0 && waiters_ == 0 && !driving_;
-    call_delay_ = needed ? call_delay_min : std::min(2 * call_delay_, call_delay_max);
+    background_delay_ = needed ? background_delay_min : std::min(2 * background_delay_, background_delay_max);
   }
   if (on_links && !driving_ && !stop_) {
     for (nfds_t i = 2; i < count; ++i) draining[i]->disarm();
     guarded_.engine.poll(monotonic_now());
     run_notices();
   }
-  if (fds[1].revents != 0 && !stop_) (void)session->poll_joiners();
+  serve_rendezvous(fds[1].revents != 0);
 }
 
 void Runtime::background() {
   mutex_.lock();
   while (!stop_ && !orphaned_) {
     if (guarded_.engine.active() == 0 || waiters_ > 0 || driving_) {
-      rest();
+      background_sleep();
       continue;
     }
     driving_ = true;

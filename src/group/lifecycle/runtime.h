@@ -1,10 +1,11 @@
-// One process in real time: the lock and the driver of an engine. The mutex guards GuardedState and the driver's own members;
-// clang checks it (tools/check_locks).
+// Runs the engine of one process in real time. Runtime has the lock of the engine, and drives it (calls it whenever there is
+// something to do). The mutex guards GuardedState and some members of Runtime itself; clang checks this (tools/check_locks).
 //
-// At most one thread drives at a time: it polls for a short bounded time, then sleeps in the kernel without the mutex. Other
-// waiting threads sleep on a condition variable until their operation is done or nobody drives. When operations run and nobody
-// waits, a background thread drives, a little later: most callers wait soon, and then it would only be in the way. Else it
-// sleeps, and wakes up for processes that come to the rendezvous. Nothing here runs user code under the mutex.
+// At most one thread drives at a time. It polls for a short, limited time, and then sleeps in the kernel without the mutex.
+// Other threads that wait for an operation sleep on a condition variable until their operation is done or until no thread
+// drives. If operations run and no thread waits for one, a background thread drives. It starts after a short delay, because
+// most callers soon wait, and until then it would only compete with them. Otherwise the background thread sleeps. A process
+// that comes to the rendezvous wakes it. Code of the user never runs under the mutex.
 #pragma once
 
 #include <atomic>
@@ -16,62 +17,83 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "forks/fork.h"
+#include "group/lifecycle/core_sharing.h"
 #include "group/lifecycle/guarded_state.h"
 
 namespace unisono {
 
 class Runtime {
  public:
-  // The engine itself ends an operation at its deadline. So much later it can only be a mistake of ours.
+  // The engine ends an operation at its deadline. If an operation has not ended this much later, the library has a bug.
   static constexpr Nanos overdue_by = 10 * second;
-  // Shutdown: how long a leaving process keeps serving retransmissions, and how much of that time is reserved for the goodbye
-  // message itself.
+  // When a process leaves, it goes on repeating lost frames for at most drain_time. The last part of this time, goodbye_time,
+  // is reserved for the goodbye message itself.
   static constexpr Nanos drain_time = 2 * second, goodbye_time = 300 * millisecond;
 
-  // The transports are made and listening; no other process is known yet.
+  // Makes a runtime. The transports must already be listening. The runtime does not know any other process yet.
   static Result<std::shared_ptr<Runtime>> make(const ResolvedOptions& options, PeerId self, std::vector<Link> links);
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
   const ResolvedOptions& options() const { return options_; }
+  // The process that made the runtime. In a child made by fork(), call nothing but this function: another thread may have held
+  // the mutex.
+  const OwnerProcess& process() const { return process_; }
 
-  // Runs f(GuardedState&) under the mutex. If it left operations running, somebody drives them.
+  // Runs f(GuardedState&) under the mutex. If operations run afterwards, a thread that waits or the background thread drives
+  // them.
   template <typename F>
   auto locked(F&& f) UNISONO_EXCLUDES(mutex_) {
     Entry entry(*this);
     return f(guarded_);
   }
-  // Blocks until done() holds, driving if nobody else does. False if `until` passed first. done() is called under the mutex.
+  // Blocks until done() returns true. If no other thread drives, this one does. Returns false if the time `until` passes first.
+  // done() is called under the mutex.
   using Done = std::function<bool(GuardedState&)>;
   bool wait(const Done& done, Nanos until) UNISONO_EXCLUDES(mutex_);
-  // As wait, for one operation.
+  // Blocks until one operation has ended. Returns false if the time `until` passes first.
   bool wait(const Completion& completion, Nanos until) UNISONO_EXCLUDES(mutex_);
-  // Submits an operation and drives it to its end; no other thread is woken for it. admit(GuardedState&), called under the
-  // mutex, says whether its group still exists.
+  // Submits an operation and drives it until it ends, without waking another thread. admit(GuardedState&) is called under the
+  // mutex. It returns ok if the group still exists, and otherwise the reason why it does not.
   template <typename Admit>
   Result<Report> run(GroupCore*& group, OperationRequest&& request, uint64_t id, Admit&& admit) UNISONO_EXCLUDES(mutex_) {
     CallerLock lock(*this);
     if (Status status = admit(guarded_); !status.ok()) return status;
     return run_locked(*group, std::move(request), id);
   }
-  // Drives an operation to its end; overdue: when it should have ended by any measure.
+  // Starts an operation for a caller that waits for it next. Like run(), this polls for a short time, so the operation may have
+  // ended on return. Otherwise it makes progress only after somebody has begun to wait for it.
+  struct Begun {
+    std::shared_ptr<Completion> completion;
+    bool ended = false;  // true: nobody else knows the completion, so it may be read without the mutex
+  };
+  template <typename Admit>
+  Result<Begun> begin(GroupCore*& group, OperationRequest&& request, uint64_t id, Admit&& admit) UNISONO_EXCLUDES(mutex_) {
+    CallerLock lock(*this);
+    if (Status status = admit(guarded_); !status.ok()) return status;
+    return begin_locked(*group, std::move(request), id);
+  }
+  // Drives an operation until it ends. `overdue` is a time: if the operation has not ended by then, the library has a bug.
   Result<Report> outcome(std::shared_ptr<Completion> completion, Nanos overdue) UNISONO_EXCLUDES(mutex_);
-  // `notice` is run once when the operation has ended, by the thread that finds it, without the mutex.
+  // Runs `notice` once, after the operation has ended. The thread that notices the end runs it, without holding the mutex.
   void watch(std::shared_ptr<Completion> completion, std::function<void()> notice) UNISONO_EXCLUDES(mutex_);
-  // Starts the background driver; waits are complete without it until then.
+  // Starts the background thread. Before this call, operations make progress only while a thread waits.
   void start_background();
 
  private:
   using Notices = std::vector<std::function<void()>>;
-  // How long an operation may be left alone before the background thread takes it up: more while it finds nothing to do.
-  static constexpr Nanos call_delay_min = 50 * microsecond, call_delay_max = 400 * microsecond;
-  // Nor is it worth a wake-up for every packet of thin links: a thread that has waited for long rests a little longer, and
-  // takes several at once. Pacers make up for so much (TokenBucket::burst_time).
-  static constexpr Nanos rest_max = 250 * microsecond;
-  static constexpr int rest_part = 64;
+  // How long operations may run before the background thread drives them. If the thread finds nothing to do, the delay gets
+  // longer.
+  static constexpr Nanos background_delay_min = 50 * microsecond, background_delay_max = 400 * microsecond;
+  // On slow links, it costs too much to wake a thread for every packet. Therefore a thread that has waited for a time T first
+  // pauses, and then takes several packets at once. The pause is min(T / batching_pause_part, batching_pause_max). Pacers,
+  // which limit the rate of sending, make up for this delay (TokenBucket::burst_time).
+  static constexpr Nanos batching_pause_max = 250 * microsecond;
+  static constexpr int batching_pause_part = 64;
 
-  // Holds the mutex for a caller; asks a polling driver to let go of it soon.
+  // Holds the mutex for a caller. If a driver is polling, it soon gives the mutex to the caller.
   class UNISONO_SCOPED_CAPABILITY CallerLock {
    public:
     explicit CallerLock(Runtime& runtime) UNISONO_ACQUIRE(runtime.mutex_) : runtime_(runtime) { runtime_.enter(); }
@@ -82,7 +104,8 @@ class Runtime {
    private:
     Runtime& runtime_;
   };
-  // Likewise; at its end it tells the driver, and the threads that wait, what has changed.
+  // Holds the mutex for a caller. When it is destroyed, it wakes the driver and the waiting threads if something has changed
+  // for them.
   class UNISONO_SCOPED_CAPABILITY Entry {
    public:
     explicit Entry(Runtime& runtime) UNISONO_ACQUIRE(runtime.mutex_) : runtime_(runtime) { runtime_.enter(); }
@@ -94,65 +117,84 @@ class Runtime {
     Runtime& runtime_;
   };
 
-  Runtime(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd);
-  static void let_go(Runtime* runtime);
-  static void part(GuardedState& guarded);
+  Runtime(const ResolvedOptions& options, PeerId self, std::vector<Link> links, EventLog& log, int wake_fd, int timer_fd);
+  static void delete_or_orphan(Runtime* runtime);
+  static void leave_and_close_links(GuardedState& guarded);
 
-  // The lock.
+  // These functions belong to the lock.
   void enter() UNISONO_ACQUIRE(mutex_);
   void leave() UNISONO_RELEASE(mutex_);
   void pass_gate() UNISONO_ACQUIRE(mutex_);
-  void let_callers_in() UNISONO_REQUIRES(mutex_);
-  // After a change: the threads that wait look again.
-  void announce() UNISONO_REQUIRES(mutex_);
+  void yield_to_callers() UNISONO_REQUIRES(mutex_);
+  // Wakes the waiting threads after a change.
+  void notify_waiters() UNISONO_REQUIRES(mutex_);
   Notices take_notices() UNISONO_REQUIRES(mutex_);
-  // Runs the notices of operations that have ended; without the mutex meanwhile.
+  // Runs the notices of operations that have ended, and delivers events. The mutex is released meanwhile.
   void run_notices() UNISONO_REQUIRES(mutex_);
 
-  // The driver.
+  // These functions belong to the driver.
   Result<Report> run_locked(GroupCore& group, OperationRequest&& request, uint64_t id) UNISONO_REQUIRES(mutex_);
-  bool look_for(FastPath& fast_path) UNISONO_REQUIRES(mutex_);
+  Begun begin_locked(GroupCore& group, OperationRequest&& request, uint64_t id) UNISONO_REQUIRES(mutex_);
+  // Begins the operation on the fast path. Returns false if it cannot take this path; it has not begun then.
+  bool begin_fast_path(FastPath& fast_path, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now)
+      UNISONO_REQUIRES(mutex_);
+  bool poll_fast_path(FastPath& fast_path) UNISONO_REQUIRES(mutex_);
   Result<Report> outcome_locked(std::shared_ptr<Completion> completion, Nanos overdue, Nanos now) UNISONO_REQUIRES(mutex_);
   template <typename Predicate>
   bool wait_locked(const Predicate& done, Nanos until, Nanos now) UNISONO_REQUIRES(mutex_);
   template <typename Predicate>
   void drive(const Predicate& done, Nanos until, Nanos now) UNISONO_REQUIRES(mutex_);
-  void sleep(Nanos until, Nanos rest) UNISONO_REQUIRES(mutex_);
+  void sleep(Nanos until, Nanos pause) UNISONO_REQUIRES(mutex_);
   void wake() const;
-  uint64_t ended() const UNISONO_REQUIRES(mutex_);    // operations so far
-  bool draining() const UNISONO_REQUIRES(mutex_);     // links still have something to write
-  bool needs_links() const UNISONO_REQUIRES(mutex_);  // they have, and the background thread sleeps without looking at them
+  uint64_t ended() const UNISONO_REQUIRES(mutex_);  // number of operations that have ended so far
+  bool draining() const UNISONO_REQUIRES(mutex_);   // true: links have bytes to write
+  // true: links have bytes to write, and the background thread sleeps without watching these links
+  bool needs_links() const UNISONO_REQUIRES(mutex_);
 
-  // The background thread.
-  void call_background() UNISONO_REQUIRES(mutex_);
+  // These functions belong to the background thread.
+  void wake_background() UNISONO_REQUIRES(mutex_);
   void background() UNISONO_EXCLUDES(mutex_);
-  void rest() UNISONO_REQUIRES(mutex_);
+  void background_sleep() UNISONO_REQUIRES(mutex_);
+  // Serves the rendezvous if its descriptor was `readable` or its deadline has come.
+  void serve_rendezvous(bool readable) UNISONO_REQUIRES(mutex_);
+  // true: the background thread serves the rendezvous, and must wake because what it waits for is another descriptor or time
+  // now
+  bool rendezvous_changed() const UNISONO_REQUIRES(mutex_);
 
+  const OwnerProcess process_;
   const ResolvedOptions options_;
-  const int wake_fd_;  // for the driver
-  const int rest_fd_;  // for the background thread, a timer
+  const int wake_fd_;   // an eventfd that wakes the driver
+  const int timer_fd_;  // a timerfd that wakes the background thread
   Mutex mutex_;
-  Mutex gate_;  // held by the next thread to get the mutex; a driver that lets callers in waits for it, or it would be first
-                // again
-  ConditionVariable free_;             // nobody drives, or something was done
-  std::atomic<uint32_t> calling_{0};   // callers that wait for the mutex
-  std::atomic<uint32_t> entering_{0};  // they, and the background thread
+  // The thread that will get the mutex next holds this lock. A driver that wants to let callers in waits for this lock. If it
+  // did not, the driver itself would get the mutex again first.
+  Mutex gate_;
+  ConditionVariable free_;                    // It is signaled when no thread drives any more, or when an operation has ended.
+  std::atomic<uint32_t> callers_waiting_{0};  // number of callers that wait for the mutex
+  std::atomic<uint32_t> threads_waiting_{0};  // callers_waiting_, plus one if the background thread waits for the mutex, too
 
+  EventQueue events_;
   GuardedState guarded_ UNISONO_GUARDED_BY(mutex_);
   std::vector<std::pair<std::shared_ptr<Completion>, std::function<void()>>> watched_ UNISONO_GUARDED_BY(mutex_);
-  uint32_t waiters_ UNISONO_GUARDED_BY(mutex_) = 0;  // callers in wait(), the driver included
+  uint32_t waiters_ UNISONO_GUARDED_BY(mutex_) = 0;  // number of callers in wait(), including the driver
   bool driving_ UNISONO_GUARDED_BY(mutex_) = false, sleeping_ UNISONO_GUARDED_BY(mutex_) = false;
   bool stop_ UNISONO_GUARDED_BY(mutex_) = false;
-  bool resting_ UNISONO_GUARDED_BY(mutex_) = false;  // the background thread waits for something to do
-  bool rests_on_links_ UNISONO_GUARDED_BY(mutex_) = false;
+  bool background_sleeping_ UNISONO_GUARDED_BY(mutex_) = false;  // true: the background thread is in background_sleep()
+  bool background_watches_links_ UNISONO_GUARDED_BY(mutex_) = false;
+  CoreSharing core_sharing_ UNISONO_GUARDED_BY(mutex_);
+  // What the background thread waits for in background_sleep(): the descriptor of the rendezvous, and its deadline.
+  int background_rendezvous_ UNISONO_GUARDED_BY(mutex_) = -1;
+  Nanos background_rendezvous_deadline_ UNISONO_GUARDED_BY(mutex_) = never;
   Nanos sleeps_until_ UNISONO_GUARDED_BY(mutex_) = 0;
   uint64_t ended_before_sleep_ UNISONO_GUARDED_BY(mutex_) = 0;
-  // When the background thread is to look, or has last looked, for something to drive.
-  Nanos called_for_ UNISONO_GUARDED_BY(mutex_) = 0;
-  Nanos call_delay_ UNISONO_GUARDED_BY(mutex_) = call_delay_min;
+  // The time when the background thread will look for operations to drive, or the time when it last did so.
+  Nanos background_wake_at_ UNISONO_GUARDED_BY(mutex_) = 0;
+  Nanos background_delay_ UNISONO_GUARDED_BY(mutex_) = background_delay_min;
 
   std::thread background_;
-  bool orphaned_ = false;  // only the background thread touches it: it let go of the runtime last, and is to delete it
+  // true: the background thread has dropped the last reference, so it must delete the runtime. Only that thread uses this
+  // member.
+  bool orphaned_ = false;
 };
 
 }  // namespace unisono

@@ -1,4 +1,4 @@
-// Which thread gets the runtime's mutex, and when.
+// Tests which thread gets the runtime's mutex, and when.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -12,7 +12,7 @@
 namespace unisono {
 namespace {
 
-// A transport to nobody, on which something happens at every poll.
+// A transport without peers whose every poll reports progress.
 class BusyTransport : public Transport {
  public:
   explicit BusyTransport(std::atomic<uint64_t>& polls) : polls_(polls) {}
@@ -24,7 +24,7 @@ class BusyTransport : public Transport {
   void abandon(const Slot&) override {}
   bool send(PeerIndex, const FrameHeader&, std::span<const std::byte>, uint64_t) override { return false; }
   void release(const View&) override {}
-  void cancel(uint64_t, uint64_t, uint32_t, uint64_t) override {}
+  void cancel(const Cancellation&) override {}
   bool poll(Nanos, Sink&) override { return ++polls_ > 0; }
   Nanos next_deadline() const override { return never; }
   void close(PeerIndex) override {}
@@ -38,7 +38,7 @@ class BusyTransport : public Transport {
   std::atomic<uint64_t>& polls_;
 };
 
-TEST(RuntimeTurn, a_caller_gets_in_while_another_drives_and_there_is_always_something_to_do) {
+TEST(RuntimeTurn, a_caller_gets_the_lock_while_a_busy_thread_drives) {
   std::atomic<uint64_t> polls{0};
   std::vector<Link> links;
   links.push_back({std::make_unique<BusyTransport>(polls), nullptr});

@@ -1,4 +1,4 @@
-// The state of a running survey of links in one process (group/lifecycle/link_survey). Guarded by the runtime's mutex.
+// The state that one process has while links are surveyed (group/lifecycle/link_survey). The runtime's mutex guards it.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,17 @@ namespace unisono {
 
 struct ProbedLink {
   PeerIndex peer = 0;
-  uint32_t order = 0;  // the number by which rank 0 knows it
+  uint32_t request = 0;  // the number that rank 0 has given to this measurement
   LinkProbe probe;
 };
 
 struct Survey {
-  std::optional<ProbedLink> probe;              // the link that this process measures
-  uint32_t probes = 0;                          // so far
-  uint32_t first_order = 0, orders = 0;         // rank 0: the measurements that it has asked for
-  std::map<uint32_t, LinkMeasurement> results;  // rank 0: the measurements that have come back, by order
+  std::optional<ProbedLink> probe;  // the probe of the link that this process is measuring
+  uint32_t probes = 0;              // number of probes that have begun so far
+  // Used on rank 0. This round's measurements have the numbers first_request to first_request + request_count - 1.
+  uint32_t first_request = 0, request_count = 0;
+  // Used on rank 0. The results of this round so far; the key is the number of the measurement.
+  std::map<uint32_t, LinkMeasurement> results;
 };
 
 }  // namespace unisono

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/error_text.h"
+
 namespace unisono {
 
 Result<Tuning> read_tuning(const std::string& path) {
@@ -12,7 +14,8 @@ Result<Tuning> read_tuning(const std::string& path) {
   std::string text(tuning_bytes_max + 1, '\0');
   if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file.is_open() || file.bad() || (file.fail() && !file.eof()))
-    return Status(Code::invalid, "the tuning file '" + path + "' cannot be read: " + std::strerror(errno != 0 ? errno : EIO));
+    return Status(Code::invalid, "the tuning file '" + path + "' cannot be read: " + std::strerror(errno != 0 ? errno : EIO) +
+                                     descriptor_limit_text(errno));
   text.resize(static_cast<size_t>(file.gcount()));
   auto tuning = parse_tuning(text);
   if (!tuning) return Status(Code::invalid, "the tuning file '" + path + "': " + tuning.status().message());

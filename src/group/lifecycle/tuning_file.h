@@ -1,4 +1,4 @@
-// The file that `unisono tune` writes, as a process that joins reads it.
+// Reads the file that `unisono tune` writes. A process reads it when it joins.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace unisono {
 
-// invalid: it cannot be read, and why, or which of its lines is wrong.
+// Returns `invalid`, with the reason, if the file cannot be read or if one of its lines is wrong.
 Result<Tuning> read_tuning(const std::string& path);
 
 }  // namespace unisono

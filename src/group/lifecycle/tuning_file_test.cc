@@ -9,7 +9,7 @@
 namespace unisono {
 namespace {
 
-TEST(TuningFile, is_read) {
+TEST(TuningFile, valid_file_is_read) {
   const test::TemporaryFolder folder;
   const auto path = folder.path() + "/tuning";
   std::ofstream(path) << "unisono tuning 1\nstreams 4\n";
@@ -18,7 +18,7 @@ TEST(TuningFile, is_read) {
   EXPECT_EQ(tuning->streams_per_link, 4u);
 }
 
-TEST(TuningFile, that_cannot_be_used_is_named_with_the_reason) {
+TEST(TuningFile, an_unusable_file_is_named_with_the_reason) {
   const test::TemporaryFolder folder;
   const auto message = [](const std::string& path) {
     const auto tuning = read_tuning(path);

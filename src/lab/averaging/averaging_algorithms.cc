@@ -16,7 +16,7 @@ using PeerValues = std::span<double>;
 
 double sent_by_group(size_t group) { return group == 0 ? 0 : 2 * (static_cast<double>(group) - 1); }
 
-// Gives all of them their mean, and what they sent.
+// Sets the value of each peer in the group to the group's mean. Returns how many vectors the group sent.
 double average_group(std::span<const uint32_t> group, PeerValues values) {
   double sum = 0;
   for (const uint32_t peer : group) sum += values[peer];
@@ -38,7 +38,8 @@ std::vector<uint32_t> present(Alive alive) {
   return peers;
 }
 
-// A round that is spoilt is paid for all the same: all but the absent find out after they have sent.
+// If a round fails because a peer is absent, it costs as much as any other round, because peers notice the absence only after
+// they have sent.
 class AllReduceRule : public AveragingRule {
  public:
   double average(uint32_t, Alive alive, PeerValues values, AveragingRandom&) override {
@@ -70,9 +71,9 @@ class GossipRule : public AveragingRule {
   }
 };
 
-// Matrix h has ones at the flat positions iN + i + k modulo N^2 for k in 0, 2^h, 2^(h+1): what goes over the end of a row falls
-// into the next one, where a circulant would go round. The authors' matrices are so, and check A5 of
-// docs/design/methods/moshpit.md tells the two apart.
+// Row i of matrix h has ones at the flat positions iN + i + k modulo N^2, for k in 0, 2^h, 2^(h+1). If a position is beyond the
+// end of row i, it is in the next row. The authors' matrices have this property. In a circulant matrix, by contrast, positions
+// would wrap around within the row. Check A5 of docs/design/methods/moshpit.md shows which of the two is used.
 class PushRule : public AveragingRule {
  public:
   explicit PushRule(uint32_t peers) : peers_(peers), matrices_(static_cast<uint32_t>(std::bit_width(peers - 1)) - 1) {}
@@ -126,9 +127,9 @@ class ChunkKeysRule : public AveragingRule {
 
 class PublishedGridRule : public AveragingRule {
  public:
-  PublishedGridRule(const MoshpitGrid& grid, uint32_t peers, uint32_t place_seed) : grid_(grid), cells_(grid.cells()) {
+  PublishedGridRule(const MoshpitGrid& grid, uint32_t peers, uint32_t cell_seed) : grid_(grid), cells_(grid.cells()) {
     std::iota(cells_.begin(), cells_.end(), 0u);
-    AveragingRandom(place_seed).shuffle(cells_);
+    AveragingRandom(cell_seed).shuffle(cells_);
     cells_.resize(peers);
   }
 
@@ -143,10 +144,11 @@ class PublishedGridRule : public AveragingRule {
 
  private:
   MoshpitGrid grid_;
-  std::vector<uint32_t> cells_;  // by peer
+  std::vector<uint32_t> cells_;  // by peer: its cell in the grid
 };
 
-// Weights move with the values, so that neither sum w x nor sum w ever changes, whoever is absent.
+// Each peer has a value x and a weight w. Whichever peers are absent, the sum of w x over all peers, and the sum of w, stay
+// constant.
 class FittedRule : public AveragingRule {
  public:
   FittedRule(const MoshpitGrid& grid, bool mid_round) : mid_round_(mid_round), weights_(grid.peers(), 1.) {
@@ -181,7 +183,8 @@ class FittedRule : public AveragingRule {
     uint32_t rank, position;
   };
 
-  // Members of one position are added among themselves first: two halves of a weight then add up exactly.
+  // Adds up the members at each position of the line, then the positions. If two peers share a cell and each has half of its
+  // weight, this order causes no rounding error for them.
   void average_line(PeerValues values) {
     double mass = 0, weight = 0;
     uint32_t positions = 0;
@@ -214,7 +217,7 @@ class FittedRule : public AveragingRule {
 
   bool mid_round_;
   std::vector<double> weights_;
-  std::vector<std::vector<std::vector<Member>>> axes_;  // of each, its lines
+  std::vector<std::vector<std::vector<Member>>> axes_;  // by axis, then by line: the peers in this line of the grid
   std::vector<Member> contributors_;
 };
 
@@ -302,7 +305,7 @@ Result<std::unique_ptr<AveragingRule>> make_averaging_rule(const AveragingSettin
       const auto grid = grid_of(settings);
       if (!grid.ok()) return grid.status();
       if (settings.algorithm == AveragingAlgorithm::published_grid)
-        return of(std::make_unique<PublishedGridRule>(*grid, settings.peers, settings.place_seed));
+        return of(std::make_unique<PublishedGridRule>(*grid, settings.peers, settings.cell_seed));
       return of(std::make_unique<FittedRule>(*grid, settings.algorithm == AveragingAlgorithm::fitted_mid_round));
     }
   }

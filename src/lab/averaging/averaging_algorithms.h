@@ -1,8 +1,10 @@
-// Applies one round of each algorithm to the peers' numbers. The rule holds the state: keys, weights, positions in a grid.
+// Applies one round of each algorithm to the peers' numbers. An AveragingRule holds the state of an algorithm: its keys,
+// weights, or positions in a grid.
 //
-// Sources: all but `fitted` and the cutting of groups in `chunk_keys` follow the code of Moshpit SGD's authors and of hivemind
-// (averaging/key_manager.py), as written down in docs/design/methods/moshpit.md, "The published rule"
-// and "The averaging simulation"; `fitted` is "The fitted grid" there. Sums run in the order given there.
+// The sources are these sections of docs/design/methods/moshpit.md. Sums are computed in the order that is given there.
+// - "The published rule" and "The averaging simulation" describe the code of Moshpit SGD's authors and of hivemind
+//   (averaging/key_manager.py). Only the way in which `chunk_keys` cuts the peers with one key into groups is our own.
+// - "The fitted grid" describes `fitted`.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +17,31 @@
 
 namespace unisono::sim {
 
-using AveragingGroups = std::vector<std::vector<uint32_t>>;  // of peers
+using AveragingGroups = std::vector<std::vector<uint32_t>>;  // each group lists its peers
 
 class AveragingRule {
  public:
   virtual ~AveragingRule() = default;
-  // Rounds are 1, 2, …; alive has a flag for each peer. Gives what all peers sent together, in sizes of one vector: 2(g - 1)
-  // for a group of g, whether or not its average came to anything.
+  // Applies one round. Rounds are counted from 1. alive: for each peer, 1 if it is present in this round. Returns how many
+  // vectors all peers sent together. A group of g peers sends 2(g - 1), even if it could not average.
   virtual double average(uint32_t round, std::span<const uint8_t> alive, std::span<double> values, AveragingRandom& random) = 0;
 };
-// invalid as run_averaging says.
+// Fails with Code::invalid if run_averaging() would reject the settings.
 Result<std::unique_ptr<AveragingRule>> make_averaging_rule(const AveragingSettings& settings);
 
-// Groups the present peers in random order, M by M, into at least one group. The remaining peers join the first, the second, …
-// group.
+// Puts the present peers in random order and cuts them into groups of max_group peers. If there are fewer peers, they form one
+// group. If some peers remain, they join the first, second, … group.
 AveragingGroups random_groups(std::span<const uint8_t> alive, uint32_t max_group, AveragingRandom& random);
 
-// The published rule of regrouping. A key is d - 1 digits to the base M; peers with one key meet, at most M in one group, and
-// each takes as its newest digit the slot that it got there, losing the oldest. Keys move when a group is put together; a
-// peer that finds no group keeps its key.
+// The rule by which Moshpit SGD's authors form new groups. Each peer has a key of d - 1 digits to the base M.
+// - Peers with equal keys form groups of at most M peers.
+// - Each peer of a group gets a different slot (a number below M). The oldest digit of its key is removed, and the slot is
+//   appended as the newest digit.
+// - A peer without a group keeps its key.
 class ChunkKeys {
  public:
-  // Keys are balanced: peer r begins with the digits of r mod M^(d-1). digits = d - 1.
+  // base: M. digits: d - 1. At first, the key of peer r has the digits of r mod M^(d-1), so that about as many peers have each
+  // key.
   ChunkKeys(uint32_t peers, uint32_t base, uint32_t digits);
   AveragingGroups next_groups(std::span<const uint8_t> alive, AveragingRandom& random);
   std::span<const uint32_t> keys() const { return keys_; }
@@ -45,7 +50,7 @@ class ChunkKeys {
   void move_keys(std::span<const uint32_t> group, AveragingRandom& random);
 
   uint32_t base_;
-  uint32_t key_count_;  // M^(d-1)
+  uint32_t key_count_;  // number of different keys, M^(d-1)
   std::vector<uint32_t> keys_;
 };
 

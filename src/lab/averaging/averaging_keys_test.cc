@@ -1,4 +1,4 @@
-// The published rule of regrouping, by itself: check A33 of docs/design/methods/moshpit.md.
+// Tests the published rule of regrouping alone: check A33 of docs/design/methods/moshpit.md.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,14 +7,15 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "lab/averaging/averaging_algorithms.h"
 
 namespace unisono::sim {
 namespace {
 
-TEST(AveragingA33, full_groups_no_pair_twice_and_exact_in_the_last_round_of_a_step_only) {
+TEST(AveragingA33, groups_are_full_no_pair_meets_twice_and_only_the_last_round_of_a_step_is_exact) {
   for (const auto& [base, axes] : {std::pair{2u, 3u}, {3u, 4u}, {4u, 5u}, {8u, 3u}, {32u, 2u}}) {
-    SCOPED_TRACE("base " + std::to_string(base) + ", " + std::to_string(axes) + " axes, seed 5");
+    SCOPED_TRACE(concat("base ", base, ", ", axes, " axes, seed 5"));
     const auto peers = static_cast<uint32_t>(std::lround(std::pow(base, axes)));
     ChunkKeys keys(peers, base, axes - 1);
     AveragingRandom random(5);
@@ -45,7 +46,7 @@ TEST(AveragingA33, full_groups_no_pair_twice_and_exact_in_the_last_round_of_a_st
   }
 }
 
-TEST(AveragingA33, runs_by_keys_are_exact_at_the_same_round) {
+TEST(AveragingA33, runs_with_keys_are_exact_in_the_same_round) {
   for (const auto& [base, peers, axes] :
        {std::tuple{2u, 8u, 3u}, {3u, 81u, 4u}, {4u, 1024u, 5u}, {8u, 512u, 3u}, {32u, 1024u, 2u}}) {
     for (uint32_t rounds = 1; rounds <= axes; ++rounds) {
@@ -58,7 +59,7 @@ TEST(AveragingA33, runs_by_keys_are_exact_at_the_same_round) {
   }
 }
 
-TEST(ChunkKeys, who_finds_nobody_keeps_its_key_and_so_do_the_absent) {
+TEST(ChunkKeys, peers_without_a_group_and_absent_peers_keep_their_keys) {
   ChunkKeys keys(4, 4, 2);
   AveragingRandom random(1);
   EXPECT_EQ(std::vector(keys.keys().begin(), keys.keys().end()), (std::vector<uint32_t>{0, 1, 2, 3}));
@@ -66,8 +67,8 @@ TEST(ChunkKeys, who_finds_nobody_keeps_its_key_and_so_do_the_absent) {
   EXPECT_EQ(std::vector(keys.keys().begin(), keys.keys().end()), (std::vector<uint32_t>{0, 1, 2, 3}));
 }
 
-TEST(ChunkKeys, a_crowd_at_one_key_is_cut_into_groups_of_the_base_with_distinct_slots_in_each) {
-  ChunkKeys keys(10, 4, 1);  // three peers at keys 0 and 1, two at 2 and 3
+TEST(ChunkKeys, many_peers_with_one_key_form_groups_of_the_base_with_distinct_slots) {
+  ChunkKeys keys(10, 4, 1);  // ten peers, four keys: three peers each at keys 0 and 1, two each at keys 2 and 3
   AveragingRandom random(2);
   const std::vector<uint8_t> alive(10, 1);
   for (uint32_t round = 1; round <= 20; ++round) {
@@ -80,11 +81,12 @@ TEST(ChunkKeys, a_crowd_at_one_key_is_cut_into_groups_of_the_base_with_distinct_
   }
 }
 
-TEST(RandomGroups, everybody_present_is_in_one_of_them_and_who_is_left_over_is_spread) {
+TEST(RandomGroups, every_present_peer_is_in_a_group_and_surplus_peers_are_spread) {
   AveragingRandom random(4);
   std::vector<uint8_t> alive(103, 1);
   alive[0] = alive[50] = alive[51] = 0;
-  const auto groups = random_groups(alive, 32, random);  // 100 peers: three groups, four left over
+  // 100 peers: three groups of 32, then the other four peers join these groups
+  const auto groups = random_groups(alive, 32, random);
   ASSERT_EQ(groups.size(), 3u);
   std::set<uint32_t> seen;
   for (const auto& group : groups) seen.insert(group.begin(), group.end());

@@ -8,7 +8,8 @@
 namespace unisono::sim {
 namespace {
 
-// The chance that exactly k of n events of probability p happen. Logarithms keep powers of small numbers from underflowing.
+// Returns the probability that k of n independent events happen, if each happens with probability p. The function uses
+// logarithms, because powers of small numbers would underflow.
 double binomial(uint32_t n, uint32_t k, double p) {
   if (p <= 0) return k == 0 ? 1 : 0;
   if (p >= 1) return k == n ? 1 : 0;
@@ -35,7 +36,7 @@ double attributed_split_factor(uint32_t peers, uint32_t groups) {
 
 double random_groups_factor(const AbsenceCase& one) {
   double factor = 0;
-  // An absent peer is a group of its own.
+  // An absent peer counts as a group with one member.
   for (uint32_t absent = 0; absent <= one.peers; ++absent) {
     const uint32_t there = one.peers - absent, groups = there == 0 ? 0 : std::max(1u, there / one.group);
     factor += binomial(one.peers, absent, one.absence) * (static_cast<double>(groups) + absent - 1) / (one.peers - 1.);

@@ -1,8 +1,9 @@
-// Formulae for averaging: expected variances, rounds and break-evens of the algorithms in lab/averaging/averaging.h.
+// Formulae for averaging: what variances, numbers of rounds and break-evens to expect from the algorithms in
+// lab/averaging/averaging.h.
 //
-// Derived in docs/design/methods/moshpit.md, "Laws" (F1 to F6; F7 is in elastic/roster/flat_advice.h), for inputs that are
-// independent with variance 1; none is quoted from the paper. Variances are population variances. Numbers are finite for every
-// argument that the comments allow.
+// F1 to F6 are derived in docs/design/methods/moshpit.md, "Laws", for independent inputs of variance 1. None of them is quoted
+// from the paper. (F7 is in elastic/roster/flat_advice.h.) All variances are population variances. Results are finite for all
+// arguments in the stated ranges.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +11,34 @@
 
 namespace unisono::sim {
 
-// F1: a full grid of M^d peers after k rounds, no peer absent; 0 from round d on. group >= 1.
+// F1: returns the expected variance after `round` rounds, if the grid is full (it has group^axes peers) and no peer is ever
+// absent. From round `axes` on, it is 0. Requires group >= 1.
 double full_grid_variance(uint32_t group, uint32_t axes, uint32_t round);
-// F2: by what a random split into groups of these sizes multiplies the variance, exactly. Sizes >= 1; 0 for one peer.
+// F2: a random split into groups of these sizes multiplies the expected variance by the returned factor. Sizes must be at least
+// 1. If there is only one peer, the factor is 0.
 double random_split_factor(std::span<const uint32_t> sizes);
-// Beside F2: the expression (r-1)/N + r/N^2 that has been attributed to the paper, unconfirmed. It is larger.
+// Returns (r-1)/N + r/N^2, which is larger than F2. This expression has been attributed to the paper, but that is unconfirmed.
 double attributed_split_factor(uint32_t peers, uint32_t groups);
 
 struct AbsenceCase {
-  uint32_t peers = 2;   // N >= 2
-  double absence = 0;   // p in [0, 1]
-  uint32_t group = 32;  // M >= 1
+  uint32_t peers = 2;   // N in the formulae; at least 2
+  double absence = 0;   // called p in the formulae: probability that a given peer is absent in a round
+  uint32_t group = 32;  // called M in the formulae: number of peers in a group; at least 1
 };
-// F3: by what one round of random groups multiplies the variance.
+// F3: returns the factor by which one round of random groups multiplies the expected variance.
 double random_groups_factor(const AbsenceCase& one);
-// F3: after some rounds.
+// F3: returns the expected variance after `rounds` rounds of random groups.
 double random_groups_variance(const AbsenceCase& one, uint32_t rounds);
-// Rounds of random regrouping until the variance has shrunk to a share of it: ceil(ln share / ln F3). 0 < share < 1; at least
-// 1, and UINT32_MAX if it never shrinks.
+// Returns how many rounds of random groups it takes until the variance is `share` times its first value: ceil(ln share / ln
+// F3), but at least 1. Returns UINT32_MAX if the variance never shrinks. Requires 0 < share < 1.
 uint32_t random_groups_rounds(const AbsenceCase& one, double share);
-// F4: after the first round of any fixed grouping in so many lines, none of which is empty.
+// F4: returns the expected variance after the first round, if the groups are given in advance. There are `lines` groups, and
+// none of them is empty.
 double first_round_variance(const AbsenceCase& one, uint32_t lines);
-// F5: rounds of an all-reduce that starts again whenever a peer is absent, at most `cap` rounds.
+// F5: returns the expected number of rounds of an all-reduce that starts again whenever a peer is absent. The result is at most
+// `cap`.
 double restarted_rounds(const AbsenceCase& one, uint32_t cap);
-// F6: a ring of three-point averages.
+// F6: returns the expected variance if each peer of a ring averages with its two neighbours.
 double ring_variance(uint32_t peers, uint32_t rounds);
 
 }  // namespace unisono::sim

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "lab/averaging/averaging.h"
 
 namespace unisono::sim {
@@ -22,7 +23,7 @@ Curve curve_of(AveragingSettings settings, uint32_t rounds, uint32_t restarts) {
   settings.rounds_max = rounds;
   Curve curve{std::vector<double>(rounds + 1), std::vector<double>(rounds + 1)};
   for (settings.seed = 0; settings.seed < restarts; ++settings.seed) {
-    settings.place_seed = averaging_place_seed + settings.seed;
+    settings.cell_seed = averaging_cell_seed + settings.seed;
     const auto outcome = run_averaging(settings);
     EXPECT_TRUE(outcome.ok()) << outcome.status().to_string();
     if (!outcome.ok()) return curve;
@@ -36,7 +37,8 @@ Curve curve_of(AveragingSettings settings, uint32_t rounds, uint32_t restarts) {
   return curve;
 }
 
-// By every assignment of peers to groups that has these sizes: the mean of the variance after over the variance before.
+// Returns the mean factor by which a split into groups of these sizes multiplies the variance, over all assignments of peers to
+// groups.
 double enumerated_factor(const std::vector<uint32_t>& sizes) {
   uint32_t peers = 0;
   for (const uint32_t size : sizes) peers += size;
@@ -62,7 +64,7 @@ double enumerated_factor(const std::vector<uint32_t>& sizes) {
   return after / count / before;
 }
 
-// Checks A15 to A19 of docs/design/methods/moshpit.md.
+// The tests A15 to A19 are checks of docs/design/methods/moshpit.md, "Checked values".
 TEST(AveragingA15, a_random_split_multiplies_the_variance_as_all_splits_do) {
   struct Row {
     std::vector<uint32_t> sizes;
@@ -76,7 +78,7 @@ TEST(AveragingA15, a_random_split_multiplies_the_variance_as_all_splits_do) {
     uint32_t peers = 0;
     for (const uint32_t size : row.sizes) peers += size;
     const double attributed = attributed_split_factor(peers, static_cast<uint32_t>(row.sizes.size()));
-    SCOPED_TRACE("attributed, unconfirmed: " + std::to_string(attributed));
+    SCOPED_TRACE(concat("attributed, unconfirmed: ", attributed));
     EXPECT_NEAR(enumerated_factor(row.sizes), row.factor, 1e-12);
     EXPECT_NEAR(random_split_factor(row.sizes), row.factor, 1e-12);
     EXPECT_NEAR(attributed, row.attributed, 1e-6);
@@ -90,7 +92,7 @@ TEST(AveragingA16, random_groups_shrink_the_variance_by_the_specified_factors) {
     for (size_t p = 0; p < 4; ++p)
       EXPECT_NEAR(random_groups_factor({.peers = 512u << n, .absence = absences[p]}), specified_factors[n][p], 1e-6);
   }
-  EXPECT_DOUBLE_EQ(random_groups_variance({.peers = 512}, 0), 511. / 512);  // of the inputs themselves
+  EXPECT_DOUBLE_EQ(random_groups_variance({.peers = 512}, 0), 511. / 512);  // the variance of the inputs
   EXPECT_NEAR(random_groups_variance({.peers = 512}, 2), 511. / 512 * .029354 * .029354, 1e-7);
 }
 
@@ -147,7 +149,7 @@ void expect_full_grids_follow_the_law(uint32_t restarts) {
   for (const auto algorithm :
        {AveragingAlgorithm::published_grid, AveragingAlgorithm::fitted, AveragingAlgorithm::chunk_keys}) {
     for (const auto& row : {Row{1024, 32, 2}, {512, 8, 3}, {1024, 4, 5}}) {
-      SCOPED_TRACE(std::string(name(algorithm)) + ", groups of " + std::to_string(row.group) + ", seeds from 0");
+      SCOPED_TRACE(concat(name(algorithm), ", groups of ", row.group, ", seeds from 0"));
       const auto curve = curve_of({.algorithm = algorithm, .peers = row.peers, .max_group = row.group}, row.axes, restarts);
       for (uint32_t k = 1; k < row.axes; ++k)
         EXPECT_NEAR(curve.mean[k], full_grid_variance(row.group, row.axes, k), 4 * curve.error[k]) << "round " << k;
@@ -188,7 +190,7 @@ TEST(AveragingA19Long, first_rounds_follow_the_law) { expect_first_rounds_follow
 TEST(AveragingLaw, rounds_of_random_regrouping_for_a_share_of_the_variance) {
   EXPECT_EQ(random_groups_rounds({.peers = 512}, 1e-9), 6u);
   EXPECT_EQ(random_groups_rounds({.peers = 512}, 1e-4), 3u);
-  EXPECT_EQ(random_groups_rounds({.peers = 32}, 1e-9), 1u);  // one group holds all
+  EXPECT_EQ(random_groups_rounds({.peers = 32}, 1e-9), 1u);  // one group holds all 32 peers
   EXPECT_EQ(random_groups_rounds({.peers = 512, .absence = 1}, 1e-9), UINT32_MAX);
 }
 

@@ -11,7 +11,22 @@
 #include "cli/common/threads.h"
 #include "lab/common/option_words.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::add_choice;
+using cli::add_output_options;
+using cli::check_progress;
+using cli::CommandLineText;
+using cli::first_wrong;
+using cli::invalid;
+using cli::jobs_max;
+using cli::parse_between;
+using cli::parse_number;
+using cli::parse_word;
+using cli::progress_names;
+using cli::set_choices;
+using cli::set_number;
+using cli::split_list;
 
 const CommandLineText averaging_text{.name = "unisono-lab simulate averaging",
                                      .usage = "unisono-lab simulate averaging [OPTIONS]",
@@ -27,12 +42,13 @@ const CommandLineText averaging_text{.name = "unisono-lab simulate averaging",
   unisono-lab simulate averaging --peers 600 --absence 0.002 --algorithm fitted,random --restarts 2000
   unisono-lab simulate averaging --absence 0,0.002,0.004,0.006,0.008,0.01 --plot averaging
 
-Algorithms: all-reduce, of all peers at once, without effect if one is absent; gossip, with both neighbours on a ring; sgp, stochastic gradient push as the authors
-coded it; random, groups drawn anew; published, their grid of M^d cells; chunk-keys, the published rule of regrouping; fitted, Unisono's grid,
-fitted to the number of peers; fitted-mid-round, the same if peers disappear after their group has formed. A grid is always shown beside random.
+Algorithms: all-reduce, of all peers at once, without effect if one is absent; gossip, with both neighbours on a ring;
+sgp, stochastic gradient push as the authors coded it; random, groups drawn anew; published, their grid of M^d cells;
+chunk-keys, the published rule of regrouping; fitted, Unisono's grid, fitted to the number of peers; fitted-mid-round,
+the same if peers disappear after their group has formed. A grid is always shown beside random.
 
-Seeds are 0, 1, …; one seed has the same inputs and absences for all algorithms. --plot PREFIX writes PREFIX-variance.svg, the mean variance
-round by round, and PREFIX-absence.svg, the rounds over the absence.
+Seeds are 0, 1, …; one seed has the same inputs and absences for all algorithms. --plot PREFIX writes
+PREFIX-variance.svg, the mean variance round by round, and PREFIX-absence.svg, the rounds over the absence.
 
 Exit code: 0; 1 if a file cannot be written; 2 for a wrong command line.)"};
 
@@ -56,7 +72,8 @@ void add_once(std::vector<T>& all, const T& value) {
   if (std::find(all.begin(), all.end(), value) == all.end()) all.push_back(value);
 }
 
-// Adds the value of each word between commas, each value once. `parse` gives the value of one word, or says what is wrong.
+// Parses a comma-separated list and adds the value of each word to `values`, unless the value is already there. `parse` returns
+// the value of a word, or an error.
 template <typename T, typename Parse>
 Status parse_list(std::vector<T>& values, std::string_view option, std::string_view list, const Parse& parse) {
   for (const auto& word : split_list(list)) {
@@ -72,9 +89,9 @@ Result<AveragingAlgorithm> parse_algorithm(const std::string& typed) {
   const auto known = algorithm_names();
   auto word = typed;
   std::replace(word.begin(), word.end(), '_', '-');
-  const auto place = parse_word("--algorithm", word, known);
-  if (!place.ok()) return place.status();
-  return sim::averaging_algorithms[*place];
+  const auto index = parse_word("--algorithm", word, known);
+  if (!index.ok()) return index.status();
+  return sim::averaging_algorithms[*index];
 }
 
 Status set_algorithms(const AveragingOptions& o, std::vector<AveragingAlgorithm>& algorithms) {
@@ -119,7 +136,7 @@ void add_averaging_options(CLI::App& app, AveragingOptions& o) {
   app.add_option("-m,--max-group", o.max_group, "M, 4 to 128 [32]")->type_name("N");
   app.add_flag("-c,--compare", o.compare, "the authors' table: 512, 768, 900 and 1024 peers beside yours");
   app.add_option("--plot", o.plot, "draw PREFIX-variance.svg and PREFIX-absence.svg")->type_name("PREFIX");
-  app.add_option("-J,--json", o.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
+  add_output_options(app, o.results);
   app.add_option("-j,--jobs", o.jobs, "algorithms run at the same time [1]")->type_name("N");
   add_choice(
       app, o.progress,
@@ -142,7 +159,7 @@ uint64_t AveragingPlan::runs() const { return uint64_t{restarts} * peers.size() 
 Result<AveragingPlan> make_averaging_plan(const AveragingOptions& o) {
   AveragingPlan plan;
   plan.plot = o.plot;
-  plan.json = o.json;
+  plan.results = o.results;
   plan.progress = o.progress;
   const auto parse_peers = [](const std::string& word) {
     return parse_between("--peers", word, sim::averaging_peers_least, sim::averaging_peers_limit);
@@ -174,4 +191,4 @@ bool is_full_grid(uint32_t peers, uint32_t max_group) {
   return cells == peers;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -2,13 +2,19 @@
 
 #include <gtest/gtest.h>
 
-namespace unisono::cli {
+#include "base/concat.h"
+
+namespace unisono::lab {
+
+using cli::make_app;
+using cli::parse_arguments;
+
 namespace {
 
 using enum sim::AveragingAlgorithm;
 using Algorithms = std::vector<sim::AveragingAlgorithm>;
 
-// The words behind the command, read as the command reads them.
+// Parses the words after `simulate averaging` as the command does.
 AveragingOptions read_averaging(const std::vector<std::string>& words) {
   AveragingOptions options;
   const auto app = make_app(averaging_text);
@@ -29,7 +35,7 @@ void expect_averaging_refused(const std::vector<std::string>& words, const std::
   EXPECT_EQ(plan.status().message(), message);
 }
 
-TEST(AveragingPlan, without_options_is_512_peers_and_all_algorithms_but_the_one_of_mid_round) {
+TEST(AveragingPlan, the_default_plan_has_512_peers_and_all_algorithms_except_fitted_mid_round) {
   const auto plan = averaging_plan_of({});
   EXPECT_EQ(plan.peers, std::vector<uint32_t>{512});
   EXPECT_EQ(plan.absences, (std::vector<double>{0, .001, .005, .01}));
@@ -41,11 +47,11 @@ TEST(AveragingPlan, without_options_is_512_peers_and_all_algorithms_but_the_one_
   EXPECT_EQ(plan.cases()[8].absence, .001);
 }
 
-TEST(AveragingPlan, is_what_was_asked_for) {
+TEST(AveragingPlan, the_plan_follows_the_options) {
   const auto plan =
       averaging_plan_of({"--peers",    "40,600,40", "--absence", "0.02,0", "--algorithm", "fitted_mid_round,all-reduce",
                          "--restarts", "3",         "--target",  "1e-6",   "--max-group", "8",
-                         "--plot",     "a",         "--json",    "b",      "--jobs",      "2",
+                         "--plot",     "a",         "--output",  "b",      "--jobs",      "2",
                          "--progress", "off"});
   EXPECT_EQ(plan.peers, (std::vector<uint32_t>{40, 600}));
   EXPECT_EQ(plan.absences, (std::vector<double>{.02, 0}));
@@ -53,7 +59,7 @@ TEST(AveragingPlan, is_what_was_asked_for) {
   EXPECT_EQ(plan.restarts, 3u);
   EXPECT_EQ(plan.cases().front().max_group, 8u);
   EXPECT_EQ(plan.jobs, 2u);
-  EXPECT_EQ(plan.plot + " " + plan.json + " " + plan.progress, "a b off");
+  EXPECT_EQ(plan.plot + " " + plan.results.output + " " + plan.progress, "a b off");
 }
 
 TEST(AveragingPlan, random_groups_stand_beside_every_grid) {
@@ -62,7 +68,7 @@ TEST(AveragingPlan, random_groups_stand_beside_every_grid) {
   EXPECT_EQ(averaging_plan_of({"--algorithm", "gossip"}).algorithms, Algorithms{gossip});
 }
 
-TEST(AveragingPlan, compare_has_the_authors_peers_and_yours_in_order) {
+TEST(AveragingPlan, compare_has_the_authors_peers_and_the_given_ones_in_order) {
   EXPECT_EQ(averaging_plan_of({"--compare"}).peers, (std::vector<uint32_t>{512, 768, 900, 1024}));
   EXPECT_EQ(averaging_plan_of({"--compare", "--peers", "600,900"}).peers, (std::vector<uint32_t>{512, 600, 768, 900, 1024}));
   EXPECT_EQ(averaging_plan_of({"--compare"}).absences, (std::vector<double>{0, .001, .005, .01}));
@@ -70,7 +76,7 @@ TEST(AveragingPlan, compare_has_the_authors_peers_and_yours_in_order) {
                            "--absence cannot be set beside --compare, which takes the settings of the authors' table");
 }
 
-TEST(AveragingPlan, says_which_option_is_wrong_and_what_it_takes) {
+TEST(AveragingPlan, errors_name_the_wrong_option_and_its_valid_values) {
   expect_averaging_refused({"--peers", "2"}, "--peers '2': expected a whole number from 3 to 4096");
   expect_averaging_refused({"--peers", "512,"}, "--peers '': expected a whole number from 3 to 4096");
   expect_averaging_refused({"--restarts", "0"}, "--restarts '0': expected a whole number from 1 to 100000");
@@ -83,7 +89,7 @@ TEST(AveragingPlan, says_which_option_is_wrong_and_what_it_takes) {
   EXPECT_FALSE(make_averaging_plan(read_averaging({"--target", "0"})).ok());
   EXPECT_FALSE(make_averaging_plan(read_averaging({"--progress", "loud"})).ok());
   std::string many = "3";
-  for (int i = 4; i < 70; ++i) many += "," + std::to_string(i);
+  for (int i = 4; i < 70; ++i) many += concat(",", i);
   expect_averaging_refused({"--peers", many}, "--peers: 67 values; at most 64");
 }
 
@@ -94,4 +100,4 @@ TEST(AveragingPlan, full_grids_are_powers) {
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -27,7 +27,7 @@ double AveragingRandom::normal() {
 uint32_t AveragingRandom::at_most(uint32_t top) {
   uint32_t mask = top;
   for (uint32_t shift = 1; shift < 32; shift *= 2) mask |= mask >> shift;
-  if (mask == 0) return 0;  // nothing is drawn, as in NumPy
+  if (mask == 0) return 0;  // if top is 0, no random number is drawn, as in NumPy
   uint32_t value = 0;
   do value = static_cast<uint32_t>(engine_()) & mask;
   while (value > top);

@@ -1,9 +1,8 @@
-// The random numbers of the published averaging simulation: MT19937 read as NumPy's RandomState reads it, so that one seed
-// gives the inputs, absences and groups that the authors' own program gets from it. For that simulation alone; all else uses
-// base/random.h.
+// Draws the random numbers of the published averaging simulation. With the same seed, peers get the same inputs, absences and
+// groups as in the authors' program. For everything else, use base/random.h.
 //
-// Sources: Matsumoto and Nishimura 1998 (the generator, std::mt19937); Marsaglia's polar method for normals; NumPy's legacy
-// RandomState.
+// The generator is MT19937 (Matsumoto and Nishimura 1998, std::mt19937). Its outputs are used in the same way as in NumPy's
+// legacy RandomState. Normal numbers are made by Marsaglia's polar method.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +15,13 @@ class AveragingRandom {
  public:
   explicit AveragingRandom(uint32_t seed) : engine_(seed) {}
 
-  // In [0, 1), 53 bits of two outputs.
+  // Returns a uniform number in [0, 1). Its 53 bits come from two outputs of the generator.
   double uniform();
-  // Normals come in pairs, of which the second waits for the next call.
+  // Returns a standard normal number. The method makes two numbers at once; the second one is kept for the next call.
   double normal();
-  // Uniform in [0, top], by rejection under the smallest mask of ones that covers top.
+  // Returns a uniform integer in [0, top]. It draws numbers that have as many bits as top, until one is not above top.
   uint32_t at_most(uint32_t top);
-  // Fisher and Yates, from the end.
+  // Shuffles the values by the Fisher-Yates method, beginning with the last value.
   void shuffle(std::span<uint32_t> values);
 
  private:

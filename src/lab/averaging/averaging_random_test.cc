@@ -11,7 +11,7 @@
 namespace unisono::sim {
 namespace {
 
-// Checks A1 and A2 of docs/design/methods/moshpit.md.
+// The tests A1 and A2 are checks of docs/design/methods/moshpit.md, "Checked values".
 TEST(AveragingA1, normals_are_those_of_numpy) {
   const std::vector<std::vector<double>> expected{{1.764052345967664, .400157208367223, .978737984105739, 2.240893199201458},
                                                   {1.624345363663242, -.611756413650075, -.528171752263456}};
@@ -21,14 +21,14 @@ TEST(AveragingA1, normals_are_those_of_numpy) {
   }
 }
 
-TEST(AveragingA1, peers_stand_in_the_published_grid_where_the_shuffle_puts_them) {
-  std::vector<uint32_t> place(1024);
-  std::iota(place.begin(), place.end(), 0u);
-  AveragingRandom(averaging_place_seed).shuffle(place);
-  EXPECT_EQ(std::vector(place.begin(), place.begin() + 8), (std::vector<uint32_t>{716, 473, 343, 404, 779, 123, 41, 964}));
-  std::sort(place.begin(), place.end());
-  EXPECT_EQ(place.front(), 0u);
-  EXPECT_EQ(std::adjacent_find(place.begin(), place.end()), place.end());
+TEST(AveragingA1, the_shuffle_assigns_peers_to_cells_of_the_published_grid) {
+  std::vector<uint32_t> cells(1024);
+  std::iota(cells.begin(), cells.end(), 0u);
+  AveragingRandom(averaging_cell_seed).shuffle(cells);
+  EXPECT_EQ(std::vector(cells.begin(), cells.begin() + 8), (std::vector<uint32_t>{716, 473, 343, 404, 779, 123, 41, 964}));
+  std::sort(cells.begin(), cells.end());
+  EXPECT_EQ(cells.front(), 0u);
+  EXPECT_EQ(std::adjacent_find(cells.begin(), cells.end()), cells.end());
 }
 
 TEST(AveragingA2, inputs_have_the_specified_variances) {
@@ -48,7 +48,7 @@ TEST(AveragingA2, inputs_have_the_specified_variances) {
   }
 }
 
-TEST(AveragingRandom, whole_numbers_stay_at_or_below_the_top_and_reach_it) {
+TEST(AveragingRandom, integers_reach_the_top_and_never_exceed_it) {
   AveragingRandom random(7);
   for (const uint32_t top : {0u, 1u, 2u, 5u, 31u, 32u}) {
     std::vector<uint32_t> counts(top + 1);

@@ -12,23 +12,32 @@
 #include "lab/averaging/averaging_law.h"
 #include "lab/common/option_words.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::Axis;
+using cli::Corner;
+using cli::line_colour;
+using cli::Panel;
+using cli::Point;
+using cli::Series;
+
 namespace {
 
 using Json = nlohmann::ordered_json;
 using sim::AveragingAlgorithm;
 
-constexpr double drawn_least = 1e-20;  // below, a curve shows rounding alone
+constexpr double drawn_least = 1e-20;  // variances below this value are rounding errors, so a curve ends here
 
 std::string dims_text(const std::vector<uint32_t>& dims) { return fmt::format("{}", fmt::join(dims, "x")); }
 
-// The formulae's values for one number of peers and one absence.
+// What the formulae in docs/design/methods/moshpit.md, "Laws", give for one number of peers and one probability of absence.
 struct Law {
-  double all_reduce_rounds = 0;                    // F5
-  double random_factor = 0;                        // F3
-  double fitted_first_variance = 0;                // F4
-  std::optional<double> published_first_variance;  // F4 and F1, of a full grid: others may have empty lines
-  double break_even = 0;                           // F7
+  double all_reduce_rounds = 0;      // F5 of moshpit.md
+  double random_factor = 0;          // F3 of moshpit.md
+  double fitted_first_variance = 0;  // F4 of moshpit.md
+  // F4 of moshpit.md. It is set only for full grids, because the lines of other grids may be empty.
+  std::optional<double> published_first_variance;
+  double break_even = 0;  // F7 of moshpit.md
 };
 Law law_of(const AveragingPlan& plan, uint32_t peers, double absence) {
   const auto fitted = fitted_dims(peers, plan.max_group), published = published_dims(peers, plan.max_group);
@@ -58,14 +67,14 @@ std::string rounds_text(const sim::AveragingMeans& means) {
 
 std::string sent_text(const sim::AveragingMeans& means) { return fmt::format("{:.2f}", means.targets[0].sent); }
 
-// "50.0 (50.0, 50.0)" fits, and so does every name.
+// Returns a column width that is sufficient for the names of all algorithms, and for cells such as "50.0 (50.0, 50.0)".
 size_t width_of(const AveragingPlan& plan) {
   size_t width = std::max<size_t>(1 + 6 * plan.targets.size(), 10);
   for (const auto algorithm : plan.algorithms) width = std::max(width, sim::name(algorithm).size());
   return width;
 }
 
-// A line for each number of peers and absence, a column for each algorithm.
+// Returns a table. Each row is for one number of peers and one probability of absence, and each column is for one algorithm.
 template <typename Cell>
 std::string rows_of(const AveragingResult& result, const Cell& cell) {
   const auto& plan = result.plan;
@@ -160,7 +169,7 @@ std::string json_of(const AveragingResult& result) {
                    {"restarts", plan.restarts},
                    {"max_group", plan.max_group},
                    {"rounds_max", sim::averaging_rounds_cap},
-                   {"place_seed", sim::averaging_place_seed}}
+                   {"place_seed", sim::averaging_cell_seed}}
                   .dump() +
               "\n";
   const auto cases = plan.cases();
@@ -251,4 +260,4 @@ std::vector<Panel> absence_panels_of(const AveragingResult& result) {
   return panels;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-namespace unisono::cli {
+namespace unisono::lab {
 namespace {
 
 AveragingResult result_of(const AveragingOptions& options, bool curve = false) {
@@ -34,7 +34,7 @@ TEST(AveragingReport, table_has_rounds_of_every_algorithm_and_what_was_sent) {
   EXPECT_TRUE(contains(text, "3.82\n    512   0.005         21.76")) << text;
 }
 
-TEST(AveragingReport, table_says_what_is_not_exact_and_why_runs_ended) {
+TEST(AveragingReport, table_names_inexact_algorithms_and_why_runs_ended) {
   const auto text =
       table_of(result_of({.peers = "512,1024", .absences = "0.01", .algorithms = "all-reduce,published,chunk-keys,fitted"}));
   EXPECT_TRUE(contains(text, "# published, chunk-keys: not exact with 512 peers, even if nobody is absent; only N = 32^d is\n"))
@@ -47,7 +47,7 @@ TEST(AveragingReport, table_says_what_is_not_exact_and_why_runs_ended) {
   EXPECT_FALSE(contains(full, "not exact")) << full;
 }
 
-// The expected numbers are those of docs/design/methods/moshpit.md: formulae F5, F3, F4 and F7, checks A16, A17, A19 and A32.
+// Expected numbers are from docs/design/methods/moshpit.md: formulae F5, F3, F4 and F7, checks A16, A17, A19 and A32.
 TEST(AveragingReport, table_has_the_formulae) {
   const auto text = table_of(result_of({.peers = "512,1024", .absences = "0.01", .algorithms = "fitted", .restarts = "1"}));
   EXPECT_TRUE(contains(text, "    512    0.01        43.49     0.037428     0.051016            -")) << text;
@@ -62,7 +62,7 @@ TEST(AveragingReport, every_line_of_json_is_a_value_with_all_that_the_table_has)
   EXPECT_EQ(values[0]["place_seed"], 12345);
   EXPECT_EQ(values[1]["algorithm"], "random");
   EXPECT_EQ(values[1]["exact_if_all_are_there"], false);
-  EXPECT_EQ(values[2]["exact_if_all_are_there"], false);  // published, 512 is no 32^d
+  EXPECT_EQ(values[2]["exact_if_all_are_there"], false);  // the published grid, because 512 is not 32^d
   EXPECT_EQ(values[3]["exact_if_all_are_there"], true);
   EXPECT_NEAR(values[3]["targets"][0]["rounds"].get<double>(), 3.1, 1e-12);
   EXPECT_EQ(values[3]["targets"][1]["variance"], 1e-4);
@@ -71,7 +71,7 @@ TEST(AveragingReport, every_line_of_json_is_a_value_with_all_that_the_table_has)
   EXPECT_TRUE(values[4]["published_first_variance"].is_null());
 }
 
-TEST(AveragingReport, pictures_have_a_panel_for_each_absence_and_number_of_peers) {
+TEST(AveragingReport, plots_have_a_panel_for_each_absence_and_number_of_peers) {
   const auto result = result_of(
       {.peers = "64,81", .absences = "0.01,0", .algorithms = "fitted,gossip", .restarts = "2", .max_group = "9"}, true);
   const auto variance = variance_panels_of(result);
@@ -79,8 +79,8 @@ TEST(AveragingReport, pictures_have_a_panel_for_each_absence_and_number_of_peers
   EXPECT_EQ(variance[3].title, "Mean variance, 81 peers, absence 0");
   EXPECT_FALSE(variance[0].new_row || variance[1].new_row || variance[3].new_row);
   EXPECT_TRUE(variance[2].new_row);
-  ASSERT_EQ(variance[3].series.size(), 3u);            // gossip, random, fitted
-  EXPECT_EQ(variance[3].series[2].points.size(), 3u);  // exact after two rounds: ends at what is drawn last
+  ASSERT_EQ(variance[3].series.size(), 3u);            // gossip, random (added by the plan), fitted
+  EXPECT_EQ(variance[3].series[2].points.size(), 3u);  // after rounds 0, 1 and 2; then fitted is exact, and the curve ends
   EXPECT_EQ(variance[3].series[2].points.back().y, 1e-20);
   EXPECT_EQ(variance[3].series[0].points.size(), 51u);
   const auto absence = absence_panels_of(result);
@@ -90,4 +90,4 @@ TEST(AveragingReport, pictures_have_a_panel_for_each_absence_and_number_of_peers
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -1,5 +1,5 @@
-// Means over many restarts, where ten seeds of one kind or another could be luck: check A9 of
-// docs/design/methods/moshpit.md.
+// Implements check A9 of docs/design/methods/moshpit.md. The test compares means over many restarts with the expected means.
+// With only ten restarts, the means could agree by chance.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,8 +16,8 @@ using enum AveragingAlgorithm;
 struct Expected {
   AveragingAlgorithm algorithm;
   uint32_t peers;
-  double rounds[4];  // to 1e-9, by absence
-  double allowed;    // with 2000 restarts
+  double rounds[4];  // mean rounds to a variance of 1e-9, for each of expected_absences
+  double allowed;    // allowed difference of the mean for 2000 restarts
 };
 constexpr double expected_absences[] = {0, .001, .005, .01};
 constexpr Expected all_expected[] = {
@@ -29,7 +29,7 @@ constexpr Expected all_expected[] = {
 double mean_rounds(AveragingSettings settings, uint32_t restarts) {
   double rounds = 0;
   for (settings.seed = 0; settings.seed < restarts; ++settings.seed) {
-    settings.place_seed = averaging_place_seed + settings.seed;
+    settings.cell_seed = averaging_cell_seed + settings.seed;
     const auto outcome = run_averaging(settings);
     EXPECT_TRUE(outcome.ok()) << outcome.status().to_string();
     if (outcome.ok()) rounds += outcome->rounds_to(1e-9);
@@ -37,7 +37,7 @@ double mean_rounds(AveragingSettings settings, uint32_t restarts) {
   return rounds / restarts;
 }
 
-// more: added to what is allowed, for restarts fewer than 2000.
+// more: added to the allowed difference, for means over fewer than 2000 restarts.
 void expect_specified_means(uint32_t restarts, double more) {
   for (const auto& one : all_expected) {
     for (size_t p = 0; p < std::size(expected_absences); ++p) {
@@ -63,7 +63,9 @@ TEST(AveragingA9, the_same_restarts_have_the_same_means_by_average_restarts) {
   EXPECT_EQ(means->targets[1].unreached, 0u);
   const auto lost = average_restarts({.algorithm = all_reduce, .absence = .01}, {.restarts = 10, .targets = targets});
   ASSERT_TRUE(lost.ok());
-  EXPECT_EQ(lost->targets[1].unreached, 7u);  // of A3's row; 26, 40 and 1 rounds end below
+  // AveragingA3 (averaging_test.cc) has the rounds of these ten restarts. Three reach the target, after 26, 40 and 1 rounds;
+  // seven do not.
+  EXPECT_EQ(lost->targets[1].unreached, 7u);
   EXPECT_EQ(average_restarts(settings, {.restarts = 0}).status().code(), Code::invalid);
 }
 
@@ -82,7 +84,7 @@ TEST(Averaging, a_curve_has_the_mean_variance_after_every_round_and_leaves_the_r
   ASSERT_TRUE(first.ok() && second.ok());
   for (size_t t = 0; t < 4; ++t)
     EXPECT_NEAR(curve->variances[t] / ((first->variances[t] + second->variances[t]) / 2), 1, 1e-12);
-  // 5 and 6 rounds or so: the sample's deviation of two numbers is their distance over the root of two.
+  // The sample deviation of two numbers is their distance divided by sqrt(2).
   const double a = first->rounds_to(1e-9), b = second->rounds_to(1e-9);
   EXPECT_NEAR(curve->targets[0].deviation, std::abs(a - b) / std::sqrt(2.), 1e-9);
 }

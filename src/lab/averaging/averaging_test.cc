@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "lab/averaging/averaging_algorithms.h"
 
 namespace unisono::sim {
@@ -19,7 +20,7 @@ AveragingOutcome outcome_of(const AveragingSettings& settings) {
   return outcome.ok() ? *outcome : AveragingOutcome{.variances = {0}, .sent = {0}};
 }
 
-// Rounds to the target for the seeds 0 to 9.
+// Returns the rounds to the target variance for the seeds 0 to 9.
 std::vector<uint32_t> rounds_of(AveragingSettings settings, double target = 1e-9) {
   std::vector<uint32_t> rounds;
   for (settings.seed = 0; settings.seed < 10; ++settings.seed) rounds.push_back(outcome_of(settings).rounds_to(target));
@@ -28,8 +29,8 @@ std::vector<uint32_t> rounds_of(AveragingSettings settings, double target = 1e-9
 
 using Rounds = std::vector<uint32_t>;
 
-// Checks A3 to A8 and A14 of docs/design/methods/moshpit.md.
-TEST(AveragingA3, all_reduce_with_restart) {
+// The tests A3 to A8 and A14 are checks of docs/design/methods/moshpit.md, "Checked values".
+TEST(AveragingA3, all_reduce_with_restart_takes_the_specified_rounds) {
   EXPECT_EQ(rounds_of({.algorithm = all_reduce, .absence = .001}), (Rounds{5, 1, 1, 1, 1, 1, 3, 1, 1, 1}));
   EXPECT_EQ(rounds_of({.algorithm = all_reduce, .absence = .005}), (Rounds{5, 12, 26, 2, 24, 5, 30, 3, 1, 1}));
   EXPECT_EQ(rounds_of({.algorithm = all_reduce, .absence = .01}), (Rounds{50, 50, 26, 50, 50, 40, 50, 50, 50, 1}));
@@ -62,13 +63,13 @@ TEST(AveragingA7, fitted_grid) {
   EXPECT_EQ(rounds_of({.absence = .001, .max_group = 8}), (Rounds{7, 5, 6, 3, 5, 3, 5, 3, 3, 6}));
 }
 
-// The authors' printed table (N = 512 and 900), to the printed digit; of their own grid, which they do not seed, with the
-// shuffle of docs/design/methods/moshpit.md, "The averaging simulation".
+// The authors' table for N = 512 and 900, to the printed digit. The authors do not seed their grid. So the column `published`
+// uses the shuffle of docs/design/methods/moshpit.md, "The averaging simulation".
 TEST(AveragingA8, means_of_ten_seeds_are_those_of_the_authors_table) {
   struct Row {
     uint32_t peers;
     double absence;
-    double values[6][2];  // all-reduce, gossip, sgp, random, published, fitted: to 1e-9 and to 1e-4
+    double values[6][2];  // for all-reduce, gossip, sgp, random, published, fitted: mean rounds to 1e-9 and to 1e-4
   };
   constexpr double any = -1, targets[] = {1e-9, 1e-4};
   constexpr Row rows[] = {{512, 0, {{1, 1}, {50, 50}, {47.6, 15.6}, {6.1, 3}, {8.8, any}, {2, 2}}},
@@ -81,8 +82,7 @@ TEST(AveragingA8, means_of_ten_seeds_are_those_of_the_authors_table) {
   constexpr AveragingAlgorithm columns[] = {all_reduce, gossip, sgp, AveragingAlgorithm::random_groups, published_grid, fitted};
   for (const auto& row : rows) {
     for (size_t column = 0; column < std::size(columns); ++column) {
-      SCOPED_TRACE(std::to_string(row.peers) + " peers, absence " + std::to_string(row.absence) + ", " +
-                   std::string(name(columns[column])));
+      SCOPED_TRACE(concat(row.peers, " peers, absence ", row.absence, ", ", name(columns[column])));
       const auto means = average_restarts({.algorithm = columns[column], .peers = row.peers, .absence = row.absence},
                                           {.restarts = 10, .targets = targets});
       ASSERT_TRUE(means.ok()) << means.status().to_string();
@@ -94,7 +94,7 @@ TEST(AveragingA8, means_of_ten_seeds_are_those_of_the_authors_table) {
   }
 }
 
-// The authors' own column; they do not seed the positions in the grid.
+// The authors do not seed the positions in their grid, so their column agrees only roughly.
 TEST(AveragingA8, published_grid_is_within_six_tenths_of_a_round_of_the_authors_column) {
   struct Row {
     uint32_t peers;
@@ -168,7 +168,8 @@ TEST(Averaging, absent_peers_keep_their_numbers_whatever_the_algorithm) {
   }
 }
 
-// Four peers are one line of the fitted grid. Its owner is any of them, and in a quarter of the rounds that is the absent one.
+// The fitted grid of four peers is one line. The line's owner is drawn at random, so in a quarter of the rounds it is the
+// absent peer.
 TEST(Averaging, a_line_whose_owner_or_half_vanishes_keeps_its_numbers) {
   const auto share_done = [](AveragingAlgorithm algorithm, const std::vector<uint8_t>& alive) {
     AveragingRandom random(6);
@@ -193,7 +194,7 @@ TEST(Averaging, bytes_are_those_of_all_reduces_in_the_groups) {
     return outcome_of({.algorithm = algorithm, .peers = peers, .target = 0, .rounds_max = 2}).sent;
   };
   EXPECT_NEAR(sent(all_reduce, 1024)[1], 2 * 1023. / 1024, 1e-12);
-  EXPECT_NEAR(sent(fitted, 1024)[2], 3.875, 1e-12);  // docs/design/methods/moshpit.md, "The fitted grid"
+  EXPECT_NEAR(sent(fitted, 1024)[2], 3.875, 1e-12);  // 3.875 vectors: docs/design/methods/moshpit.md, "The fitted grid"
   EXPECT_NEAR(sent(published_grid, 1024)[2], 3.875, 1e-12);
   EXPECT_NEAR(sent(chunk_keys, 1024)[2], 3.875, 1e-12);
   EXPECT_NEAR(sent(fitted, 512)[2], 2 * (512 - 22 + 512 - 23) / 512., 1e-12);
@@ -201,14 +202,15 @@ TEST(Averaging, bytes_are_those_of_all_reduces_in_the_groups) {
   for (const auto algorithm : {gossip, sgp}) EXPECT_NEAR(sent(algorithm, 512)[2], 4, 1e-12);
 }
 
-// F7 counts attempts that came to nothing in full, and so does this.
-TEST(Averaging, a_spoilt_all_reduce_is_paid_for) {
+// Five rounds send 2 * 511/512 vectors each, including rounds that an absent peer spoilt. Formula F7 of
+// docs/design/methods/moshpit.md assumes this.
+TEST(Averaging, a_spoilt_all_reduce_counts_as_sent) {
   const auto outcome = outcome_of({.algorithm = all_reduce, .absence = .001});
   ASSERT_EQ(outcome.variances.size(), 6u);
   EXPECT_NEAR(outcome.sent.back(), 5 * 2 * 511. / 512, 1e-12);
 }
 
-TEST(Averaging, numbers_that_cannot_be_are_named) {
+TEST(Averaging, impossible_settings_are_named) {
   const auto message = [](const AveragingSettings& settings) {
     return std::string(run_averaging(settings).status().message());
   };

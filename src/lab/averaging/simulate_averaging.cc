@@ -1,22 +1,19 @@
-// `unisono-lab simulate averaging`: how fast peers come to hold one mean, by each of several ways to average, if some are
-// absent in each round.
+// `unisono-lab simulate averaging`: compares how fast the algorithms bring all peers to the mean while some peers are absent.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 
-#include "cli/common/monotonic.h"
-#include "cli/common/progress.h"
-#include "cli/common/result_writer.h"
-#include "cli/common/threads.h"
 #include "lab/averaging/averaging_report.h"
 #include "lab/common/commands.h"
+#include "lab/common/simulation.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
 namespace {
 
-// Each case on one of some threads; what they come to does not depend on their number.
+// Runs the cases on several threads. The results do not depend on the number of threads.
 Result<AveragingResult> run_cases(const AveragingPlan& plan) {
   const auto cases = plan.cases();
   std::vector<Result<sim::AveragingMeans>> means(cases.size(), Status(Code::internal, "was not run"));
@@ -55,16 +52,19 @@ int run_simulate_averaging(const Arguments& arguments) {
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto plan = make_averaging_plan(options);
   if (!plan.ok()) return usage_error(averaging_text.name, plan.status().message());
-  Sink sink(plan->json);
-  if (auto status = sink.open(true); !status.ok()) return failed(averaging_text, status);
+  Sink sink(plan->results);
+  const OutputFile variance{"--plot", plan->plot.empty() ? "" : plan->plot + "-variance.svg"};
+  const OutputFile absence{"--plot", plan->plot.empty() ? "" : plan->plot + "-absence.svg"};
+  if (auto status = first_wrong({check_writable(variance), check_writable(absence), sink.open(true)}); !status.ok())
+    return failed(averaging_text, status);
   const auto result = run_cases(*plan);
   if (!result.ok()) return failed(averaging_text, result.status());
   sink.table(table_of(*result));
   sink.json(json_of(*result));
   auto drawn = Status();
   if (!plan->plot.empty()) {
-    drawn = write_svg(plan->plot + "-variance.svg", variance_panels_of(*result));
-    if (drawn.ok()) drawn = write_svg(plan->plot + "-absence.svg", absence_panels_of(*result));
+    drawn = of_option("--plot", first_wrong({write_svg(variance.path, variance_panels_of(*result)),
+                                             write_svg(absence.path, absence_panels_of(*result))}));
   }
   for (const auto& status : {sink.finish(), drawn}) {
     if (!status.ok()) return failed(averaging_text, status);
@@ -72,4 +72,4 @@ int run_simulate_averaging(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -9,7 +9,15 @@
 #include "cli/common/option_values.h"
 #include "cli/common/text.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::add_choice;
+using cli::invalid;
+using cli::nearest_name;
+using cli::parse_between;
+using cli::parse_duration;
+using cli::parse_number;
+
 namespace {
 
 constexpr DropRule all_rules[] = {DropRule::after, DropRule::before, DropRule::at};
@@ -59,7 +67,7 @@ void add_drop_choice(CLI::App& app, DropChoiceOptions& o) {
   add_choice(app, o.objective,
              {.names = "--objective",
               .value = "KIND",
-              .meaning = "what is made most of, S_step or S_total",
+              .meaning = "what the search maximises, S_step or S_total",
               .words = {"step_mean", "total"},
               .fallback = "step_mean"});
   app.add_option("--slack", o.slack, "share of the gain that is given up to drop less [0.002]")->type_name("SHARE");
@@ -96,10 +104,11 @@ Result<DropOptions> drop_choice_of(const DropChoiceOptions& o, uint32_t micro_ba
 std::string time_text(double seconds) {
   constexpr std::pair<double, const char*> units[] = {{1, "s"}, {1e-3, "ms"}, {1e-6, "us"}};
   for (const auto& [scale, unit] : units) {
-    // A value that would round to 1000 of the smaller unit is 1 of this one.
+    // A time just below 1 s would be rounded to "1000 ms", so it is printed as "1 s". The other units are treated in the same
+    // way.
     if (std::abs(seconds) >= scale * 0.999995) return fmt::format("{:.5g} {}", seconds / scale, unit);
   }
-  // Times are whole ns: less is what rounding leaves of nothing.
+  // Times are whole nanoseconds, so a smaller value is 0 with a rounding error.
   return std::abs(seconds) < 1e-10 ? "0 s" : fmt::format("{:.5g} ns", seconds * 1e9);
 }
 
@@ -118,4 +127,4 @@ std::vector<uint64_t> powers_of_two_to(uint64_t workers) {
   return all;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

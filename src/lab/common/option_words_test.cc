@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-namespace unisono::cli {
+namespace unisono::lab {
 namespace {
 
-TEST(DropWords, rules_are_one_or_all) {
+TEST(DropWords, parse_rules_reads_one_rule_or_all) {
   EXPECT_EQ(parse_rules("all").value(), (std::vector{DropRule::after, DropRule::before, DropRule::at}));
   for (const auto rule : {DropRule::after, DropRule::before, DropRule::at})
     EXPECT_EQ(parse_rules(rule_name(rule)).value(), std::vector{rule});
@@ -13,7 +13,7 @@ TEST(DropWords, rules_are_one_or_all) {
             "--rule 'befor' is none of after, before, at, all; did you mean 'before'?");
 }
 
-TEST(DropWords, times_have_units_and_must_be_there) {
+TEST(DropWords, parse_seconds_needs_a_time_with_a_unit) {
   EXPECT_EQ(parse_seconds("--comm", "250ms", false).value(), .25);
   EXPECT_EQ(parse_seconds("--comm", "0", false).value(), 0);
   EXPECT_EQ(parse_seconds("--mean", "40ns", true).value(), 4e-8);
@@ -21,7 +21,7 @@ TEST(DropWords, times_have_units_and_must_be_there) {
   EXPECT_EQ(parse_seconds("--mean", "-1s", true).status().message(), "--mean '-1s' is not a time such as 5s or 200ms");
 }
 
-TEST(DropWords, a_choice_has_the_defaults_of_the_library_where_nothing_is_said) {
+TEST(DropWords, an_empty_choice_has_the_defaults_of_the_library) {
   const auto nothing = drop_choice_of({}, 12);
   ASSERT_TRUE(nothing.ok());
   DropOptions automatic;
@@ -38,7 +38,7 @@ TEST(DropWords, a_choice_has_the_defaults_of_the_library_where_nothing_is_said) 
   EXPECT_EQ(all->min_gain, .5);
 }
 
-TEST(DropWords, a_choice_says_what_is_wrong) {
+TEST(DropWords, choice_errors_name_the_wrong_option) {
   const auto message = [](const DropChoiceOptions& options) { return drop_choice_of(options, 12).status().message(); };
   EXPECT_EQ(message({.lag = "13"}), "--lag '13': expected a whole number from 0 to 12");
   EXPECT_EQ(message({.min_computed = "x"}), "--min-computed 'x': expected a whole number from 0 to 12");
@@ -46,7 +46,7 @@ TEST(DropWords, a_choice_says_what_is_wrong) {
   EXPECT_EQ(message({.max_drop = "2"}), "--max-drop '2': expected a number from 0 to 1");
 }
 
-TEST(DropWords, every_time_is_told_with_its_unit) {
+TEST(DropWords, times_are_printed_with_a_unit) {
   EXPECT_EQ(time_text(11.317274), "11.317 s");
   EXPECT_EQ(time_text(.25), "250 ms");
   EXPECT_EQ(time_text(.99999999), "1 s") << "not 1000 ms";
@@ -67,4 +67,4 @@ TEST(DropWords, numbers_of_workers_are_powers_of_two_and_the_last) {
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

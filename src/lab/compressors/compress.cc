@@ -1,17 +1,46 @@
-// `unisono-lab bench compress`: methods that make gradients smaller, one beside the other.
+// `unisono-lab bench compress`: compares gradient compression methods on a group of ranks.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "cli/bench/bench_table.h"
 #include "cli/common/monotonic.h"
+#include "cli/common/option_values.h"
 #include "cli/common/progress.h"
 #include "cli/common/result_writer.h"
 #include "cli/common/version.h"
 #include "lab/common/commands.h"
 #include "lab/compressors/compress_run.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::Across;
+using cli::Arguments;
+using cli::bench_failed;
+using cli::BenchFacts;
+using cli::BenchRanks;
+using cli::Collective;
+using cli::CommandSyntax;
+using cli::commit_text;
+using cli::EmulatedRank;
+using cli::json_facts;
+using cli::leave_bench;
+using cli::make_app;
+using cli::monotonic_now;
+using cli::of_option;
+using cli::parse_arguments;
+using cli::Progress;
+using cli::progress_options;
+using cli::read_host_facts;
+using cli::run_bench_ranks;
+using cli::show_links;
+using cli::Sink;
+using cli::syntax_of;
+using cli::table_surroundings;
+using cli::usage_error;
+using cli::version_text;
+using cli::write_svg;
+
 namespace {
 
 int failed(const Group& group, const std::string& what, const Status& status) {
@@ -33,11 +62,11 @@ BenchFacts facts_for(const Group& group, const CompressPlan& plan) {
   return facts;
 }
 
-int play_part(const CompressOptions& options, const CompressPlan& plan, Group& group,
-              std::optional<EmulatedRank>& emulated_rank) {
-  Sink sink(options.json);
+int run_rank(const CompressOptions& options, const CompressPlan& plan, Group& group,
+             std::optional<EmulatedRank>& emulated_rank) {
+  Sink sink(options.results);
   if (group.rank() == 0) {
-    if (auto status = sink.open(true); !status.ok()) return failed(group, "--json", status);
+    if (auto status = sink.open(true); !status.ok()) return failed(group, "results", status);
   }
   if (emulated_rank) {
     if (const auto zero = emulated_rank->announce_formed(); !zero.ok()) return failed(group, "start", zero.status());
@@ -58,7 +87,8 @@ int play_part(const CompressOptions& options, const CompressPlan& plan, Group& g
   }
   if (auto shown = show_links(plan.limits, emulated_rank, sink); !shown.ok()) return failed(group, "links", shown);
   if (!options.plot.empty() && group.rank() == 0) {
-    if (auto drawn = write_svg(options.plot, compress_panels(*rows)); !drawn.ok()) return failed(group, "--plot", drawn);
+    if (auto drawn = of_option("--plot", write_svg(options.plot, compress_panels(*rows))); !drawn.ok())
+      return failed(group, "results", drawn);
   }
   const bool alike = std::all_of(rows->begin(), rows->end(), [](const CompressRow& row) { return row.alike; });
   const int left = leave_bench(compress_text.name, group, sink);
@@ -83,11 +113,11 @@ int run_compress(const Arguments& arguments) {
                    .faults = {},
                    .group = {},
                    .progress = options.progress,
-                   .outputs = {{"-J", options.json}, {"--plot", options.plot}}};
+                   .outputs = {{"--output", options.results.output}, {"--plot", options.plot}}};
   ranks.group.timeout = plan->timeout;
   return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& emulated_rank) {
-    return play_part(options, *plan, group, emulated_rank);
+    return run_rank(options, *plan, group, emulated_rank);
   });
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -7,17 +7,25 @@
 #include <utility>
 
 #include "cli/common/byte_stream.h"
+#include "cli/common/option_values.h"
 #include "cli/common/text.h"
 #include "compressors/counter_random.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::ByteSource;
+using cli::of_option;
+using cli::parse_count;
+using cli::split_list;
+
 namespace {
 
 constexpr uint64_t elements_max = uint64_t{1} << 32;
 constexpr std::pair<const char*, GradientModel> models[] = {
     {"gaussian", GradientModel::gaussian}, {"decay", GradientModel::decay}, {"rank-one", GradientModel::rank_one}};
 
-// Parts of a tensor's random stream: the shared matrix, the two shared vectors, and each rank's noise.
+// The random numbers of a tensor have these parts: the shared matrix, two shared vectors, and the noise. Rank r takes its noise
+// from part of_noise + r.
 enum Part : uint64_t { of_matrix = 0, of_rows = 1, of_columns = 2, of_noise = 16 };
 
 void draw(uint64_t seed, uint64_t part, uint32_t tensor, std::span<float> out) {
@@ -25,9 +33,9 @@ void draw(uint64_t seed, uint64_t part, uint32_t tensor, std::span<float> out) {
 }
 
 Status read_file(const std::string& path, std::span<float> out) {
-  auto source = ByteSource::open(path);
+  auto source = of_option("--gradients", ByteSource::open(path));
   if (!source.ok()) return source.status();
-  const auto got = source->read(std::as_writable_bytes(out));
+  const auto got = of_option("--gradients", source->read(std::as_writable_bytes(out)));
   if (!got.ok()) return got.status();
   std::byte more[1];
   const auto rest = source->read(more);
@@ -138,7 +146,8 @@ Result<Gradients> Gradients::make(const GradientPlan& plan, uint32_t rank) {
   return made;
 }
 
-// Each step begins at another position in the noise: drawing it anew would take longer than most methods.
+// The noise consists of the same numbers in each step, but begins at another of them. To draw new noise would take longer than
+// most methods do.
 void Gradients::fill(uint64_t step, std::span<float> out) const {
   std::copy(shared_.begin(), shared_.end(), out.begin());
   if (noise_.empty()) return;
@@ -153,4 +162,4 @@ void Gradients::fill(uint64_t step, std::span<float> out) const {
   }
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -8,7 +8,7 @@
 #include "compressors/counter_random.h"
 #include "testing/temporary_folder.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
 namespace {
 
 using Values = std::vector<float>;
@@ -25,14 +25,14 @@ GradientPlan plan_for(GradientModel model, double noise) {
   return {.shapes = {{20, 30}, {7}}, .model = model, .noise = noise, .seed = 11, .file = {}};
 }
 
-TEST(CompressData, without_noise_all_ranks_have_the_same_in_every_step) {
+TEST(CompressData, gradients_without_noise_are_equal_on_all_ranks_and_in_all_steps) {
   for (const auto model : {GradientModel::gaussian, GradientModel::decay, GradientModel::rank_one}) {
     const auto plan = plan_for(model, 0);
     EXPECT_EQ(gradients_of(plan, 0, 0), gradients_of(plan, 3, 5));
   }
 }
 
-TEST(CompressData, with_noise_each_rank_and_each_step_has_its_own) {
+TEST(CompressData, noise_differs_by_rank_and_step) {
   const auto plan = plan_for(GradientModel::decay, 0.5);
   const auto first = gradients_of(plan, 0, 1);
   EXPECT_NE(first, gradients_of(plan, 1, 1));
@@ -40,7 +40,7 @@ TEST(CompressData, with_noise_each_rank_and_each_step_has_its_own) {
   EXPECT_EQ(first, gradients_of(plan, 0, 1));
 }
 
-TEST(CompressData, noise_is_as_large_as_was_asked_for_in_each_row) {
+TEST(CompressData, noise_has_the_requested_size_in_each_row) {
   GradientPlan plan{.shapes = {{3, 20'000}}, .model = GradientModel::decay, .noise = 0.5, .seed = 1, .file = {}};
   const auto noisy = gradients_of(plan, 0, 1);
   plan.noise = 0;
@@ -56,7 +56,7 @@ TEST(CompressData, noise_is_as_large_as_was_asked_for_in_each_row) {
   }
 }
 
-// The matrices of check 14 of docs/design/methods/arc_top_k.md have this form.
+// Check 14 of docs/design/methods/arc_top_k.md uses matrices with decaying rows, and matrices of rank one.
 TEST(CompressData, rows_decay_and_a_rank_one_matrix_is_a_product) {
   const auto plain = gradients_of(plan_for(GradientModel::gaussian, 0), 0, 0),
              decayed = gradients_of(plan_for(GradientModel::decay, 0), 0, 0),
@@ -69,7 +69,7 @@ TEST(CompressData, rows_decay_and_a_rank_one_matrix_is_a_product) {
     EXPECT_NEAR(product[k] * product[31], product[k / 30 * 30 + 1] * product[30 + k % 30], 1e-5) << k;
 }
 
-TEST(CompressData, real_ones_come_from_a_file_for_all_or_from_one_for_each_rank) {
+TEST(CompressData, real_gradients_come_from_one_file_or_from_a_file_per_rank) {
   const test::TemporaryFolder folder;
   const auto write = [&](const std::string& name, const Values& values) {
     std::ofstream(folder.path() + "/" + name, std::ios::binary)
@@ -101,4 +101,4 @@ TEST(CompressData, a_file_of_another_size_is_refused_with_both_sizes) {
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -12,10 +12,13 @@
 #include "lab/compressors/gathered_top_k.h"
 #include "training/reducer/error_feedback.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::monotonic_now;
+
 namespace {
 
-// Measures phases, one after the other.
+// Measures the durations of consecutive phases of a step.
 class Stopwatch {
  public:
   explicit Stopwatch(StepCost& cost) : cost_(cost) {}
@@ -49,7 +52,7 @@ Status average(Group& group, std::span<float> values, const CallOptions& call, S
   return values.empty() ? Status() : account(group.all_reduce(values, call), values.size_bytes(), cost);
 }
 
-// Where each tensor begins.
+// Returns pointers to the tensors in a buffer that holds all of them.
 template <typename Value>
 std::vector<Value*> pointers_to(const std::vector<GroupTensor>& tensors, std::span<float> gradients) {
   std::vector<Value*> all;
@@ -79,7 +82,7 @@ class Dense final : public CompressMethod {
   const CallOptions call_;
 };
 
-// A compressor with error feedback: two averages, the second of which may be encoded.
+// Compresses with error feedback. In each step two buffers are averaged over the ranks, and a codec may encode the second one.
 class TwoAverages final : public CompressMethod {
  public:
   using Text = std::function<std::string(const Decision&)>;
@@ -110,7 +113,7 @@ class TwoAverages final : public CompressMethod {
     const auto second = feedback_->pack();
     watch.lap(Phase::pack);
     auto call = second_;
-    call.encode_error = feedback_->lost().data();
+    call.encode_error = feedback_->encode_errors().data();
     if (auto status = average(group, second, call, cost); !status.ok()) return status;
     watch.lap(Phase::second);
     auto status = feedback_->finish();
@@ -127,7 +130,7 @@ class TwoAverages final : public CompressMethod {
       : tensors_(plan.gradients.tensors()), first_(first), second_(second), text_(std::move(text)) {}
 
   const std::vector<GroupTensor> tensors_;
-  FeedbackStore store_;  // the residuals; outlives feedback_
+  FeedbackStore store_;  // holds the residuals, and must outlive feedback_
   std::unique_ptr<ErrorFeedback> feedback_;
   const CallOptions first_, second_;
   const Text text_;
@@ -163,7 +166,7 @@ class Gathered final : public CompressMethod {
     if (!own.empty()) {
       auto call = call_;
       call.op = CallOptions{}.op;
-      // An entry as two numbers of 32 bits.
+      // An entry is sent as two 32-bit numbers.
       const ConstTensor input(own.data(), 2 * own.size(), DType::u32);
       if (auto status =
               account(group.all_gather(input, Tensor(gathered_.data(), 2 * gathered_.size(), DType::u32), Counts{}, call),
@@ -180,7 +183,7 @@ class Gathered final : public CompressMethod {
   std::string treatment(size_t i) const override {
     const auto& decision = top_k_->decisions()[i];
     if (decision.treatment != Treatment::compressed) return whole_text(decision);
-    return fmt::format("{} of {} elements, with their places", kept_rows(rule_, decision.matrix.elements()),
+    return fmt::format("{} of {} elements, with their indices", kept_rows(rule_, decision.matrix.elements()),
                        decision.matrix.elements());
   }
 
@@ -212,4 +215,4 @@ Result<std::unique_ptr<CompressMethod>> make_compress_method(const CompressPlan&
   return std::unique_ptr<CompressMethod>(std::make_unique<Gathered>(plan, *std::move(made), plain));
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -10,7 +10,22 @@
 #include "cli/common/text.h"
 #include "cli/launch/launch_links.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::add_choice;
+using cli::add_launch_options;
+using cli::add_link_options;
+using cli::add_output_options;
+using cli::check_progress;
+using cli::CommandLineText;
+using cli::invalid;
+using cli::make_limits;
+using cli::of_option;
+using cli::parse_count;
+using cli::parse_duration;
+using cli::parse_word;
+using cli::progress_names;
+using cli::split_list;
 
 const CommandLineText compress_text{.name = "unisono-lab bench compress",
                                     .usage = "unisono-lab bench compress -n COUNT [OPTIONS]",
@@ -26,23 +41,25 @@ const CommandLineText compress_text{.name = "unisono-lab bench compress",
   unisono-lab bench compress -n 4 --shape 4096x4096 --rate 1G         over links of 1 Gbit/s, which this command emulates
   unisono-lab bench compress -n 4 --method dense,arc --ratio 0.1 --rank 4 --data rank-one
   unisono-lab bench compress -n 4 --shape 4096x11008,4096 --gradients 'layer.{rank}.f32' --feedback none
-  unisono-lab bench compress -n 4 --method dense,arc --codec int8 --json result.json --plot result.svg
+  unisono-lab bench compress -n 4 --method dense,arc --codec int8 --output result.json --plot result.svg
 
-All methods run in turn in each step, on the same gradients; a barrier stands before each. Gradients are what --data says, shared by
-all ranks, plus noise of each rank, or what --gradients has: fp32, little-endian, one tensor of --shape after the other, {rank} for the number
-of the rank.
+All methods run in turn in each step, on the same gradients; a barrier stands before each. Gradients are what --data
+says, shared by all ranks, plus noise of each rank, or what --gradients has: fp32, little-endian, one tensor of
+--shape after the other, {rank} for the number of the rank.
 
-Columns: payload, the bytes of all that a rank gives to collectives; sent, the bytes that it sent, headers included, mean over ranks;
-both also as a part of dense. Times are medians over the steps of the mean over ranks: begin, until something can be sent (adding
-what was left over, sketch, first factor, selection of elements); first, the average of sketches or first factors; next, until the values
-can be sent (selection of rows, orthogonalisation and second factor); second, the average of values, or the gathering of elements; unpack, until the
-mean stands where the gradient was. captured = |out|^2 / |mean|^2 and error = |out - mean|^2 / |mean|^2, of the last step and against the
-mean of all that went in, with what was left over from steps before.
+Columns: payload, the bytes of all that a rank gives to collectives; sent, the bytes that it sent, headers included,
+mean over ranks; both also as a part of dense. Times are medians over the steps of the mean over ranks: begin, until
+something can be sent (adding what was left over, sketch, first factor, selection of elements); first, the average of
+sketches or first factors; next, until the values can be sent (selection of rows, orthogonalisation and second
+factor); second, the average of values, or the gathering of elements; unpack, until the mean stands where the gradient
+was. captured = |out|^2 / |mean|^2 and error = |out - mean|^2 / |mean|^2, of the last step and against the mean of all
+that went in, with what was left over from steps before.
 
---power-sgd-rank auto takes as many columns as have the bytes of arc: (K n + m r) / (m + n). --codec encodes what dense averages, and the
-values of arc and random-k; what is lost there is not fed back.
+--power-sgd-rank auto takes as many columns as have the bytes of arc: (K n + m r) / (m + n). --codec encodes what
+dense averages, and the values of arc and random-k; what is lost there is not fed back.
 
-Exit code: 0; 1 if an operation failed or ranks ended with different bits; 2 for a wrong command line; else as for 'unisono launch'.)"};
+Exit code: 0; 1 if an operation failed or ranks ended with different bits; 2 for a wrong command line; else as for
+'unisono launch'.)"};
 
 namespace {
 
@@ -57,9 +74,9 @@ Status set_methods(const CompressOptions& options, CompressPlan& plan) {
   std::vector<std::string> names;
   for (const auto& [name, method] : method_table) names.emplace_back(name);
   for (const auto& word : split_list(options.methods)) {
-    const auto place = parse_word("--method", word, names);
-    if (!place.ok()) return place.status();
-    const auto method = method_table[*place].second;
+    const auto index = parse_word("--method", word, names);
+    if (!index.ok()) return index.status();
+    const auto method = method_table[*index].second;
     if (std::find(plan.methods.begin(), plan.methods.end(), method) != plan.methods.end())
       return invalid(fmt::format("--method names {} twice", word));
     plan.methods.push_back(method);
@@ -95,7 +112,7 @@ Status set_gradients(const CompressOptions& options, CompressPlan& plan) {
   plan.gradients.seed = plan.seed = options.seed;
   plan.gradients.file = options.gradients;
   if (!options.gradients.empty() && (!options.data.empty() || options.noise))
-    return invalid("--gradients are as they are: no --data and no --noise beside them");
+    return invalid("--gradients reads real gradients: leave out --data and --noise");
   if (!options.data.empty()) {
     const auto model = parse_gradient_model(options.data);
     if (!model.ok()) return model.status();
@@ -103,7 +120,8 @@ Status set_gradients(const CompressOptions& options, CompressPlan& plan) {
   }
   if (!options.noise) return {};
   if (!(*options.noise >= 0) || !std::isfinite(*options.noise))
-    return invalid(fmt::format("--noise {}: a part of what is shared, 0 or more", *options.noise));
+    return invalid(
+        fmt::format("--noise {}: expected a number of 0 or more, relative to the shared part of the row", *options.noise));
   plan.gradients.noise = *options.noise;
   return {};
 }
@@ -114,7 +132,7 @@ Status set_run(const CompressOptions& options, CompressPlan& plan) {
         fmt::format("--steps {} -w {}: at least one step is timed, and at most {}", options.steps, options.warmup, steps_max));
   plan.steps = options.steps;
   plan.warmup = options.warmup;
-  const auto timeout = parse_duration(options.timeout);
+  const auto timeout = of_option("--timeout", parse_duration(options.timeout));
   if (!timeout.ok()) return timeout.status();
   if (*timeout < millisecond) return invalid(fmt::format("-T {}: an operation needs a millisecond at least", options.timeout));
   plan.timeout = Milliseconds(*timeout / millisecond);
@@ -140,7 +158,8 @@ bool takes_codec(Method method) { return method == Method::dense || method == Me
 void add_compress_options(CLI::App& app, CompressOptions& options) {
   app.add_option("-m,--method", options.methods, "one or several between commas: dense, arc, random-k, top-k, power_sgd [all]")
       ->type_name("LIST");
-  app.add_option("-s,--shape", options.shapes, "of the tensors of a group: 4096x4096,512 [1024x1024]")->type_name("LIST");
+  app.add_option("-s,--shape", options.shapes, "shapes of the tensors of a group: 4096x4096,512 [1024x1024]")
+      ->type_name("LIST");
   app.add_option("--ratio", options.ratio, "share of rows that arc and random-k keep, and of elements that top-k keeps [0.2]")
       ->type_name("SHARE");
   app.add_option("--rank", options.rank, "numbers in arc's sketch of a row [4]")->type_name("N");
@@ -161,14 +180,15 @@ void add_compress_options(CLI::App& app, CompressOptions& options) {
               .meaning = "what the ranks' gradients share",
               .words = gradient_model_names(),
               .fallback = "decay"});
-  app.add_option("--noise", options.noise, "of each rank, as a part of what is shared in the row [0.5]")->type_name("SHARE");
-  app.add_option("--gradients", options.gradients, "real ones instead, fp32; {rank} in the name is the rank's number")
+  app.add_option("--noise", options.noise, "noise of each rank, relative to the shared part of the row [0.5]")
+      ->type_name("SHARE");
+  app.add_option("--gradients", options.gradients, "file of real gradients, fp32; {rank} in the name is the rank's number")
       ->type_name("FILE");
-  app.add_option("--seed", options.seed, "of data, sketches and rows [0]")->type_name("N");
+  app.add_option("--seed", options.seed, "seed of data, sketches and rows [0]")->type_name("N");
   app.add_option("--steps", options.steps, "timed steps of each method [20]")->type_name("N");
   app.add_option("-w,--warmup", options.warmup, "steps before the clock starts [2]")->type_name("N");
   app.add_option("-T,--timeout", options.timeout, "deadline of each operation [60s]")->type_name("TIME");
-  app.add_option("-J,--json", options.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
+  add_output_options(app, options.results);
   app.add_option("--plot", options.plot, "draw times, and error against bytes, there, as SVG")->type_name("FILE");
   add_choice(
       app, options.progress,
@@ -185,4 +205,4 @@ Result<CompressPlan> make_compress_plan(const CompressOptions& options) {
   return plan;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

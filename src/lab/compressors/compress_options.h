@@ -1,4 +1,4 @@
-// The options of `unisono-lab bench compress`, from words to a plan that every rank works through alike.
+// Turns the options of `unisono-lab bench compress` into a plan. Every rank executes the same plan.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -9,15 +9,16 @@
 
 #include "cli/bench/bench_ranks.h"
 #include "cli/common/command_line.h"
+#include "cli/common/result_writer.h"
 #include "compressors/row_rule.h"
 #include "lab/compressors/compress_data.h"
 #include "unisono/codec.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
 
-extern const CommandLineText compress_text;
+extern const cli::CommandLineText compress_text;
 
-// As typed; parsed by make_compress_plan.
+// Option values as the user typed them; make_compress_plan() parses them.
 struct CompressOptions {
   std::string methods = "dense,arc,random-k,top-k,power_sgd";
   std::string shapes = "1024x1024";
@@ -33,32 +34,33 @@ struct CompressOptions {
   uint32_t steps = 20;
   uint32_t warmup = 2;
   std::string timeout = "60s";
-  std::string json, plot;
+  cli::OutputOptions results = {};
+  std::string plot;
   std::string progress = "auto";
-  LaunchOptions launch;
+  cli::LaunchOptions launch;
 };
 
 void add_compress_options(CLI::App& app, CompressOptions& options);
 
 enum class Method : uint8_t { dense, arc, random_k, top_k, power_sgd };
 const char* name(Method method);
-// Its average, or that of its values, may be encoded.
+// True if a codec may encode the gradients or values that this method averages.
 bool takes_codec(Method method);
 
 struct CompressPlan {
   std::vector<Method> methods;
   RowRule rule;
-  uint32_t power_rank = 0;  // 0: of equal bytes
+  uint32_t power_rank = 0;  // 0: chosen so that PowerSGD sends as many bytes as ARC-Top-K
   bool feedback = true;
-  Codec codec{};  // not plain: methods that take one are measured with it, too
+  Codec codec{};  // if not plain, each method that can use a codec is measured twice: without this codec, and with it
   GradientPlan gradients;
   uint64_t seed = 0;
   uint32_t steps = 20, warmup = 2;
   Milliseconds timeout{60'000};
-  LinkLimits limits;
+  cli::LinkLimits limits;
 };
 
-// invalid: which option is wrong and what it takes.
+// Fails with Code::invalid if an option has a value that is not allowed. The message names the option and the allowed values.
 Result<CompressPlan> make_compress_plan(const CompressOptions& options);
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::make_app;
+using cli::parse_arguments;
+
 namespace {
 
 Result<CompressPlan> plan_of(const std::vector<std::string>& words) {
@@ -13,13 +17,13 @@ Result<CompressPlan> plan_of(const std::vector<std::string>& words) {
   return make_compress_plan(options);
 }
 
-// The message names the wrong option and the allowed values: it holds each of `parts`.
+// Expects an error message that contains each of `parts`, such as the option and its allowed values.
 void expect_refusal(const std::vector<std::string>& words, const std::vector<std::string>& parts) {
   const auto message = plan_of(words).status().message();
   for (const auto& part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << " is not in: " << message;
 }
 
-TEST(CompressOptions, without_words_all_methods_are_compared) {
+TEST(CompressOptions, all_methods_are_compared_by_default) {
   const auto plan = plan_of({});
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(plan->methods, (std::vector{Method::dense, Method::arc, Method::random_k, Method::top_k, Method::power_sgd}));
@@ -32,7 +36,7 @@ TEST(CompressOptions, without_words_all_methods_are_compared) {
   EXPECT_FALSE(plan->limits.any());
 }
 
-TEST(CompressOptions, words_are_read) {
+TEST(CompressOptions, options_are_read) {
   const auto plan = plan_of(
       {"--method",   "arc,dense", "--shape", "64x3x3,512", "--ratio", "0.07",     "--rank",  "2", "--power-sgd-rank", "9",
        "--feedback", "none",      "--codec", "int4",       "--data",  "rank-one", "--noise", "0", "--seed",           "7",
@@ -55,7 +59,7 @@ TEST(CompressOptions, words_are_read) {
   EXPECT_EQ(plan->limits.bits_per_second, 1'000'000'000u);
 }
 
-TEST(CompressOptions, a_wrong_method_is_named_with_those_there_are) {
+TEST(CompressOptions, a_wrong_method_is_named_with_the_known_ones) {
   expect_refusal({"--method", "dense,power-sgd"},
                  {"--method 'power-sgd'", "dense, arc, random-k, top-k, power_sgd", "did you mean 'power_sgd'?"});
   expect_refusal({"--method", "arc,dense,arc"}, {"--method names arc twice"});
@@ -80,22 +84,22 @@ TEST(CompressOptions, a_wrong_size_is_named_with_its_range) {
   expect_refusal({"--feedback", "ef21"}, {"--feedback 'ef21'", "ef14, none"});
 }
 
-TEST(CompressOptions, wrong_gradients_are_named) {
+TEST(CompressOptions, wrong_gradient_options_are_named) {
   expect_refusal({"--data", "uniform"}, {"--data 'uniform'", "gaussian, decay, rank-one"});
   expect_refusal({"--noise=-1"}, {"--noise -1", "0 or more"});
-  expect_refusal({"--gradients", "x", "--data", "decay"}, {"--gradients", "no --data and no --noise"});
-  expect_refusal({"--gradients", "x", "--noise", "0.5"}, {"--gradients", "no --data and no --noise"});
+  expect_refusal({"--gradients", "x", "--data", "decay"}, {"--gradients", "leave out --data and --noise"});
+  expect_refusal({"--gradients", "x", "--noise", "0.5"}, {"--gradients", "leave out --data and --noise"});
 }
 
-TEST(CompressOptions, a_codec_is_for_methods_that_take_one) {
+TEST(CompressOptions, a_codec_needs_a_method_that_takes_one) {
   expect_refusal({"--codec", "int9"}, {"--codec int9"});
   expect_refusal({"--codec", "int8", "--method", "top-k,power_sgd"}, {"--codec int8", "dense, arc and random-k take one"});
   EXPECT_TRUE(plan_of({"--codec", "int8", "--method", "top-k,arc"}).ok());
 }
 
-TEST(CompressOptions, links_contradict_other_hosts_as_for_bench) {
+TEST(CompressOptions, emulated_links_contradict_several_hosts_as_for_bench) {
   expect_refusal({"--rate", "1G", "--hosts", "a,b"}, {"not for --hosts"});
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

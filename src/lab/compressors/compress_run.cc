@@ -8,17 +8,20 @@
 
 #include "base/hash.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::summarise;
+
 namespace {
 
-struct Entrant {
+struct MeasuredMethod {
   CompressRow row;
   std::unique_ptr<CompressMethod> method;
-  std::vector<double> us{};  // of each timed step: its phases and their sum
-  uint64_t sent_bytes = 0;   // in all of them
+  std::vector<double> us{};  // durations in µs: for each timed step, first the duration of each phase, then their sum
+  uint64_t sent_bytes = 0;   // number of bytes sent in all timed steps together
 };
 
-std::vector<std::pair<Method, Codec>> entries_of(const CompressPlan& plan) {
+std::vector<std::pair<Method, Codec>> methods_and_codecs(const CompressPlan& plan) {
   std::vector<std::pair<Method, Codec>> entries;
   for (const auto method : plan.methods) {
     entries.emplace_back(method, Codec{});
@@ -27,106 +30,109 @@ std::vector<std::pair<Method, Codec>> entries_of(const CompressPlan& plan) {
   return entries;
 }
 
-Result<std::vector<Entrant>> make_entrants(const CompressPlan& plan) {
-  std::vector<Entrant> entrants;
-  for (const auto& [method, codec] : entries_of(plan)) {
+Result<std::vector<MeasuredMethod>> make_measured_methods(const CompressPlan& plan) {
+  std::vector<MeasuredMethod> measured_methods;
+  for (const auto& [method, codec] : methods_and_codecs(plan)) {
     auto made = make_compress_method(plan, method, codec);
     if (!made.ok()) return Status(made.status().code(), fmt::format("{}: {}", name(method), made.status().message()));
-    Entrant entrant{.row = {}, .method = *std::move(made)};
-    entrant.row.method = method;
-    entrant.row.codec = codec;
-    for (size_t i = 0; i < plan.gradients.shapes.size(); ++i) entrant.row.treatments.push_back(entrant.method->treatment(i));
-    entrants.push_back(std::move(entrant));
+    MeasuredMethod measured{.row = {}, .method = *std::move(made)};
+    measured.row.method = method;
+    measured.row.codec = codec;
+    for (size_t i = 0; i < plan.gradients.shapes.size(); ++i) measured.row.treatments.push_back(measured.method->treatment(i));
+    measured_methods.push_back(std::move(measured));
   }
-  return entrants;
+  return measured_methods;
 }
 
-Status run_timed(Group& group, const MethodStep& step, Entrant& entrant, bool counts) {
+Status run_timed(Group& group, const MethodStep& step, MeasuredMethod& measured, bool counts) {
   if (auto met = group.barrier(); !met.ok()) return met.status();
   StepCost cost;
-  if (auto status = entrant.method->run(group, step, cost); !status.ok()) return status;
+  if (auto status = measured.method->run(group, step, cost); !status.ok()) return status;
   if (!counts) return {};
-  entrant.us.insert(entrant.us.end(), cost.us.begin(), cost.us.end());
-  entrant.us.push_back(cost.total_us());
-  entrant.sent_bytes += cost.sent_bytes;
-  entrant.row.payload_bytes = cost.payload_bytes;
-  entrant.row.collectives = cost.collectives;
+  measured.us.insert(measured.us.end(), cost.us.begin(), cost.us.end());
+  measured.us.push_back(cost.total_us());
+  measured.sent_bytes += cost.sent_bytes;
+  measured.row.payload_bytes = cost.payload_bytes;
+  measured.row.collectives = cost.collectives;
   return {};
 }
 
-// One more step: its result is compared with the mean of its inputs. Its time does not count.
-Status examine(Group& group, const CompressPlan& plan, uint64_t number, std::span<float> gradients, Entrant& entrant) {
+// Runs one more step without timing it, and compares its result with the mean of its inputs.
+Status measure_error(Group& group, const CompressPlan& plan, uint64_t number, std::span<float> gradients,
+                     MeasuredMethod& measured) {
   std::vector<float> mean;
   const auto copy = [&](std::span<const float* const> compensated) {
     for (size_t i = 0; i < compensated.size(); ++i)
       mean.insert(mean.end(), compensated[i], compensated[i] + matrix_of(plan.gradients.shapes[i]).elements());
   };
   StepCost cost;
-  if (auto status = entrant.method->run(group, {.number = number, .gradients = gradients, .compensated = copy}, cost);
+  if (auto status = measured.method->run(group, {.number = number, .gradients = gradients, .compensated = copy}, cost);
       !status.ok())
     return status;
   if (auto done = group.all_reduce(std::span<float>(mean), {.op = ReduceOp::avg, .timeout = plan.timeout, .codec = Codec{}});
       !done.ok())
     return done.status();
-  double energy = 0, out = 0, off = 0;
+  double energy = 0, out = 0, error_energy = 0;
   for (size_t k = 0; k < mean.size(); ++k) {
     const double x = mean[k], y = gradients[k];
     energy += x * x;
     out += y * y;
-    off += (y - x) * (y - x);
+    error_energy += (y - x) * (y - x);
   }
-  entrant.row.captured = energy > 0 ? out / energy : 0;
-  entrant.row.error = energy > 0 ? off / energy : 0;
+  measured.row.captured = energy > 0 ? out / energy : 0;
+  measured.row.error = energy > 0 ? error_energy / energy : 0;
   const auto bits = hash_of(std::as_bytes(gradients));
   uint64_t least[] = {bits, ~bits};
   if (auto done = group.all_reduce(std::span<uint64_t>(least), {.op = ReduceOp::min}); !done.ok()) return done.status();
-  entrant.row.alike = least[0] == ~least[1];
+  measured.row.alike = least[0] == ~least[1];
   return {};
 }
 
-// From this rank's times to the row that all ranks hold.
-Status sum_up(Group& group, const CompressPlan& plan, Entrant& entrant) {
-  if (auto done = group.all_reduce(std::span<double>(entrant.us), {.op = ReduceOp::avg}); !done.ok()) return done.status();
-  if (auto done = group.all_reduce(std::span<uint64_t>(&entrant.sent_bytes, 1)); !done.ok()) return done.status();
-  entrant.row.sent_bytes = entrant.sent_bytes / group.world_size() / plan.steps;
+// Averages the measurements over the ranks. Afterwards all ranks have the same row.
+Status average_over_ranks(Group& group, const CompressPlan& plan, MeasuredMethod& measured) {
+  if (auto done = group.all_reduce(std::span<double>(measured.us), {.op = ReduceOp::avg}); !done.ok()) return done.status();
+  if (auto done = group.all_reduce(std::span<uint64_t>(&measured.sent_bytes, 1)); !done.ok()) return done.status();
+  measured.row.sent_bytes = measured.sent_bytes / group.world_size() / plan.steps;
   constexpr size_t columns = phase_count + 1;
   for (size_t column = 0; column < columns; ++column) {
     std::vector<double> durations;
-    for (size_t at = column; at < entrant.us.size(); at += columns) durations.push_back(entrant.us[at]);
-    (column < phase_count ? entrant.row.phases[column] : entrant.row.total) = summarise(durations);
+    for (size_t at = column; at < measured.us.size(); at += columns) durations.push_back(measured.us[at]);
+    (column < phase_count ? measured.row.phases[column] : measured.row.total) = summarise(durations);
   }
   return {};
 }
 
 }  // namespace
 
-uint64_t turns_of(const CompressPlan& plan) { return entries_of(plan).size() * (uint64_t{plan.warmup} + plan.steps + 1); }
+uint64_t turns_of(const CompressPlan& plan) {
+  return methods_and_codecs(plan).size() * (uint64_t{plan.warmup} + plan.steps + 1);
+}
 
 Result<std::vector<CompressRow>> measure_methods(Group& group, const CompressPlan& plan, const CompressProgress& on_progress) {
   const auto gradients = Gradients::make(plan.gradients, group.rank());
   if (!gradients.ok()) return gradients.status();
-  auto entrants = make_entrants(plan);
-  if (!entrants.ok()) return entrants.status();
+  auto measured_methods = make_measured_methods(plan);
+  if (!measured_methods.ok()) return measured_methods.status();
   std::vector<float> values(plan.gradients.elements());
   const uint64_t last = uint64_t{plan.warmup} + plan.steps;
   uint64_t done = 0;
   for (uint64_t number = 0; number <= last; ++number) {
-    for (auto& entrant : *entrants) {
-      on_progress(done++, entrant.row.label());
+    for (auto& measured : *measured_methods) {
+      on_progress(done++, measured.row.label());
       gradients->fill(number, values);
       const auto status = number == last
-                              ? examine(group, plan, number, values, entrant)
-                              : run_timed(group, {.number = number, .gradients = values}, entrant, number >= plan.warmup);
+                              ? measure_error(group, plan, number, values, measured)
+                              : run_timed(group, {.number = number, .gradients = values}, measured, number >= plan.warmup);
       if (!status.ok())
-        return Status(status.code(), fmt::format("{}, step {}: {}", entrant.row.label(), number, status.message()));
+        return Status(status.code(), fmt::format("{}, step {}: {}", measured.row.label(), number, status.message()));
     }
   }
   std::vector<CompressRow> rows;
-  for (auto& entrant : *entrants) {
-    if (auto status = sum_up(group, plan, entrant); !status.ok()) return status;
-    rows.push_back(std::move(entrant.row));
+  for (auto& measured : *measured_methods) {
+    if (auto status = average_over_ranks(group, plan, measured); !status.ok()) return status;
+    rows.push_back(std::move(measured.row));
   }
   return rows;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

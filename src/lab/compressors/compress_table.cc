@@ -10,20 +10,28 @@
 
 #include "cli/bench/bench_table.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::Axis;
+using cli::Corner;
+using cli::four_digits;
+using cli::Panel;
+using cli::Series;
+
 namespace {
 
 constexpr const char* phase_colours[phase_count] = {"#1f77b4", "#ff7f0e", "#9467bd", "#8c564b", "#d62728", "#2ca02c"};
 constexpr const char* phase_meanings[phase_count] = {"begin", "first average", "choose", "pack", "second average", "unpack"};
 
-// The row that the others are compared with: dense, without a codec. Null: it was not measured.
+// Returns the row of dense gradients without a codec, because all rows are compared with it. Returns null if it was not
+// measured.
 const CompressRow* dense_of(const std::vector<CompressRow>& rows) {
   const auto found = std::find_if(rows.begin(), rows.end(),
                                   [](const CompressRow& row) { return row.method == Method::dense && row.codec.is_plain(); });
   return found == rows.end() ? nullptr : &*found;
 }
 
-// Nothing if there is nothing to compare with.
+// Returns value / dense, or nothing if dense is 0.
 std::optional<double> ratio_of(double value, double dense) { return dense > 0 ? std::optional(value / dense) : std::nullopt; }
 
 struct Ratios {
@@ -47,7 +55,8 @@ size_t label_width(const std::vector<CompressRow>& rows) {
   return width;
 }
 
-// "1024x1024 205 of 1024 rows", each once and how often; in the order of the tensors.
+// Returns the different treatments of tensors, such as "1024x1024: 205 of 1024 rows", in the order of the tensors. With each
+// treatment comes the number of tensors that have it.
 std::vector<std::pair<std::string, size_t>> treatments_of(const CompressRow& row, const std::vector<std::string>& shapes) {
   std::vector<std::pair<std::string, size_t>> counts;
   for (size_t i = 0; i < row.treatments.size(); ++i) {
@@ -59,13 +68,14 @@ std::vector<std::pair<std::string, size_t>> treatments_of(const CompressRow& row
   return counts;
 }
 
-// Stacked: each phase stands on those before it.
+// Plots the durations of the phases as stacked bars.
 Panel time_panel(const std::vector<CompressRow>& rows) {
   Panel panel{.title = "Time of a step, medians", .x_label = "method", .y_label = "ms", .series = {}, .y_from_zero = true};
   std::vector<double> heights(rows.size());
   for (const auto& row : rows)
-    panel.categories.push_back(row.codec.is_plain() ? name(row.method) : "+codec");  // behind the same without
-  // Where the lower bars are.
+    // "+codec" means: like the bar to the left of this bar, but with the codec.
+    panel.categories.push_back(row.codec.is_plain() ? name(row.method) : "+codec");
+  // Puts the legend above the first bar if this bar is lower than the last one.
   if (rows.size() > 1 && rows.front().total.p50_us < rows.back().total.p50_us) panel.legend = Corner::upper_left;
   for (size_t phase = 0; phase < phase_count; ++phase) {
     Series series{.name = phase_meanings[phase], .colour = phase_colours[phase], .bars = true, .points = {}};
@@ -175,4 +185,4 @@ std::string compress_json(const CompressPlan& plan, const CompressRow& row, cons
 
 std::vector<Panel> compress_panels(const std::vector<CompressRow>& rows) { return {time_panel(rows), error_panel(rows)}; }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

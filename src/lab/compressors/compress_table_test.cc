@@ -4,7 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::svg;
+
 namespace {
 
 CompressPlan plan_for() {
@@ -29,7 +32,7 @@ CompressRow row_of(Method method, uint64_t bytes, double us) {
 
 std::vector<CompressRow> rows_of() { return {row_of(Method::dense, 8192, 1000), row_of(Method::arc, 2048, 500)}; }
 
-TEST(CompressTable, the_head_says_what_becomes_of_each_tensor_and_is_all_comment) {
+TEST(CompressTable, the_head_describes_each_tensor_in_comment_lines) {
   const auto head = compress_head(plan_for(), rows_of());
   for (const char* part : {"tensors: 64x32", "decay, noise 0.5, seed 0", "ratio 0.2, feedback ef14",
                            "# arc 64x32: 12 of 64 rows\n", "payload", "captured", "second"})
@@ -56,7 +59,7 @@ TEST(CompressTable, a_row_is_compared_with_dense) {
   EXPECT_NE(compress_row(alone[0], alone).find(" - "), std::string::npos);
 }
 
-TEST(CompressTable, ranks_that_differ_are_told) {
+TEST(CompressTable, results_that_differ_between_ranks_are_reported) {
   auto rows = rows_of();
   rows[1].alike = false;
   EXPECT_NE(compress_row(rows[1], rows).find("RANKS DIFFER"), std::string::npos);
@@ -86,7 +89,7 @@ TEST(CompressTable, json_has_every_number_and_null_where_there_is_none) {
   EXPECT_TRUE(nlohmann::json::parse(compress_json(plan_for(), alone[0], alone))["total_to_dense"].is_null());
 }
 
-TEST(CompressTable, the_picture_stacks_phases_and_has_a_dot_for_each_method) {
+TEST(CompressTable, the_plot_stacks_phases_and_has_a_dot_for_each_method) {
   const auto panels = compress_panels(rows_of());
   ASSERT_EQ(panels.size(), 2u);
   EXPECT_EQ(panels[0].categories, (std::vector<std::string>{"dense", "arc"}));
@@ -99,4 +102,4 @@ TEST(CompressTable, the_picture_stacks_phases_and_has_a_dot_for_each_method) {
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -13,7 +13,21 @@
 #include "cli/common/threads.h"
 #include "sim/settings_text.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::add_choice;
+using cli::add_output_options;
+using cli::check_progress;
+using cli::CommandLineText;
+using cli::invalid;
+using cli::jobs_max;
+using cli::parse_between;
+using cli::parse_seed_list;
+using cli::progress_names;
+using cli::set_choices;
+using cli::set_word;
+using cli::split_list;
+using cli::Word;
 
 const CommandLineText convergence_text{
     .name = "unisono-lab simulate arc",
@@ -26,17 +40,19 @@ const CommandLineText convergence_text{
     .footer = R"(Examples:
   unisono-lab simulate arc                                          compares every value with the specification
   unisono-lab simulate arc --problem quadratic --plot errors.svg    and draws the errors over the steps
-  unisono-lab simulate arc --problem softmax --ranks 16 --ratio 0.05 --rank 2 --feedback ef14,ef21m --method arc,random-k --seeds 5
-  unisono-lab simulate arc --method arc,top-k --feedback ef21m --eta 0.3 --json -
+  unisono-lab simulate arc --problem softmax --ranks 16 --ratio 0.05 --rank 2 --feedback ef14,ef21m --seeds 5
+  unisono-lab simulate arc --method arc,top-k --feedback ef21m --eta 0.3 --json
 
 Problems: quadratic, a matrix of 64 x 16 whose ranks have different optima, measured by its distance from the goal; softmax, a
 regression of 64 classes and 32 features in which each rank knows a few classes, measured by its loss over all samples.
 
-Methods: dense, whole gradients; arc, ARC-Top-K; exact, rows by their true lengths, which only a simulation can know; random-k, rows drawn
-at random; top-k, each rank's own largest entries, as many as the kept rows have. Feedback: none; ef14; ef21; ef21m, with --eta.
+Methods: dense, whole gradients; arc, ARC-Top-K; exact, rows by their true lengths, which only a simulation can know;
+random-k, rows drawn at random; top-k, each rank's own largest entries, as many as the kept rows have. Feedback: none;
+ef14; ef21; ef21m, with --eta.
 
-A seed decides the data, the sketches and the drawn rows; --seeds 5 takes the specified one and the four after it. Of several seeds the
-table has mean and standard deviation. Where settings are those of that page, the table also has its value, and 'ok' or 'OFF'.
+A seed decides the data, the sketches and the drawn rows; --seeds 5 takes the specified one and the four after it. Of
+several seeds the table has mean and standard deviation. Where settings are those of that page, the table also has its
+value, and 'ok' or 'OFF'.
 
 Exit code: 0; 1 if a value is off, or a file cannot be written; 2 for a wrong command line.)"};
 
@@ -57,11 +73,12 @@ void add_convergence_options(CLI::App& app, ConvergenceOptions& o) {
   app.add_option("-r,--rank", o.sketch_ranks, "numbers in arc's sketch of a row, or several between commas [4; softmax 4,1,16]")
       ->type_name("LIST");
   app.add_option("--eta", o.eta, "weight of a gradient in the mean that ef21m runs [0.1]")->type_name("WEIGHT");
-  app.add_option("-s,--seeds", o.seeds, "how many seeds, or which [1: 3 of quadratic, 31 of softmax]")->type_name("COUNT|A-B");
-  app.add_option("--steps", o.steps, "of a training [300; softmax 1000]")->type_name("N");
-  app.add_option("--step-size", o.step_size, "of gradient descent [0.02; softmax 0.5]")->type_name("SIZE");
+  app.add_option("-s,--seeds", o.seeds, "number of seeds, or a range of seeds [1: 3 of quadratic, 31 of softmax]")
+      ->type_name("COUNT|A-B");
+  app.add_option("--steps", o.steps, "steps of a training run [300; softmax 1000]")->type_name("N");
+  app.add_option("--step-size", o.step_size, "step size of gradient descent [0.02; softmax 0.5]")->type_name("SIZE");
   app.add_option("--plot", o.plot, "draw what is measured over the steps there, as SVG")->type_name("FILE");
-  app.add_option("-J,--json", o.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
+  add_output_options(app, o.results);
   app.add_option("-j,--jobs", o.jobs, "trainings run at the same time [1]")->type_name("N");
   add_choice(
       app, o.progress,
@@ -82,12 +99,12 @@ constexpr Word<Method> method_words[] = {{"dense", Method::dense},
                                          {"exact", Method::exact},
                                          {"random-k", Method::random_k},
                                          {"top-k", Method::top_k}};
-// ef21m is the one that --eta is for.
+// The option --eta has an effect only on ef21m.
 constexpr Word<FeedbackOptions> feedback_words[] = {{"none", {.kind = Feedback::none}},
                                                     {"ef14", {.kind = Feedback::ef14}},
                                                     {"ef21", {.kind = Feedback::ef21m, .eta = 1}},
                                                     {"ef21m", {.kind = Feedback::ef21m, .eta = eta_default}}};
-// The feedbacks and sketch ranks of the tables of docs/design/methods/arc_top_k.md, in their order.
+// For each problem: the feedbacks and sketch ranks that the tables of docs/design/methods/arc_top_k.md contain.
 constexpr std::string_view specified_feedbacks[] = {"none,ef14,ef21", "ef14,ef21m,ef21,none"};
 constexpr std::string_view specified_sketch_ranks[] = {"4", "4,1,16"};
 
@@ -103,7 +120,7 @@ void add_once(std::vector<T>& all, const T& value) {
   if (std::none_of(all.begin(), all.end(), [&](const T& other) { return same(other, value); })) all.push_back(value);
 }
 
-// "arc,random-k"; random_k is understood, too.
+// Parses a list of known words, such as "arc,random-k". In these words, an underscore may stand for a hyphen.
 template <typename T, size_t count>
 Result<std::vector<T>> parse_words(std::string_view option, std::string_view list, const Word<T> (&known)[count]) {
   std::vector<T> values;
@@ -116,7 +133,7 @@ Result<std::vector<T>> parse_words(std::string_view option, std::string_view lis
   return values;
 }
 
-// A number above 0.
+// Parses a number that must be above 0 and at most `high`.
 Result<double> parse_positive(std::string_view option, std::string_view text, double high, std::string_view expected) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -125,7 +142,7 @@ Result<double> parse_positive(std::string_view option, std::string_view text, do
   return value;
 }
 
-// Options that mean nothing beside the others; empty: all mean something.
+// If an option has no effect in combination with the other options, returns an error text. Otherwise returns "".
 std::string useless_option(const ConvergenceOptions& o, const std::vector<Method>& methods) {
   const auto has = [&](Method method) { return std::find(methods.begin(), methods.end(), method) != methods.end(); };
   const bool compresses = methods.size() > 1 || !has(Method::dense);
@@ -134,7 +151,7 @@ std::string useless_option(const ConvergenceOptions& o, const std::vector<Method
     if (!compresses && !text->empty())
       return fmt::format("{} does not apply to dense gradients, and --method names no other method", name);
   }
-  if (!has(Method::arc) && !o.sketch_ranks.empty()) return "--rank is of arc's sketches, and --method does not name arc";
+  if (!has(Method::arc) && !o.sketch_ranks.empty()) return "--rank needs --method arc";
   if (!o.ratio.empty() && !o.kept.empty()) return "--ratio and --kept say the same: give one of them";
   return {};
 }
@@ -144,7 +161,8 @@ Status set_kept(const ConvergenceOptions& o, sim::TrainingSettings& settings) {
   if (!o.kept.empty()) {
     const auto kept = parse_between("--kept", o.kept, 1, rows);
     if (!kept.ok()) return kept.status();
-    settings.ratio_ppm = static_cast<uint32_t>(*kept * 1'000'000 / rows);  // numbers of rows are rounded up
+    // this is rounded down, because kept_rows() rounds up
+    settings.ratio_ppm = static_cast<uint32_t>(*kept * 1'000'000 / rows);
   }
   if (!o.ratio.empty()) {
     constexpr std::string_view expected = "a share of the rows, from 0.000001 to 1";
@@ -157,7 +175,7 @@ Status set_kept(const ConvergenceOptions& o, sim::TrainingSettings& settings) {
   return {};
 }
 
-// The settings that all cases of a problem share.
+// Returns the settings that are the same in all cases of one problem.
 Result<sim::TrainingSettings> settings_of(const ConvergenceOptions& o, ProblemKind problem) {
   auto settings = sim::specified_settings(problem);
   if (!o.ranks.empty()) {
@@ -244,7 +262,7 @@ uint64_t ConvergencePlan::steps() const {
 }
 
 Result<ConvergencePlan> make_convergence_plan(const ConvergenceOptions& options) {
-  ConvergencePlan plan{.cases = {}, .jobs = 1, .plot = options.plot, .json = options.json, .progress = options.progress};
+  ConvergencePlan plan{.cases = {}, .jobs = 1, .plot = options.plot, .progress = options.progress, .results = options.results};
   const auto problems =
       parse_words("--problem", options.problems.empty() ? "quadratic,softmax" : options.problems, problem_words);
   const auto methods =
@@ -273,4 +291,4 @@ std::string_view feedback_name(const FeedbackOptions& feedback) {
   return feedback.eta == 1 ? "ef21" : "ef21m";
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

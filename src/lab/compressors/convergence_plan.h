@@ -1,46 +1,50 @@
-// Turns the options of `unisono-lab simulate arc` into settings: each problem with each method, and each method that compresses
-// with each feedback. Pure.
+// Turns the options of `unisono-lab simulate arc` into cases. Each problem is run with each method. Methods that compress are
+// run with each feedback. Performs no I/O.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "cli/common/command_line.h"
+#include "cli/common/result_writer.h"
 #include "lab/compressors/training_run.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
 
-extern const CommandLineText convergence_text;
+extern const cli::CommandLineText convergence_text;
 
-// As typed; parsed by make_convergence_plan. Empty: as docs/design/methods/arc_top_k.md has it.
+// Option values as the user typed them; make_convergence_plan() parses them. If a value is empty, its default is the setting of
+// checks 25 and 26 of docs/design/methods/arc_top_k.md.
 struct ConvergenceOptions {
   std::string problems, methods, feedbacks, sketch_ranks;
   std::string ranks, ratio, kept, eta, seeds, steps, step_size;
-  std::string plot, json;
+  std::string plot;
+  cli::OutputOptions results = {};
   std::string jobs = "1", progress = "auto";
 };
 
 void add_convergence_options(CLI::App& app, ConvergenceOptions& options);
 
-// One line of the table. The seed of the settings is that of the first run.
+// One row of the table. The case is run once with each of the `seeds`, and settings.seed is not used.
 struct ConvergenceCase {
   sim::TrainingSettings settings;
   std::vector<uint64_t> seeds;
 };
 
 struct ConvergencePlan {
-  std::vector<ConvergenceCase> cases;  // by problem, then by feedback
+  std::vector<ConvergenceCase> cases;  // they are ordered by problem, then by feedback
   uint32_t jobs = 1;
-  std::string plot, json, progress;
+  std::string plot, progress;
+  cli::OutputOptions results = {};
 
-  uint64_t steps() const;  // of all runs
+  uint64_t steps() const;  // returns the number of training steps of all runs together
 };
-// invalid: which option is wrong and what it takes.
+// Fails with Code::invalid if an option has a value that is not allowed. The message names the option and the allowed values.
 Result<ConvergencePlan> make_convergence_plan(const ConvergenceOptions& options);
 
-// "random-k".
+// Returns the name of the method as users type it, such as "random-k".
 std::string_view method_name(sim::Method method);
-// "ef21m"; with the weight 1 "ef21".
+// Returns the name of the feedback as users type it, such as "ef14". The name of ef21m with eta = 1 is "ef21".
 std::string_view feedback_name(const FeedbackOptions& feedback);
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -2,13 +2,17 @@
 
 #include <gtest/gtest.h>
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::make_app;
+using cli::parse_arguments;
+
 namespace {
 
 using sim::Method;
 using sim::ProblemKind;
 
-// The words behind the command, read as the command reads them.
+// Parses the words after `simulate arc` as the command does.
 ConvergenceOptions read_convergence(const std::vector<std::string>& words) {
   ConvergenceOptions options;
   const auto app = make_app(convergence_text);
@@ -29,7 +33,7 @@ void expect_convergence_refused(const std::vector<std::string>& words, const std
   EXPECT_EQ(plan.status().message(), message);
 }
 
-TEST(ConvergencePlan, without_options_is_every_documented_value_once) {
+TEST(ConvergencePlan, the_default_plan_has_every_documented_value_once) {
   const auto plan = convergence_plan_of({});
   size_t quadratic = 0;
   for (const auto& one : plan.cases) {
@@ -42,11 +46,11 @@ TEST(ConvergencePlan, without_options_is_every_documented_value_once) {
   EXPECT_EQ(plan.steps(), 13u * 300 + 25 * 1000);
 }
 
-TEST(ConvergencePlan, is_what_was_asked_for) {
+TEST(ConvergencePlan, the_plan_follows_the_options) {
   const auto plan = convergence_plan_of(
-      {"--problem",  "softmax",  "--ranks",      "16",      "--ratio", "0.05",    "--rank", "2",           "--feedback",
-       "ef14,ef21m", "--method", "arc,random-k", "--seeds", "5",       "--steps", "20",     "--step-size", "0.25",
-       "--eta",      "0.3",      "--jobs",       "2",       "--plot",  "a.svg",   "--json", "a.json"});
+      {"--problem",  "softmax",  "--ranks",      "16",      "--ratio", "0.05",    "--rank",   "2",           "--feedback",
+       "ef14,ef21m", "--method", "arc,random-k", "--seeds", "5",       "--steps", "20",       "--step-size", "0.25",
+       "--eta",      "0.3",      "--jobs",       "2",       "--plot",  "a.svg",   "--output", "a.json"});
   ASSERT_EQ(plan.cases.size(), 4u);
   for (const auto& one : plan.cases) {
     const auto& s = one.settings;
@@ -64,10 +68,10 @@ TEST(ConvergencePlan, is_what_was_asked_for) {
   EXPECT_EQ(plan.cases[3].settings.feedback.eta, .3f);
   EXPECT_EQ(plan.steps(), 4u * 5 * 20);
   EXPECT_EQ(plan.jobs, 2u);
-  EXPECT_EQ(plan.plot + " " + plan.json, "a.svg a.json");
+  EXPECT_EQ(plan.plot + " " + plan.results.output, "a.svg a.json");
 }
 
-TEST(ConvergencePlan, rows_can_be_given_instead_of_their_share) {
+TEST(ConvergencePlan, rows_can_be_set_instead_of_their_share) {
   for (uint32_t kept = 1; kept <= 64; ++kept) {
     const auto plan = convergence_plan_of(
         {"--kept", std::to_string(kept), "--problem", "quadratic", "--method", "arc", "--feedback", "none"});
@@ -76,7 +80,7 @@ TEST(ConvergencePlan, rows_can_be_given_instead_of_their_share) {
   }
 }
 
-TEST(ConvergencePlan, seeds_are_so_many_or_these) {
+TEST(ConvergencePlan, seeds_are_a_count_or_a_range) {
   const auto seeds = [](const char* text) {
     return convergence_plan_of({"--problem", "quadratic", "--method", "dense", "--seeds", text}).cases.at(0).seeds;
   };
@@ -86,7 +90,7 @@ TEST(ConvergencePlan, seeds_are_so_many_or_these) {
   EXPECT_EQ(seeds("17-17"), std::vector<uint64_t>{17});
 }
 
-TEST(ConvergencePlan, what_is_named_twice_is_trained_once) {
+TEST(ConvergencePlan, repeated_names_are_trained_once) {
   EXPECT_EQ(convergence_plan_of({"--problem", "quadratic", "--method", "top-k,top_k", "--feedback", "ef14,ef14"}).cases.size(),
             1u);
   EXPECT_EQ(convergence_plan_of(
@@ -98,13 +102,13 @@ TEST(ConvergencePlan, what_is_named_twice_is_trained_once) {
       << "dense has no feedback";
 }
 
-TEST(ConvergencePlan, names_are_those_that_are_typed) {
+TEST(ConvergencePlan, methods_and_feedbacks_have_the_names_of_their_options) {
   EXPECT_EQ(method_name(Method::random_k), "random-k");
   EXPECT_EQ(feedback_name({.kind = Feedback::ef21m, .eta = .1f}), "ef21m");
   EXPECT_EQ(feedback_name({.kind = Feedback::ef21m, .eta = 1}), "ef21");
 }
 
-TEST(ConvergencePlan, refuses_words_that_it_does_not_know) {
+TEST(ConvergencePlan, refuses_unknown_names) {
   expect_convergence_refused({"--problem", "cubic"}, "--problem 'cubic' is none of quadratic, softmax");
   expect_convergence_refused({"--method", "arc,randon-k"},
                              "--method 'randon-k' is none of dense, arc, exact, random-k, top-k; did you mean 'random-k'?");
@@ -112,33 +116,32 @@ TEST(ConvergencePlan, refuses_words_that_it_does_not_know) {
   expect_convergence_refused({"--progress", "loud"}, "--progress 'loud' is none of auto, bar, lines, off");
 }
 
-TEST(ConvergencePlan, refuses_ranks) {
+TEST(ConvergencePlan, refuses_wrong_numbers_of_ranks) {
   for (const char* wrong : {"0", "1025", "8x", "-1"})
     expect_convergence_refused({"--ranks=" + std::string(wrong)},
                                "--ranks '" + std::string(wrong) + "': expected a whole number from 1 to 1024");
 }
 
-TEST(ConvergencePlan, refuses_shares_of_rows) {
+TEST(ConvergencePlan, refuses_wrong_shares_of_rows) {
   for (const char* wrong : {"0", "1.1", "nan", "inf", "0.1x", "1e-9", "-0.1"})
     expect_convergence_refused({"--ratio=" + std::string(wrong)},
                                "--ratio '" + std::string(wrong) + "': expected a share of the rows, from 0.000001 to 1");
 }
 
-TEST(ConvergencePlan, refuses_numbers_of_rows) {
+TEST(ConvergencePlan, refuses_wrong_numbers_of_rows) {
   for (const char* wrong : {"0", "65", "7.5"})
     expect_convergence_refused({"--kept", wrong}, "--kept '" + std::string(wrong) + "': expected a whole number from 1 to 64");
   expect_convergence_refused({"--kept", "3", "--ratio", "0.1"}, "--ratio and --kept say the same: give one of them");
 }
 
-TEST(ConvergencePlan, refuses_sketch_ranks) {
+TEST(ConvergencePlan, refuses_wrong_sketch_ranks) {
   for (const char* wrong : {"0", "1025", "x"})
     expect_convergence_refused({"--rank", "4," + std::string(wrong)},
                                "--rank '" + std::string(wrong) + "': expected a whole number from 1 to 1024");
-  expect_convergence_refused({"--rank", "4", "--method", "exact,top-k"},
-                             "--rank is of arc's sketches, and --method does not name arc");
+  expect_convergence_refused({"--rank", "4", "--method", "exact,top-k"}, "--rank needs --method arc");
 }
 
-TEST(ConvergencePlan, refuses_weights) {
+TEST(ConvergencePlan, refuses_wrong_weights) {
   for (const char* wrong : {"0", "1.5", "x", "nan"})
     expect_convergence_refused({"--feedback", "ef21m", "--eta", wrong},
                                "--eta '" + std::string(wrong) + "': expected a weight above 0, at most 1");
@@ -147,13 +150,13 @@ TEST(ConvergencePlan, refuses_weights) {
   expect_convergence_refused({"--problem", "quadratic", "--eta", "0.3"}, "--eta is for ef21m: name it with --feedback");
 }
 
-TEST(ConvergencePlan, refuses_seeds) {
+TEST(ConvergencePlan, refuses_wrong_seeds) {
   for (const char* wrong : {"0", "1001", "7-3", "0-1000", "x", "3-"})
     expect_convergence_refused(
         {"--seeds", wrong}, "--seeds '" + std::string(wrong) + "': expected how many, 1 to 1000, or which of them, as in 3-7");
 }
 
-TEST(ConvergencePlan, refuses_steps_their_size_and_jobs) {
+TEST(ConvergencePlan, refuses_wrong_steps_step_sizes_and_jobs) {
   for (const char* wrong : {"0", "1000001", "x"})
     expect_convergence_refused({"--steps", wrong},
                                "--steps '" + std::string(wrong) + "': expected a whole number from 1 to 1000000");
@@ -164,7 +167,7 @@ TEST(ConvergencePlan, refuses_steps_their_size_and_jobs) {
     expect_convergence_refused({"--jobs", wrong}, "--jobs '" + std::string(wrong) + "': expected a whole number from 1 to 256");
 }
 
-TEST(ConvergencePlan, refuses_what_means_nothing_to_dense_gradients_alone) {
+TEST(ConvergencePlan, refuses_options_that_dense_gradients_do_not_use) {
   for (const auto& [name, value] : {std::pair{"--feedback", "ef14"}, {"--ratio", "0.1"}, {"--kept", "3"}, {"--eta", "0.1"}}) {
     expect_convergence_refused({"--method", "dense", name, value},
                                std::string(name) + " does not apply to dense gradients, and --method names no other method");
@@ -172,4 +175,4 @@ TEST(ConvergencePlan, refuses_what_means_nothing_to_dense_gradients_alone) {
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

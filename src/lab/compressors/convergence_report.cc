@@ -7,7 +7,14 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::Axis;
+using cli::Corner;
+using cli::line_colour;
+using cli::Panel;
+using cli::Series;
+
 namespace {
 
 using sim::Method;
@@ -16,7 +23,7 @@ using Json = nlohmann::ordered_json;
 
 const sim::ProblemFacts& facts_of(const ConvergenceResult& result) { return sim::facts_of(result.what.settings.problem); }
 
-// "-" for whole gradients.
+// Returns the name of the feedback. For dense gradients, which have no feedback, returns "-".
 std::string_view feedback_of(const sim::TrainingSettings& s) {
   return s.method == Method::dense ? "-" : feedback_name(s.feedback);
 }
@@ -30,7 +37,7 @@ double sent_share(const sim::TrainingSettings& s) {
          static_cast<double>(sim::facts_of(s.problem).matrix.elements());
 }
 
-// "seed 3", "seeds 3-7".
+// Formats seeds, such as "seed 3" or "seeds 3-7".
 std::string seeds_text(const std::vector<uint64_t>& seeds) {
   return seeds.size() == 1 ? fmt::format("seed {}", seeds[0]) : fmt::format("seeds {}-{}", seeds.front(), seeds.back());
 }
@@ -41,7 +48,7 @@ bool is_off(const ConvergenceResult& result) {
 }
 
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{:#.4g}", value) : "-"; }
-// The number with five significant digits.
+// Formats a number with five significant digits.
 std::string plain_number(double value) { return fmt::format("{:.5g}", value); }
 
 struct Columns {
@@ -71,7 +78,7 @@ std::string row_of(const ConvergenceResult& result, const Columns& columns) {
   return text + "\n";
 }
 
-// Names the measure and the steps after which it is taken.
+// Returns the name of the measured value, and after which steps it is measured.
 std::string measured_text(const sim::TrainingSettings& s) {
   const auto& facts = sim::facts_of(s.problem);
   const auto count = std::min<uint64_t>(facts.averaged, (s.steps + sim::averaged_every - 1) / sim::averaged_every);
@@ -81,7 +88,7 @@ std::string measured_text(const sim::TrainingSettings& s) {
                      count > 2 ? fmt::format("{}, ..., ", first + sim::averaged_every) : "", s.steps);
 }
 
-// The results of one problem.
+// Returns the table of one problem. All `results` must be from this problem.
 std::string table_of_problem(std::span<const ConvergenceResult> results) {
   const auto& first = results[0].what;
   const auto& s = first.settings;
@@ -113,7 +120,7 @@ std::string table_of_problem(std::span<const ConvergenceResult> results) {
   return text + "\n";
 }
 
-// The results of each problem; each is not empty.
+// Splits the results by problem. No part is empty.
 std::vector<std::span<const ConvergenceResult>> by_problem(std::span<const ConvergenceResult> results) {
   std::vector<std::span<const ConvergenceResult>> parts;
   for (size_t first = 0, i = 0; i < results.size(); ++i) {
@@ -165,13 +172,13 @@ Json object_of(const ConvergenceResult& result) {
   return json;
 }
 
-// At each step the mean of the seeds that got there, from the smallest to the largest. Later lines are thinner, so that what
-// they lie on is seen.
-Series series_of(const ConvergenceResult& result, const std::string& name, size_t place) {
+// Plots the mean over the seeds. The area from the smallest to the largest value is shaded. At each step, only the seeds that
+// reached it are shown. Later lines are thinner, so that earlier lines below them stay visible.
+Series series_of(const ConvergenceResult& result, const std::string& name, size_t index) {
   const bool is_dense = result.what.settings.method == Method::dense;
-  const double width = is_dense ? 1.5 : std::max(1.2, 3.6 - 0.6 * static_cast<double>(place));
+  const double width = is_dense ? 1.5 : std::max(1.2, 3.6 - 0.6 * static_cast<double>(index));
   Series series{
-      .name = name, .colour = is_dense ? "#444444" : line_colour(place), .line_width = width, .dashed = is_dense, .points = {}};
+      .name = name, .colour = is_dense ? "#444444" : line_colour(index), .line_width = width, .dashed = is_dense, .points = {}};
   size_t longest = 0;
   for (const auto& outcome : result.outcomes) longest = std::max(longest, outcome.curve.size());
   for (size_t i = 0; i < longest; ++i) {
@@ -190,7 +197,7 @@ Series series_of(const ConvergenceResult& result, const std::string& name, size_
   return series;
 }
 
-// "arc, r 4" where there are several.
+// Returns the name of a line in the plot. with_rank: the name contains the sketch rank, as in "arc, r 4".
 std::string line_name(const sim::TrainingSettings& s, bool with_rank) {
   return s.method == Method::arc && with_rank ? fmt::format("arc, r {}", s.sketch_rank) : std::string(method_name(s.method));
 }
@@ -209,7 +216,8 @@ Panel empty_panel(const ConvergenceResult& result, const std::string& feedback) 
 }
 
 void add_panels(std::span<const ConvergenceResult> results, std::vector<Panel>& panels) {
-  std::vector<std::string> names, feedbacks;  // of lines (the index decides the colour); of panels
+  // the names of the lines (the index of a name decides its colour), and the names of the panels
+  std::vector<std::string> names, feedbacks;
   uint32_t ranks = 0;
   bool several_ranks = false;
   for (const auto& result : results) {
@@ -218,7 +226,7 @@ void add_panels(std::span<const ConvergenceResult> results, std::vector<Panel>& 
     several_ranks = several_ranks || (ranks != 0 && ranks != s.sketch_rank);
     ranks = s.sketch_rank;
   }
-  const auto place = [](std::vector<std::string>& all, const std::string& name) {
+  const auto index_of = [](std::vector<std::string>& all, const std::string& name) {
     const auto at = std::find(all.begin(), all.end(), name);
     if (at != all.end()) return static_cast<size_t>(at - all.begin());
     all.push_back(name);
@@ -241,9 +249,9 @@ void add_panels(std::span<const ConvergenceResult> results, std::vector<Panel>& 
     const auto feedback = short_name == "none"    ? "no feedback"
                           : short_name == "ef21m" ? fmt::format("ef21m {:.4g}", s.feedback.eta)
                                                   : std::string(short_name);
-    if (place(feedbacks, feedback) == panels.size() - first_panel) begin_panel(result, feedback);
+    if (index_of(feedbacks, feedback) == panels.size() - first_panel) begin_panel(result, feedback);
     const auto name = line_name(s, several_ranks);
-    panels.back().series.push_back(series_of(result, name, place(names, name)));
+    panels.back().series.push_back(series_of(result, name, index_of(names, name)));
   }
   if (feedbacks.empty() && dense != nullptr) begin_panel(*dense, "dense");
 }
@@ -300,4 +308,4 @@ std::vector<Panel> panels_of(std::span<const ConvergenceResult> results) {
   return panels;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -8,13 +8,16 @@
 
 #include "cli/common/report_test_support.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::line_with;
+
 namespace {
 
 using sim::Method;
 using sim::ProblemKind;
 
-// As if each seed had come to this value.
+// Returns a result in which the runs of the seeds ended with these values.
 ConvergenceResult result_of(Method method, Feedback feedback, const std::vector<double>& values) {
   auto settings = sim::specified_settings(ProblemKind::quadratic);
   settings.method = method;
@@ -52,7 +55,7 @@ TEST(ConvergenceReport, a_value_outside_its_tolerance_is_flagged) {
   EXPECT_EQ(verdicts_of(results).off, 1u);
 }
 
-TEST(ConvergenceReport, what_diverged_is_off_and_says_where) {
+TEST(ConvergenceReport, a_diverged_run_is_off_and_names_its_step) {
   const std::vector results{result_of(Method::arc, Feedback::ef14, {no_number})};
   EXPECT_NE(table_of(results).find("diverged   0.001474    1.5e-05   OFF  in step 12"), std::string::npos) << table_of(results);
   EXPECT_EQ(verdicts_of(results).off, 1u);
@@ -76,14 +79,14 @@ TEST(ConvergenceReport, seeds_that_diverged_are_counted_and_not_averaged) {
   EXPECT_NE(table_of(std::vector{result}).find("1 of 3 diverged"), std::string::npos);
 }
 
-TEST(ConvergenceReport, other_settings_than_the_specified_are_not_compared) {
+TEST(ConvergenceReport, unspecified_settings_are_not_compared) {
   auto result = result_of(Method::arc, Feedback::ef14, {.3});
   result.what.settings.ranks = 16;
   EXPECT_EQ(verdicts_of(std::vector{result}).compared, 0u);
   EXPECT_EQ(table_of(std::vector{result}).find("specified "), std::string::npos);
 }
 
-TEST(ConvergenceReport, programs_get_everything_a_line_each) {
+TEST(ConvergenceReport, json_has_every_value_one_line_each) {
   const std::vector results{result_of(Method::arc, Feedback::ef21m, {.00136}),
                             result_of(Method::dense, Feedback::none, {no_number})};
   const auto text = json_of(results);
@@ -135,4 +138,4 @@ TEST(ConvergenceReport, each_problem_has_a_row_of_panels) {
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "compressors/finite.h"
 #include "compressors/row_selection.h"
 #include "kernels/sketch.h"
@@ -19,9 +20,8 @@ Result<std::unique_ptr<GatheredTopK>> GatheredTopK::make(const GatheredTopKOptio
   for (const auto& tensor : tensors) {
     const auto& decision = decisions.emplace_back(decide(options.rule, tensor.shape));
     if (decision.treatment == Treatment::compressed && decision.matrix.elements() > UINT32_MAX) {
-      return Status(Code::invalid, "bad_option: tensor " + std::to_string(tensor.number) + " has " +
-                                       std::to_string(decision.matrix.elements()) +
-                                       " elements, more than indices of four bytes");
+      return Status(Code::invalid, concat("bad_option: tensor ", tensor.number, " has ", decision.matrix.elements(),
+                                          " elements, more than indices of four bytes"));
     }
   }
   return std::unique_ptr<GatheredTopK>(new GatheredTopK(options, std::move(decisions)));
@@ -49,7 +49,8 @@ std::span<const GatheredEntry> GatheredTopK::begin(std::span<float* const> gradi
       kernels::sketch({.values = gradients_[i],
                        .residual = residuals_[i].data(),
                        .rows = matrix.rows,
-                       .columns = matrix.columns});  // in no direction: only added
+                       // without directions, sketch() does nothing but add the residual to the values
+                       .columns = matrix.columns});
     const std::span<const float> values(gradients_[i], matrix.elements());
     if (decisions_[i].treatment == Treatment::dense) dense = std::copy(values.begin(), values.end(), dense);
     if (!compressed(i)) continue;
@@ -63,17 +64,16 @@ std::span<const GatheredEntry> GatheredTopK::begin(std::span<float* const> gradi
   return entries_;
 }
 
-// Before anything is changed.
-Status GatheredTopK::examine(std::span<const GatheredEntry> gathered) const {
+// Checks the averages and the gathered entries. finish() calls this before it changes anything.
+Status GatheredTopK::check_entries(std::span<const GatheredEntry> gathered) const {
   if (!all_finite(dense_)) return not_finite("the average");
   for (size_t at = 0; at < gathered.size();) {
     for (size_t i = 0; i < decisions_.size(); ++i) {
       for (const size_t end = at + kept(i); at < end; ++at) {
         if (!all_finite({&gathered[at].value, 1})) return not_finite("what was gathered");
         if (gathered[at].index >= decisions_[i].matrix.elements()) {
-          return {Code::corrupt, "entry " + std::to_string(at) + " of what was gathered is for element " +
-                                     std::to_string(gathered[at].index) + " of a tensor of " +
-                                     std::to_string(decisions_[i].matrix.elements())};
+          return {Code::corrupt, concat("entry ", at, " of what was gathered is for element ", gathered[at].index,
+                                        " of a tensor of ", decisions_[i].matrix.elements())};
         }
       }
     }
@@ -81,14 +81,14 @@ Status GatheredTopK::examine(std::span<const GatheredEntry> gathered) const {
   return {};
 }
 
-void GatheredTopK::keep_rest(size_t i, std::span<const GatheredEntry> sent) {
+void GatheredTopK::keep_residual(size_t i, std::span<const GatheredEntry> sent) {
   residuals_[i].assign(gradients_[i], gradients_[i] + decisions_[i].matrix.elements());
   for (const auto& entry : sent) residuals_[i][entry.index] = 0;
 }
 
 Status GatheredTopK::finish(std::span<const GatheredEntry> gathered) {
   UNISONO_CHECK(entries_.empty() ? gathered.empty() : !gathered.empty() && gathered.size() % entries_.size() == 0);
-  if (auto status = examine(gathered); !status.ok()) return status;
+  if (auto status = check_entries(gathered); !status.ok()) return status;
   const float* dense = dense_.data();
   for (size_t i = 0, first = 0; i < decisions_.size(); first += kept(i), ++i) {
     float* const out = gradients_[i];
@@ -98,7 +98,7 @@ Status GatheredTopK::finish(std::span<const GatheredEntry> gathered) {
       dense += elements;
     }
     if (!compressed(i)) continue;
-    if (options_.feedback) keep_rest(i, std::span(entries_).subspan(first, kept(i)));
+    if (options_.feedback) keep_residual(i, std::span(entries_).subspan(first, kept(i)));
     std::fill_n(out, elements, 0.0f);
     for (size_t at = first; at < gathered.size(); at += entries_.size()) {
       for (const auto& entry : gathered.subspan(at, kept(i))) out[entry.index] += entry.value;

@@ -51,7 +51,7 @@ class TopKRanks {
   std::vector<std::unique_ptr<GatheredTopK>> ranks_;
 };
 
-TEST(GatheredTopK, delivers_the_mean_of_what_each_rank_has_most_of) {
+TEST(GatheredTopK, returns_the_mean_of_each_rank_s_largest_elements) {
   TopKRanks ranks(2, options_of(500'000, false), {{2, 3}});
   ranks.gradients = {{{5, -1, 0, 0, -7, 3}}, {{1, 9, -9, 0, 0, 2}}};
   ASSERT_TRUE(ranks.step());
@@ -61,7 +61,7 @@ TEST(GatheredTopK, delivers_the_mean_of_what_each_rank_has_most_of) {
   EXPECT_TRUE(ranks[0].residual(0).empty());
 }
 
-TEST(GatheredTopK, of_equal_elements_sends_the_lower) {
+TEST(GatheredTopK, sends_the_lower_index_of_equal_elements) {
   TopKRanks ranks(1, options_of(500'000), {{2, 3}});
   ranks.gradients[0][0] = {1, -2, 2, -2, 2, 1};
   float* const gradients[] = {ranks.gradients[0][0].data()};
@@ -70,7 +70,7 @@ TEST(GatheredTopK, of_equal_elements_sends_the_lower) {
   for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(entries[i].index, i + 1);
 }
 
-TEST(GatheredTopK, that_keeps_nearly_all_reproduces_nearly_all_and_zeros_are_zero) {
+TEST(GatheredTopK, a_ratio_near_one_reproduces_nearly_all_elements_and_keeps_zeros) {
   TopKRanks ranks(3, options_of(999'999), {{7, 11}, {1, 13}, {13, 1}});
   for (uint32_t r = 0; r < 3; ++r) ranks.gradients[r] = {normals(1, r, 0, 77), normals(1, r, 1, 13), Values(13)};
   std::vector<Values> means;
@@ -85,7 +85,7 @@ TEST(GatheredTopK, that_keeps_nearly_all_reproduces_nearly_all_and_zeros_are_zer
   for (const auto& gradients : ranks.gradients) EXPECT_EQ(gradients, means);
 }
 
-TEST(GatheredTopK, with_feedback_conserves_the_sum_of_all_gradients) {
+TEST(GatheredTopK, feedback_conserves_the_sum_of_all_gradients) {
   for (const size_t count : {1u, 2u, 5u}) {
     const Shapes shapes{{23, 19}, {7}, {5, 3, 7}};
     const size_t elements[] = {437, 7, 105};
@@ -112,11 +112,11 @@ TEST(GatheredTopK, with_feedback_conserves_the_sum_of_all_gradients) {
         ASSERT_NEAR(left, sums[t][k], 2e-4) << count << " ranks, tensor " << t;
       }
     }
-    EXPECT_TRUE(ranks[0].residual(1).empty());  // sent whole
+    EXPECT_TRUE(ranks[0].residual(1).empty());  // tensor 1 is sent whole
   }
 }
 
-TEST(GatheredTopK, says_on_all_ranks_that_something_is_not_finite_and_keeps_what_it_kept) {
+TEST(GatheredTopK, all_ranks_report_a_value_that_is_not_finite_and_keep_their_residuals) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     for (const size_t tensor : {0u, 1u}) {
       TopKRanks ranks(2, options_of(200'000), {{8, 9}, {10}});
@@ -136,7 +136,7 @@ TEST(GatheredTopK, says_on_all_ranks_that_something_is_not_finite_and_keeps_what
   }
 }
 
-TEST(GatheredTopK, refuses_an_index_that_no_element_has) {
+TEST(GatheredTopK, refuses_an_index_out_of_range) {
   TopKRanks ranks(1, options_of(500'000), {{2, 3}});
   ranks.gradients[0][0] = {1, 2, 3, 4, 5, 6};
   float* const gradients[] = {ranks.gradients[0][0].data()};
@@ -148,7 +148,7 @@ TEST(GatheredTopK, refuses_an_index_that_no_element_has) {
   EXPECT_NE(status.message().find("element 6 of a tensor of 6"), std::string::npos) << status.message();
 }
 
-TEST(GatheredTopK, refuses_a_share_that_is_none_and_a_tensor_that_indices_cannot_reach) {
+TEST(GatheredTopK, refuses_an_invalid_ratio_and_a_tensor_of_2_to_the_32_elements) {
   EXPECT_EQ(GatheredTopK::make(options_of(0), {}).status().code(), Code::invalid);
   const GroupTensor tensors[] = {{.number = 0, .shape = {1u << 16, 1u << 16}}};
   EXPECT_EQ(GatheredTopK::make(options_of(100'000), tensors).status().code(), Code::invalid);

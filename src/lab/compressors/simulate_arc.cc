@@ -1,24 +1,22 @@
-// `unisono-lab simulate arc`: small problems trained with compressed gradients, beside what docs/design/methods/arc_top_k.md
-// says they come to.
+// `unisono-lab simulate arc`: trains small problems with compressed gradients, and compares the results with
+// docs/design/methods/arc_top_k.md.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 
-#include "cli/common/monotonic.h"
-#include "cli/common/progress.h"
-#include "cli/common/result_writer.h"
-#include "cli/common/threads.h"
 #include "lab/common/commands.h"
+#include "lab/common/simulation.h"
 #include "lab/compressors/convergence_report.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
 namespace {
 
 constexpr uint64_t curve_points = 200;
 
-// All trainings on some threads; what each comes to does not depend on their number.
+// Runs all trainings on several threads. The results do not depend on the number of threads.
 class Trainings {
  public:
   explicit Trainings(const ConvergencePlan& plan)
@@ -38,7 +36,7 @@ class Trainings {
 
  private:
   struct Run {
-    size_t result, seed;  // their indices
+    size_t result, seed;  // index of the result in results_, and index of the seed among the seeds of the case
   };
 
   void work() {
@@ -54,7 +52,8 @@ class Trainings {
         progress_.update(steps_ += steps, name, monotonic_now());
       };
       auto outcome = sim::run_training(
-          settings, {.curve_points = plan_.plot.empty() && plan_.json.empty() ? 0 : curve_points, .progress = on_progress});
+          settings,
+          {.curve_points = plan_.plot.empty() && plan_.results == OutputOptions{} ? 0 : curve_points, .progress = on_progress});
       const std::lock_guard lock(mutex_);
       if (outcome.ok()) result.outcomes[runs_[at].seed] = *std::move(outcome);
       else failure_ = outcome.status();
@@ -82,17 +81,18 @@ int run_simulate_arc(const Arguments& arguments) {
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto plan = make_convergence_plan(options);
   if (!plan.ok()) return usage_error(convergence_text.name, plan.status().message());
-  Sink sink(plan->json);
-  if (auto status = sink.open(true); !status.ok()) return failed(convergence_text, status);
+  Sink sink(plan->results);
+  if (auto status = first_wrong({check_writable({"--plot", plan->plot}), sink.open(true)}); !status.ok())
+    return failed(convergence_text, status);
   const auto results = Trainings(*plan).run();
   if (!results.ok()) return failed(convergence_text, results.status());
   sink.table(table_of(*results));
   sink.json(json_of(*results));
-  const auto drawn = plan->plot.empty() ? Status() : write_svg(plan->plot, panels_of(*results));
+  const auto drawn = plan->plot.empty() ? Status() : of_option("--plot", write_svg(plan->plot, panels_of(*results)));
   for (const auto& status : {sink.finish(), drawn}) {
     if (!status.ok()) return failed(convergence_text, status);
   }
   return verdicts_of(*results).off == 0 ? 0 : 1;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -35,7 +35,7 @@ std::vector<float> normals(uint64_t seed, uint32_t tensor, size_t count) {
   return values;
 }
 
-// f_i(W) = .5 |W - W* - B_i|^2, where the B_i have the mean 0.
+// Loss of rank i: f_i(W) = .5 |W - W* - B_i|^2. The mean of all B_i is 0.
 class Quadratic final : public TrainingProblem {
  public:
   Quadratic(uint32_t ranks, uint64_t seed) : goal_(normals(seed, 10, size)) {
@@ -69,7 +69,8 @@ class Quadratic final : public TrainingProblem {
   std::vector<std::vector<double>> shifts_;
 };
 
-// Labels come from a teacher and noise; samples are sorted by them, so that each rank knows a few classes only.
+// The labels come from a teacher: a sample's label is the class with the highest score, after noise is added to the teacher's
+// scores. Samples are sorted by label, so each rank has samples of few classes only.
 class Softmax final : public TrainingProblem {
  public:
   Softmax(uint32_t ranks, uint64_t seed) : samples_(ranks * local) {
@@ -116,12 +117,14 @@ class Softmax final : public TrainingProblem {
 
  private:
   static constexpr size_t classes = facts[1].matrix.rows, features = facts[1].matrix.columns, size = classes * features;
-  static constexpr size_t local = 64, batch = 8;  // samples of a rank, of a rank in one step
+  // number of samples that a rank has, and number of samples that it uses in one step
+  static constexpr size_t local = 64, batch = 8;
   static constexpr double decay = 1e-3;
 
   struct Logits {
     std::array<double, classes> values{};
-    double largest = -std::numeric_limits<double>::infinity(), total = 0;  // of the exponentials, each by that of the largest
+    // largest: the largest of all values. total: the sum of exp(value - largest).
+    double largest = -std::numeric_limits<double>::infinity(), total = 0;
 
     Logits(std::span<const double> weights, const float* x) {
       for (size_t c = 0; c < classes; ++c) {

@@ -13,15 +13,15 @@ namespace unisono::sim {
 namespace {
 
 using Values = std::vector<float>;
-constexpr uint32_t tensor_number = 1;  // of the checks of docs/design/methods/arc_top_k.md
+constexpr uint32_t tensor_number = 1;  // the checks of docs/design/methods/arc_top_k.md use this number for the tensor
 
-// Everything is compressed, as those checks want it.
+// With these limits every tensor is compressed, as the checks of docs/design/methods/arc_top_k.md require.
 RowRule rule_of(const TrainingRanksOptions& options) {
   const auto ratio_ppm = options.method == Method::dense ? 1'000'000 : options.ratio_ppm;
   return {.ratio_ppm = ratio_ppm, .rank = options.sketch_rank, .max_payload_ppm = UINT32_MAX, .min_elements = 0};
 }
 
-// In place, as by an all-reduce: the same bits on all ranks.
+// Replaces each buffer by the mean of all buffers. As after an all-reduce, all ranks have the same bits.
 void average(std::vector<std::span<float>>& buffers) {
   for (size_t k = 0; k < buffers[0].size(); ++k) {
     float sum = 0;
@@ -32,7 +32,8 @@ void average(std::vector<std::span<float>>& buffers) {
 
 class CompressedRanks final : public TrainingRanks {
  public:
-  // Everything is linear: what a rank that has the mean chooses, keeps and sends is what all ranks would if they knew the mean.
+  // Method::exact chooses rows by the mean gradient. The steps of this method are linear, so one simulated rank that has the
+  // mean gradient can stand for all ranks.
   explicit CompressedRanks(const TrainingRanksOptions& options)
       : ranks_(options.ranks),
         stores_(options.method == Method::exact ? 1 : options.ranks),
@@ -97,8 +98,9 @@ class CompressedRanks final : public TrainingRanks {
   std::vector<std::unique_ptr<ErrorFeedback>> feedbacks_;
 };
 
-// C_i are the largest entries of what rank i has, and the mean of all C_i is sent. EF14: e_i is what C_i lacks. EF21M: C_i is
-// of the running mean less what the others hold of it, which C_i is added to.
+// Rank i sends C_i, which contains the largest entries of its vector V_i. All ranks get the mean of all C_i.
+// - EF14: V_i = gradient + residual. The entries of V_i that are not sent become the new residual.
+// - EF21M: V_i = momentum_ - known_. Afterwards C_i is added to known_, the part of the momentum that was already sent.
 class TopKRanks final : public TrainingRanks {
  public:
   explicit TopKRanks(const TrainingRanksOptions& options)
@@ -140,7 +142,7 @@ class TopKRanks final : public TrainingRanks {
     send(p, kept_);
     if (feedback_.kind == Feedback::ef14) residual_[r] = p;
   }
-  // The first step is dense.
+  // first: true in the first step, in which all entries are sent.
   void send_difference(size_t r, bool first) {
     auto& h = momentum_[r];
     Values difference(h.size());
@@ -166,7 +168,7 @@ class TopKRanks final : public TrainingRanks {
 }  // namespace
 
 Result<std::unique_ptr<TrainingRanks>> make_training_ranks(const TrainingRanksOptions& options) {
-  // It checks the options of both.
+  // CompressedRanks::open() also checks the options of TopKRanks.
   auto ranks = std::make_unique<CompressedRanks>(options);
   if (auto status = ranks->open(options); !status.ok()) return status;
   if (options.method == Method::top_k) return std::unique_ptr<TrainingRanks>(std::make_unique<TopKRanks>(options));

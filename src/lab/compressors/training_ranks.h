@@ -1,5 +1,5 @@
-// Ranks that train one tensor in one process: gradients go in, what all ranks get comes out. Their all-reduces are sums here;
-// compressors and error feedback are those that ship.
+// Simulates, in one process, ranks that train one tensor. The caller passes the gradient of each rank, and all ranks get the
+// same result. Here all-reduces are plain sums, but the compressors and the error feedback are the production code.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 namespace unisono::sim {
 
 enum class Method : uint8_t {
-  dense,     // whole gradients; feedback means nothing then
+  dense,     // gradients are not compressed, so feedback has no effect
   arc,       // ARC-Top-K
-  exact,     // rows by their true lengths, which only a simulation knows
-  random_k,  // rows drawn at random, the same on all ranks
-  top_k      // each rank's own largest entries
+  exact,     // sends the rows that are longest in the mean gradient, which only a simulation can know
+  random_k,  // sends rows that are drawn at random; all ranks draw the same rows
+  top_k      // each rank sends the largest entries of its own gradient
 };
 
 struct TrainingRanksOptions {
@@ -23,28 +23,28 @@ struct TrainingRanksOptions {
   FeedbackOptions feedback = {};
   uint32_t ranks = 8;
   Matrix matrix;
-  uint32_t ratio_ppm = 100'000;  // of the rows
-  uint32_t sketch_rank = 4;      // numbers in the sketch of a row
-  uint64_t seed = 0;             // of sketches and drawn rows
+  uint32_t ratio_ppm = 100'000;  // which fraction of the rows is sent, in millionths
+  uint32_t sketch_rank = 4;      // how many numbers the sketch of a row has
+  uint64_t seed = 0;             // seed of the sketches, and of the rows that random_k draws
 };
 
 class TrainingRanks {
  public:
   virtual ~TrainingRanks() = default;
-  // Each rank in turn, from 0 on, before each step.
+  // Sets the gradient of one rank. Before each step(), call this for each rank, from rank 0 on.
   virtual void set_gradient(uint32_t rank, std::span<const double> gradient) = 0;
-  // Steps are numbered from 0. Returns the vector that every rank gets, valid until the next set_gradient(). corrupt: some
-  // gradient or sum is not finite.
+  // Makes one step; steps are counted from 0. Returns the vector that every rank gets, which is valid until the next
+  // set_gradient(). Fails with Code::corrupt if a gradient or a sum is not finite.
   virtual Result<std::span<const float>> step(uint64_t number) = 0;
-  // The residual that this rank has not sent yet; empty if none is kept. With exact rows, rank 0 has the residual of the mean
-  // and the others have none.
+  // Returns what this rank has not sent yet. Empty if the feedback keeps no residual. With Method::exact, only rank 0 has a
+  // residual, which is that of the mean gradient.
   virtual std::span<const float> residual(uint32_t rank) const = 0;
 };
-// invalid: options that the compressor or the feedback refuses.
+// Fails with Code::invalid if the compressor or the feedback rejects the options.
 Result<std::unique_ptr<TrainingRanks>> make_training_ranks(const TrainingRanksOptions& options);
 
-// Elements that each rank sends in one step, sketches included; the dense first step of EF21M and the indices of top_k are not
-// counted.
+// Returns how many elements a rank sends in one step. This includes sketches, but neither the first step of EF21M, which sends
+// all elements, nor the indices that top_k sends.
 uint64_t sent_elements(const TrainingRanksOptions& options);
 
 }  // namespace unisono::sim

@@ -7,9 +7,9 @@
 namespace unisono::sim {
 namespace {
 
-constexpr uint64_t progress_every = 16;  // steps
+constexpr uint64_t progress_every = 16;  // TrainingWatch::progress is called once in this many steps
 
-// Which measurements are wanted: those of the result, and those of the curve.
+// Decides after which steps to measure a value: for the result, and for the curve.
 class Measurements {
  public:
   Measurements(const TrainingSettings& settings, uint64_t curve_points)
@@ -79,10 +79,10 @@ Result<TrainingOutcome> run_training(const TrainingSettings& settings, const Tra
 
 namespace {
 
-// A column of a table. Sketches of other ranks than r have no column.
+// One column in a table of the values that arc_top_k.md specifies.
 struct Column {
   Method method;
-  uint32_t sketch_rank = 0;  // used by Method::arc only
+  uint32_t sketch_rank = 0;  // only for Method::arc; values are specified only for this sketch rank
 };
 constexpr Column quadratic_columns[] = {{Method::arc, 4}, {Method::exact}, {Method::random_k}, {Method::top_k}};
 constexpr Column softmax_columns[] = {{Method::arc, 4}, {Method::arc, 1},   {Method::arc, 16},
@@ -97,14 +97,15 @@ struct Row {
 };
 constexpr float any_eta = 0;
 
-// 25. Tolerances are relative.
+// These values are from check 25 of docs/design/methods/arc_top_k.md. The tolerances are relative.
 constexpr double quadratic_tolerance = .01;
 constexpr double quadratic_dense = 2.3325e-3;
 constexpr Row<4> quadratic_rows[] = {{Feedback::none, any_eta, quadratic_tolerance, {.4953, .4947, .5174, .7983}},
                                      {Feedback::ef14, any_eta, quadratic_tolerance, {1.474e-3, 1.512e-3, 7.78e-4, .04159}},
                                      {Feedback::ef21m, 1, quadratic_tolerance, {1.360e-3, 1.392e-3, 6.39e-4, 1.782e-3}}};
-// 26. Tolerances are absolute. EF21 with the ranks' own entries is as here only while the classes that a rank has no sample of
-// have ties: where they are broken by rounding, it is .796 with .03 to both sides.
+// These values are from check 26 of docs/design/methods/arc_top_k.md. The tolerances are absolute. The value .792 (EF21 with
+// top_k) holds only if, on each rank, the gradients of all classes without samples are exactly equal. If rounding makes these
+// gradients differ, the value is .796 +- .03.
 constexpr double softmax_dense = .5804, softmax_dense_tolerance = .001;
 constexpr Row<6> softmax_rows[] = {{Feedback::ef14, any_eta, .001, {.5809, .5810, .5809, .5808, .5811, .5804}},
                                    {Feedback::ef21m, .1f, .001, {.5787, .5787, .5800, .5833, .5810, .5836}},

@@ -24,7 +24,7 @@ double value_of(const TrainingSettings& settings) {
 }
 
 TEST(Training, gradients_are_those_of_the_quadratic_that_is_measured) {
-  // With a step of 1 and whole gradients, its minimum is where one step leads.
+  // With step size 1 and dense gradients, one step reaches the minimum.
   for (const uint32_t ranks : {1u, 2u, 5u, 16u}) {
     auto settings = short_settings(ProblemKind::quadratic, Method::dense, 1);
     settings.ranks = ranks;
@@ -39,7 +39,7 @@ TEST(Training, gradients_are_those_of_the_softmax_loss_that_is_measured) {
   const auto size = facts_of(ProblemKind::softmax).matrix.elements();
   std::vector<double> weights(size), gradient(size), mean(size);
   for (size_t k = 0; k < size; ++k) weights[k] = .3 * std::sin(static_cast<double>(k));
-  // Eight steps see each sample once.
+  // Eight steps use each sample once: a rank has 64 samples and uses 8 per step.
   for (uint64_t step = 0; step < 8; ++step) {
     for (uint32_t i = 0; i < ranks; ++i) {
       problem->gradient(weights, step, i, gradient);
@@ -76,7 +76,7 @@ TEST(Training, all_rows_kept_is_dense_training) {
   }
 }
 
-TEST(Training, a_seed_decides_all_of_it) {
+TEST(Training, the_seed_determines_the_training) {
   auto settings = short_settings(ProblemKind::quadratic, Method::arc, 30);
   const double once = value_of(settings);
   EXPECT_EQ(value_of(settings), once);
@@ -86,18 +86,18 @@ TEST(Training, a_seed_decides_all_of_it) {
 
 TEST(Training, the_curve_begins_at_the_start_and_ends_with_the_last_step) {
   auto settings = short_settings(ProblemKind::quadratic, Method::arc, 33);
-  uint64_t told = 0;
-  const auto outcome = run_training(settings, {.curve_points = 10, .progress = [&](uint64_t steps) { told += steps; }});
+  uint64_t reported = 0;
+  const auto outcome = run_training(settings, {.curve_points = 10, .progress = [&](uint64_t steps) { reported += steps; }});
   ASSERT_TRUE(outcome.ok());
   EXPECT_EQ(outcome->curve.front().step, 0u);
   EXPECT_EQ(outcome->curve.front().value, 1);
   EXPECT_EQ(outcome->curve.back().step, 33u);
   EXPECT_EQ(outcome->curve.back().value, outcome->value);
-  EXPECT_EQ(told, 32u);
+  EXPECT_EQ(reported, 32u);
   EXPECT_EQ(value_of(settings), outcome->value) << "what is measured on the way changes nothing";
 }
 
-TEST(Training, divergence_is_told_with_its_step_and_is_no_error) {
+TEST(Training, divergence_is_reported_with_its_step_and_is_no_error) {
   for (const auto method : all_methods) {
     auto settings = short_settings(ProblemKind::quadratic, method, 400);
     settings.step_size = 1e3;
@@ -108,7 +108,7 @@ TEST(Training, divergence_is_told_with_its_step_and_is_no_error) {
   }
 }
 
-TEST(Training, options_that_feedback_or_compressor_refuse_are_refused) {
+TEST(Training, refuses_options_that_feedback_or_compressor_refuse) {
   for (const auto method : {Method::arc, Method::top_k}) {
     auto settings = short_settings(ProblemKind::quadratic, method, 1);
     settings.feedback = {.kind = Feedback::ef21m, .eta = 1.5f};
@@ -119,7 +119,7 @@ TEST(Training, options_that_feedback_or_compressor_refuse_are_refused) {
   }
 }
 
-TEST(Training, elements_sent_in_a_step) {
+TEST(Training, sent_elements_counts_the_elements_of_a_step) {
   const auto sent = [](Method method) {
     return sent_elements(ranks_options(short_settings(ProblemKind::quadratic, method, 1)));
   };
@@ -128,13 +128,13 @@ TEST(Training, elements_sent_in_a_step) {
   for (const auto method : {Method::exact, Method::random_k, Method::top_k}) EXPECT_EQ(sent(method), 7u * 16);
 }
 
-TEST(SpecifiedValue, allows_what_is_within_its_tolerance_and_no_more) {
+TEST(SpecifiedValue, allows_only_values_within_its_tolerance) {
   const SpecifiedValue value{.value = 2, .tolerance = .5};
   EXPECT_TRUE(value.allows(1.5) && value.allows(2.5));
   EXPECT_FALSE(value.allows(1.49) || value.allows(2.51) || value.allows(std::nan("")));
 }
 
-TEST(SpecifiedValue, is_known_for_the_specified_settings_alone) {
+TEST(SpecifiedValue, is_known_only_for_the_specified_settings) {
   auto settings = specified_settings(ProblemKind::softmax);
   settings.feedback = {.kind = Feedback::ef21m, .eta = .1f};
   ASSERT_TRUE(specified_value(settings));
@@ -151,7 +151,7 @@ TEST(SpecifiedValue, is_known_for_the_specified_settings_alone) {
   }
 }
 
-TEST(SpecifiedValue, asks_for_nothing_that_means_nothing) {
+TEST(SpecifiedValue, ignores_settings_without_effect) {
   auto settings = specified_settings(ProblemKind::quadratic);
   settings.method = Method::dense;
   settings.ratio_ppm = 500'000;
@@ -160,7 +160,7 @@ TEST(SpecifiedValue, asks_for_nothing_that_means_nothing) {
   EXPECT_NEAR(specified_value(settings)->tolerance, 2.3325e-5, 1e-12);
   settings = specified_settings(ProblemKind::quadratic);
   settings.feedback = {.kind = Feedback::ef14, .eta = .7f};
-  settings.ratio_ppm = 105'000;  // 7 rows of 64, too
+  settings.ratio_ppm = 105'000;  // keeps 7 of 64 rows, as the specified ratio does
   EXPECT_TRUE(specified_value(settings));
   settings.method = Method::random_k;
   settings.sketch_rank = 9;

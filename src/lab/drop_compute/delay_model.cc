@@ -7,23 +7,27 @@
 #include <numbers>
 #include <span>
 
+#include "base/concat.h"
+
 namespace unisono::sim {
 namespace {
 
 using Law = DelayModel::Law;
 
-constexpr double seconds_max = 1e6;  // of any part: sums of many in ns stay far below 2^63
-// Law `paper`: the delay in units of mu is paper_scale * e^Z, at most paper_cap. Without the cap its mean is 0.5.
-constexpr double paper_scale = 0.3032653298563167, paper_cap = 5.5;  // e^4 / (2 e^4.5)
+constexpr double seconds_max = 1e6;  // no time in the model is longer, so sums of times in ns stay far below 2^63
+// In the law `paper`, the delay is mu * min(paper_scale * e^Z, cap). Without the cap, the mean delay would be 0.5 mu.
+constexpr double paper_scale = 0.3032653298563167;  // e^4 / (2 e^4.5)
 constexpr size_t reference_values = 999;
 
-// Box-Muller; one of the two is thrown away, so that a draw depends on nothing before it.
+// Draws a number by the Box-Muller method. The method makes two numbers; the second one is discarded, so that a draw does not
+// depend on earlier draws.
 double standard_normal(Random& random) {
   const double radius = std::sqrt(-2 * std::log(1 - random.unit()));
   return radius * std::cos(2 * std::numbers::pi * random.unit());
 }
 
-// Marsaglia and Tsang 2000, "A simple method for generating gamma variables"; scale 1.
+// Draws a number from the gamma law with scale 1. Source: Marsaglia and Tsang 2000, "A simple method for generating gamma
+// variables".
 double standard_gamma(Random& random, double shape) {
   if (shape < 1) {
     const double larger = standard_gamma(random, shape + 1);
@@ -41,9 +45,10 @@ double standard_gamma(Random& random, double shape) {
 double normal_density(double x) { return std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); }
 double normal_below(double x) { return std::erfc(-x / std::numbers::sqrt2) / 2; }
 
-// X of the law `reference`: 1..999, P(X = x) proportional to exp(-(ln x - 4)^2 / 2) / x.
+// The distribution of X in the law `reference`. X is an integer from 1 to 999, and P(X = x) is proportional to exp(-(ln x -
+// 4)^2 / 2) / x.
 struct ReferenceLaw {
-  std::array<double, reference_values> up_to{};  // sums of the weights; the last one is 1
+  std::array<double, reference_values> up_to{};  // cumulative probabilities; the last one is 1
   double mean = 0, square = 0;                   // E[X], E[X^2]
 };
 
@@ -71,7 +76,7 @@ double reference_draw(Random& random) {
   return static_cast<double>(found - law.up_to.begin() + 1);
 }
 
-// --- text ------------------------------------------------------------------------------------------------------------
+// --- parsing and printing --------------------------------------------------------------------------------------------
 
 struct Key {
   const char* name;
@@ -83,7 +88,7 @@ struct LawText {
   std::span<const Key> keys;
 };
 constexpr Key constant_keys[] = {{"base", &DelayModel::base}};
-constexpr Key paper_keys[] = {{"mu", &DelayModel::base}};
+constexpr Key paper_keys[] = {{"mu", &DelayModel::base}, {"cap", &DelayModel::cap}};
 constexpr Key reference_keys[] = {{"compute", &DelayModel::base}, {"factor", &DelayModel::factor}};
 constexpr Key normal_keys[] = {{"mean", &DelayModel::base}, {"sd", &DelayModel::deviation}};
 constexpr Key noise_keys[] = {{"base", &DelayModel::base}, {"mean", &DelayModel::mean}, {"sd", &DelayModel::deviation}};
@@ -145,11 +150,11 @@ Status read_part(DelayModel& model, const LawText& law, std::string_view part) {
 Status check(const DelayModel& model) {
   const bool needs_mean = model.law == Law::gamma || model.law == Law::bernoulli || model.law == Law::lognormal;
   if (needs_mean && model.deviation > 0 && !(model.mean > 0)) return wrong("mean=0 with sd > 0");
-  if (!(model.latency_mean() > 0)) return wrong("micro-batches take no time");
+  if (!(model.latency_mean() > 0)) return wrong("the mean latency must be above 0");
   return {};
 }
 
-// As short as it can be read back.
+// Formats a number with as few digits as possible, such that parsing gives the same number again.
 std::string shortest(double number) {
   char text[32];
   return {text, std::to_chars(std::begin(text), std::end(text), number).ptr};
@@ -171,7 +176,7 @@ Result<DelayModel> DelayModel::parse(std::string_view text) {
     const auto part = text.substr(begin, end - begin);
     if (auto status = read_part(model, *law, part); !status.ok()) return status;
     const auto key = "," + std::string(part.substr(0, part.find('='))) + ",";
-    if (seen.find(key) != seen.npos) return wrong(std::string(part) + ": is there twice");
+    if (seen.find(key) != seen.npos) return wrong(std::string(part) + ": given twice");
     seen += key.substr(1);
     begin = end + 1;
   }
@@ -182,16 +187,19 @@ Result<DelayModel> DelayModel::parse(std::string_view text) {
 std::string DelayModel::to_string() const {
   const auto& text = laws[static_cast<size_t>(law)];
   std::string all = text.name;
-  for (const auto& key : text.keys)
+  for (const auto& key : text.keys) {
+    // The cap is almost always the usual one, and then it is not written.
+    if (key.value == &DelayModel::cap && cap == DelayModel().cap) continue;
     all += (all.find(':') == all.npos ? ":" : ",") + std::string(key.name) + "=" + shortest(this->*key.value);
-  if (slow_worker >= 0) all += ",slow=" + std::to_string(slow_worker) + "x" + shortest(slow_factor);
+  }
+  if (slow_worker >= 0) all += concat(",slow=", slow_worker, "x", shortest(slow_factor));
   return all;
 }
 
 double DelayModel::delay(Random& random) const {
   switch (law) {
     case Law::constant: return 0;
-    case Law::paper: return base * std::min(paper_scale * std::exp(standard_normal(random)), paper_cap);
+    case Law::paper: return base * std::min(paper_scale * std::exp(standard_normal(random)), cap);
     case Law::reference: return base * .5 * factor * reference_draw(random) / reference_law().mean;
     case Law::normal:
       for (;;) {
@@ -229,22 +237,24 @@ struct Moments {
   double mean = 0, variance = 0;
 };
 
-// min(c e^Z, cap): where it is below the cap, and there. E[(e^Z)^n; Z < z] = e^(n^2/2) P(Z < z - n).
-Moments paper_moments() {
-  const double z = std::log(paper_cap / paper_scale), capped = normal_below(-z);
-  const double mean = paper_scale * std::exp(.5) * normal_below(z - 1) + paper_cap * capped;
-  const double square = paper_scale * paper_scale * std::exp(2.) * normal_below(z - 2) + paper_cap * paper_cap * capped;
+// Returns the mean and the variance of min(c e^Z, cap), where c is paper_scale. The part below the cap follows from E[(e^Z)^n;
+// Z < z] = e^(n^2/2) P(Z < z - n).
+Moments paper_moments(double cap) {
+  const double z = std::log(cap / paper_scale), capped = normal_below(-z);
+  const double mean = paper_scale * std::exp(.5) * normal_below(z - 1) + cap * capped;
+  const double square = paper_scale * paper_scale * std::exp(2.) * normal_below(z - 2) + cap * cap * capped;
   return {mean, square - mean * mean};
 }
 
-// Normal(mean, deviation), given that it is not negative.
+// Returns the mean and the variance of a number that is drawn from Normal(mean, deviation) again and again until it is not
+// negative.
 Moments redrawn_moments(double mean, double deviation) {
   if (deviation <= 0) return {mean, 0};
   const double least = -mean / deviation, hazard = normal_density(least) / normal_below(-least);
   return {mean + deviation * hazard, deviation * deviation * (1 + least * hazard - hazard * hazard)};
 }
 
-// max(0, Normal(mean, deviation)).
+// Returns the mean and the variance of max(0, Normal(mean, deviation)).
 Moments cut_moments(double mean, double deviation) {
   if (deviation <= 0) return {std::max(0., mean), 0};
   const double positive = normal_below(mean / deviation), density = normal_density(mean / deviation);
@@ -257,7 +267,7 @@ Moments latency_moments(const DelayModel& model) {
   switch (model.law) {
     case Law::constant: return {model.base, 0};
     case Law::paper: {
-      const auto delay = paper_moments();
+      const auto delay = paper_moments(model.cap);
       return {model.base * (1 + delay.mean), model.base * model.base * delay.variance};
     }
     case Law::reference: {

@@ -1,12 +1,13 @@
-// Check 24 of docs/design/methods/drop_compute.md, in virtual time: a group of 8 ranks whose micro-batches take times by model
-// L. The library itself measures, searches, drops and reports; only clocks are numbers. (In real time it is
-// bench/drop_compute.)
+// Check 24 of docs/design/methods/drop_compute.md, in virtual time: a group of 8 ranks, with latencies by model L. The library
+// measures, searches, drops and reports as in production; only the clocks are simulated. bench/drop_compute does the same in
+// real time.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdio>
 #include <mutex>
 
+#include "base/concat.h"
 #include "lab/drop_compute/delay_model.h"
 #include "training/drop_compute/drop_compute_test_support.h"
 
@@ -18,9 +19,11 @@ using test::Worker;
 using unisono::test::in_group;
 
 constexpr uint32_t world = 8, micro_batches = 12;
-constexpr uint64_t before = 49, measured = 300;  // steps: 5 to warm up and 44 to record; and those that count
+// numbers of steps: 5 for warm-up and 44 for recording, then the measured steps
+constexpr uint64_t before = 49, measured = 300;
 
-// The report of the measured steps, which is the same on all ranks; and that it says what clocks and counts say.
+// Returns the report of the measured steps. Expects that all ranks have the same report, and that it agrees with the clocks and
+// with counted micro-batches.
 DropReport report_of(uint64_t seed, const std::string& options) {
   const auto model = *DelayModel::parse("L:mu=0.002");
   const auto latency = [&](uint32_t rank, uint64_t step, uint32_t micro_batch) {
@@ -40,7 +43,7 @@ DropReport report_of(uint64_t seed, const std::string& options) {
     for (uint64_t i = 0; i < measured; ++i) computed += worker.run(1).computed;
     const double seconds = static_cast<double>(worker.now - began) * 1e-9;
     ASSERT_TRUE(group.all_reduce(std::span(&computed, 1)).ok());
-    ASSERT_TRUE(worker.drop->begin_step().ok());  // tells of the window
+    ASSERT_TRUE(worker.drop->begin_step().ok());  // this call finishes the report of the window
     const auto& mine = worker.drop->report();
     EXPECT_EQ(mine.first_step, before + 1);
     EXPECT_EQ(mine.steps, measured);
@@ -57,7 +60,7 @@ DropReport report_of(uint64_t seed, const std::string& options) {
 
 TEST(DropComputeGroup, check_24_gains_what_it_predicts_drops_no_more_than_12_percent_and_evens_out_steps) {
   for (const uint64_t seed : {1, 2, 3}) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     const auto without = report_of(seed, "off:warmup=49,window=300"), with = report_of(seed, "auto:window=300");
     EXPECT_EQ(without.drop, 0);
     EXPECT_EQ(with.state, "dropping");

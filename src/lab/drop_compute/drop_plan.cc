@@ -7,7 +7,14 @@
 #include "cli/common/option_values.h"
 #include "cli/common/text.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::add_choice;
+using cli::add_output_options;
+using cli::CommandLineText;
+using cli::invalid;
+using cli::parse_between;
+using cli::parse_number;
 
 const CommandLineText drop_plan_text{
     .name = "unisono-lab drop-compute plan",
@@ -25,44 +32,48 @@ const CommandLineText drop_plan_text{
   unisono-lab drop-compute plan -n 200 -m 12 --mean 1s --sd 250ms --comm 500ms --threshold 12s  one's own threshold
   unisono-lab drop-compute plan --from-trace trace.csv --workers 1000 --plot plan.svg           from recorded times
 
-Times have units (ns, us, ms, s, m, h); bare numbers are seconds. --comm is all of a step beside computing: all-reduce, optimizer.
+Times have units (ns, us, ms, s, m, h); bare numbers are seconds. --comm is all of a step beside computing:
+all-reduce, optimizer.
 
-With N workers a step lasts as long as the slowest computes, E[T] = M mu + sigma sqrt(M) z, and --comm. z is the expected maximum of N
-standard normals; z(N), the published approximation of it, stands beside. The best threshold tau* is where most micro-batches
-come out of a second of a step, E[B] / (tau + comm); it does not depend on N, which scales the gain alone. Where the gain S_eff is not above 1,
-the answer is 'off'. p is the share of micro-batches that is dropped, at most --max-drop.
+With N workers a step lasts as long as the slowest computes, E[T] = M mu + sigma sqrt(M) z, and --comm. z is the
+expected maximum of N standard normals; z(N), the published approximation of it, stands beside. The best threshold
+tau* is where most micro-batches come out of a second of a step, E[B] / (tau + comm); it does not depend on N, which
+scales the gain alone. Where the gain S_eff is not above 1, the answer is 'off'. p is the share of micro-batches that
+is dropped, at most --max-drop.
 
---from-trace reads what 'unisono-lab drop-compute search' reads, takes its times as their law, and workers as independent of each
-other. With few records the tail that decides has hardly been seen, and a warning says so.
+--from-trace reads what 'unisono-lab drop-compute search' reads, takes its times as their law, and workers as
+independent of each other. With few records the tail that decides has hardly been seen, and a warning says so.
 
 Exit code: 0; 1 if the trace cannot be read or a file cannot be written; 2 for a wrong command line.)"};
 
 void add_drop_plan_options(CLI::App& app, DropPlanOptions& o) {
-  app.add_option("-n,--workers", o.workers, "that a step waits for, 1 to 1000000; from a trace, to 10000")->type_name("COUNT");
-  app.add_option("-m,--micro-batches", o.micro_batches, "of each worker in a step, 1 to 65536")->type_name("COUNT");
-  app.add_option("--mean", o.mean, "of the latency of a micro-batch")->type_name("TIME");
-  app.add_option("--sd", o.deviation, "its standard deviation")->type_name("TIME");
-  app.add_option("--comm", o.other, "what a step takes beside computing")->type_name("TIME");
+  app.add_option("-n,--workers", o.workers, "workers that a step waits for, 1 to 1000000; from a trace, to 10000")
+      ->type_name("COUNT");
+  app.add_option("-m,--micro-batches", o.micro_batches, "micro-batches of each worker in a step, 1 to 65536")
+      ->type_name("COUNT");
+  app.add_option("--mean", o.mean, "mean latency of a micro-batch")->type_name("TIME");
+  app.add_option("--sd", o.deviation, "standard deviation of that latency")->type_name("TIME");
+  app.add_option("--comm", o.other, "time of a step outside computing")->type_name("TIME");
   add_choice(app, o.rule,
              {.names = "-r,--rule",
               .value = "RULE",
-              .meaning = "whose dropped share is told; speed-ups are those of rule at",
+              .meaning = "rule whose dropped share is printed; speed-ups are those of rule at",
               .words = {"at", "after", "before"},
               .fallback = "at"});
-  app.add_option("--lag", o.lag, "of rule after: looks at the micro-batch that many before the last one [0]")
-      ->type_name("COUNT");
-  app.add_option("--threshold", o.threshold, "what this one would come to [the best one]")->type_name("TIME");
+  app.add_option("--lag", o.lag, "rule after: looks at the micro-batch that many before the last one [0]")->type_name("COUNT");
+  app.add_option("--threshold", o.threshold, "threshold to evaluate [the best one]")->type_name("TIME");
   app.add_option("--max-drop", o.max_drop, "no threshold is chosen that would drop a larger share [0.1]")->type_name("SHARE");
   app.add_option("--from-trace", o.trace, "recorded times instead of mean, deviation and --comm; - for standard input")
       ->type_name("FILE");
   app.add_option("--plot", o.plot, "draw speed-up against workers, and against the threshold, there, as SVG")
       ->type_name("FILE");
-  app.add_option("-J,--json", o.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
+  add_output_options(app, o.results);
 }
 
 namespace {
 
-constexpr double spread_limit = 1e7;  // of M mu / sigma: the search for a threshold takes time in proportion to it
+// M mu / sigma may not exceed this, because the threshold search takes time in proportion to it
+constexpr double spread_limit = 1e7;
 constexpr uint64_t workers_limit = 1'000'000, traced_workers_limit = 10'000, micro_batches_limit = 65'536;
 
 Status set_model(const DropPlanOptions& o, ComputeModel& model) {
@@ -74,16 +85,17 @@ Status set_model(const DropPlanOptions& o, ComputeModel& model) {
     if (!status.ok()) return status;
   }
   if (static_cast<double>(*micro_batches) * *mean / *deviation > spread_limit) {
-    return invalid(
-        fmt::format("--sd {}: beside {} micro-batches of {} that is as good as nothing, and workers that always take the same "
-                    "time wait for nobody",
-                    o.deviation, o.micro_batches, o.mean));
+    return invalid(fmt::format(
+        "--sd {} is too small for {} micro-batches of {}: all workers would take the same time, so a threshold would "
+        "gain nothing",
+        o.deviation, o.micro_batches, o.mean));
   }
   model = {.micro_batches = static_cast<uint32_t>(*micro_batches), .mean = *mean, .deviation = *deviation, .other = *other};
   return {};
 }
 
-// invalid: an option is missing, or a trace already gives its value.
+// Fails with Code::invalid if a required option is missing. If there is a trace, the rule must be `at`, and options for values
+// that the trace contains are not allowed.
 Status check_sources(const DropPlanOptions& o) {
   if (o.workers.empty()) return invalid("--workers is missing: how many a step waits for");
   for (const auto& [name, text, meaning] : {std::tuple{"--micro-batches", &o.micro_batches, "of each worker in a step"},
@@ -91,7 +103,7 @@ Status check_sources(const DropPlanOptions& o) {
                                             {"--sd", &o.deviation, "the standard deviation of that latency"},
                                             {"--comm", &o.other, "what a step takes beside computing"}}) {
     if (o.trace.empty() && text->empty()) return invalid(fmt::format("{} is missing: {}; or --from-trace FILE", name, meaning));
-    if (!o.trace.empty() && !text->empty()) return invalid(fmt::format("{} is what the trace says: leave it out", name));
+    if (!o.trace.empty() && !text->empty()) return invalid(fmt::format("{} comes from the trace: leave it out", name));
   }
   if (!o.trace.empty() && o.rule != "at")
     return invalid(
@@ -116,7 +128,7 @@ Result<DropPlan> make_drop_plan(const DropPlanOptions& o) {
     return invalid(fmt::format("--rule '{}' is none of at, after, before", o.rule));
   plan.rule = parse_rules(o.rule)->front();
   if (!o.lag.empty()) {
-    if (plan.rule != DropRule::after) return invalid("--lag is of rule after");
+    if (plan.rule != DropRule::after) return invalid("--lag needs --rule after");
     const auto lag = parse_between("--lag", o.lag, 0, plan.model.micro_batches - 1);
     if (!lag.ok()) return lag.status();
     plan.lag = static_cast<uint32_t>(*lag);
@@ -134,4 +146,4 @@ Result<DropPlan> make_drop_plan(const DropPlanOptions& o) {
   return plan;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -10,7 +10,15 @@
 #include "base/clock.h"
 #include "training/drop_compute/threshold_search.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::Axis;
+using cli::Corner;
+using cli::line_colour;
+using cli::Panel;
+using cli::Point;
+using cli::Series;
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -22,14 +30,17 @@ double drop_at(const ComputeModel& model, double threshold) {
   return 1 - expected_computed_at(model, threshold) / model.micro_batches;
 }
 
-// Above it nothing is dropped that could be seen.
+// Returns a threshold that is so high that practically nothing is dropped.
 double highest_threshold(const ComputeModel& model) {
   return model.micro_batches * model.mean + 8 * model.deviation * std::sqrt(model.micro_batches);
 }
 
-// The lowest threshold that drops no more than that: what is dropped falls with the threshold. It is the best of the allowed
-// ones if tau* is not allowed, for E[B] / (tau + Tc) falls beyond tau*: of the maxima of that ratio, one for each micro-batch
-// at most, the highest is the last, m / (m mu + c sigma sqrt(m) + Tc) rising with m.
+// Returns the lowest threshold that drops at most max_drop. It is found by bisection, because the dropped fraction falls as the
+// threshold rises.
+//
+// If the best threshold tau* drops more than max_drop, the returned threshold is the best one that is allowed, because E[B] /
+// (tau + Tc) falls beyond tau*. The reason is this: the ratio has at most one local maximum for each micro-batch m, with the
+// height m / (m mu + c sigma sqrt(m) + Tc). This height rises with m, so the last local maximum is the highest.
 double least_within(const ComputeModel& model, double max_drop) {
   double low = model.mean, high = highest_threshold(model);
   for (int i = 0; i < 100; ++i) {
@@ -52,7 +63,7 @@ WorkersForecast forecast_for(const ComputeModel& model, uint64_t workers, double
   return row;
 }
 
-// The speed-up under rule at, from the mean compute time of the slowest worker.
+// Returns the speed-up under rule `at`. compute: the mean, over the steps, of the slowest worker's compute time.
 double speedup_of(double compute, double other, double threshold, double drop) {
   return (1 - drop) * (compute + other) / (std::min(threshold, compute) + other);
 }
@@ -79,15 +90,15 @@ std::vector<Point> curve(double low, double high, const Speedup& speedup) {
 
 double rule_drop(const DropPlan& plan, double threshold) {
   if (plan.rule == DropRule::at) return drop_at(plan.model, threshold);
-  // before is after with a threshold that is lower by what a micro-batch takes.
+  // rule `before` gives the same result as rule `after` with a threshold that is lower by the mean latency of a micro-batch
   const double shifted = plan.rule == DropRule::before ? threshold - plan.model.mean : threshold;
   return 1 - expected_computed_after(plan.model, shifted, plan.lag) / plan.model.micro_batches;
 }
 
 }  // namespace
 
-std::string WorkersForecast::off() const {
-  if (workers == 1) return "off: one worker waits for nobody";
+std::string WorkersForecast::off_reason() const {
+  if (workers == 1) return "off: a single worker has no other worker to wait for";
   return speedup > 1 ? "" : "off: what is dropped outweighs the shorter steps (S_eff <= 1)";
 }
 
@@ -185,7 +196,7 @@ std::string head_of(const DropForecast& forecast) {
   return text;
 }
 
-// The lines about the threshold, which hold for any number of workers.
+// Returns the lines about the threshold. They are valid for any number of workers.
 std::string threshold_lines(const DropForecast& forecast) {
   const auto& plan = forecast.plan;
   const auto& last = forecast.workers.back();
@@ -211,10 +222,10 @@ std::string number(double value, int digits) { return std::isfinite(value) ? fmt
 std::string time_or_dash(double value) { return std::isfinite(value) ? time_text(value) : "-"; }
 
 std::string note_of(const WorkersForecast& row) {
-  const auto off = row.off();
-  const auto caution = row.too_few_records ? std::string("few records") : std::string();
-  if (off.empty() && caution.empty()) return "";
-  return "  " + off + (off.empty() || caution.empty() ? "" : "; ") + caution;
+  const auto off = row.off_reason();
+  const auto warning = row.too_few_records ? std::string("few records") : std::string();
+  if (off.empty() && warning.empty()) return "";
+  return "  " + off + (off.empty() || warning.empty() ? "" : "; ") + warning;
 }
 
 std::string row_of(const DropForecast& forecast, const WorkersForecast& row) {
@@ -249,7 +260,7 @@ std::string table_of(const DropForecast& forecast) {
         "were hardly seen\n",
         last.workers, forecast.recorded->steps * forecast.recorded->workers);
   }
-  const auto off = last.off();
+  const auto off = last.off_reason();
   const auto workers = plural(last.workers, "worker");
   if (!off.empty()) return text + fmt::format("\n# {}: {}\n", workers, off);
   return text +
@@ -287,7 +298,7 @@ std::string json_of(const DropForecast& forecast) {
   const auto line = [](const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; };
   auto text = line(json);
   for (const auto& row : forecast.workers) {
-    const auto off = row.off();
+    const auto off = row.off_reason();
     text += line({{"kind", "workers"},
                   {"rule", "at"},
                   {"workers", row.workers},
@@ -349,4 +360,4 @@ std::vector<Panel> panels_of(const DropForecast& forecast) {
   return {workers, thresholds};
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -7,10 +7,14 @@
 
 #include "cli/common/report_test_support.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::line_with;
+using cli::lines_of;
+
 namespace {
 
-// Check 4 of docs/design/methods/drop_compute.md.
+// Plan with the numbers of check 4 of docs/design/methods/drop_compute.md.
 DropPlan plan_of(uint64_t workers) {
   return {.workers = workers,
           .model = {.micro_batches = 12, .mean = 1, .deviation = .25, .other = .5},
@@ -26,7 +30,8 @@ const WorkersForecast& row_of(const DropForecast& forecast, uint64_t workers) {
   return forecast.workers.front();
 }
 
-// Two workers, two steps of three micro-batches, 1 s beside: check 8 there.
+// The trace of check 8 of docs/design/methods/drop_compute.md: two steps of two workers with three micro-batches. Outside
+// computing, each step takes 1 s.
 ComputeTrace small_trace() {
   ComputeTrace trace{.workers = 2, .micro_batches = 3, .ends = {1, 2, 3, 1, 3, 6, 2, 3, 4, 1, 2, 3}, .walls = {7, 7, 5, 5}};
   for (auto* times : {&trace.ends, &trace.walls}) {
@@ -50,15 +55,16 @@ TEST(DropPlanReport, numbers_are_the_documented_ones) {
   EXPECT_FALSE(forecast.held_by_max_drop);
 }
 
-TEST(DropPlanReport, is_off_where_the_gain_is_not_above_one) {
+TEST(DropPlanReport, the_verdict_is_off_if_the_gain_is_not_above_one) {
   const auto forecast = forecast_of(plan_of(200));
-  EXPECT_EQ(row_of(forecast, 2).off(), "off: what is dropped outweighs the shorter steps (S_eff <= 1)");
-  EXPECT_EQ(row_of(forecast, 8).off(), "");
+  EXPECT_EQ(row_of(forecast, 2).off_reason(), "off: what is dropped outweighs the shorter steps (S_eff <= 1)");
+  EXPECT_EQ(row_of(forecast, 8).off_reason(), "");
   EXPECT_NE(table_of(forecast_of(plan_of(2))).find("# 2 workers: off: what is dropped"), std::string::npos);
-  EXPECT_NE(table_of(forecast_of(plan_of(1))).find("# 1 worker: off: one worker waits for nobody"), std::string::npos);
+  EXPECT_NE(table_of(forecast_of(plan_of(1))).find("# 1 worker: off: a single worker has no other worker to wait for"),
+            std::string::npos);
 }
 
-TEST(DropPlanReport, a_threshold_of_one_s_own_is_told_of_every_number_of_workers) {
+TEST(DropPlanReport, a_given_threshold_is_evaluated_for_every_number_of_workers) {
   auto plan = plan_of(200);
   plan.threshold = 12;
   const auto forecast = forecast_of(plan);
@@ -80,7 +86,7 @@ TEST(DropPlanReport, the_best_threshold_within_the_bound_is_taken) {
   EXPECT_TRUE(forecast_of(traced, small_trace()).held_by_max_drop);
 }
 
-TEST(DropPlanReport, rule_after_drops_less_and_has_no_speedup_of_its_own) {
+TEST(DropPlanReport, rule_after_drops_less_and_reports_no_speedup) {
   auto plan = plan_of(200);
   plan.rule = DropRule::after;
   plan.threshold = 10.6;
@@ -113,14 +119,14 @@ TEST(DropPlanReport, every_output_says_that_speedups_are_those_of_rule_at) {
   for (const auto& panel : panels_of(forecast)) EXPECT_NE(panel.title.find("rule at"), std::string::npos);
 }
 
-TEST(DropPlanReport, a_trace_forecasts_more_workers_and_cautions_where_few_were_recorded) {
+TEST(DropPlanReport, a_trace_forecasts_more_workers_and_warns_of_few_records) {
   DropPlan plan{.workers = 16, .model = {}, .trace = "trace.csv", .threshold = {}};
   plan.max_drop = 1;
   const auto forecast = forecast_of(plan, small_trace());
   ASSERT_TRUE(forecast.recorded);
   EXPECT_EQ(forecast.other, 1);
-  EXPECT_EQ(forecast.recorded->compute, 5);  // 6 and 4
-  // The mean of the greater of two independent draws from 3, 6, 4, 3.
+  EXPECT_EQ(forecast.recorded->compute, 5);  // mean of the slowest workers' 6 s and 4 s
+  // E[max(A, B)], where A and B are independent draws from the recorded compute times 3, 6, 4, 3
   EXPECT_NEAR(forecast.recorded->independent, 3 * .25 + 4 * (.5625 - .25) + 6 * (1 - .5625), 1e-12);
   EXPECT_TRUE(forecast.workers.back().too_few_records);
   EXPECT_TRUE(std::isnan(forecast.workers.back().factor));
@@ -131,7 +137,7 @@ TEST(DropPlanReport, a_trace_forecasts_more_workers_and_cautions_where_few_were_
   EXPECT_TRUE(lines.back()["z_exact"].is_null() && lines.back()["too_few_records"].get<bool>());
 }
 
-TEST(DropPlanReport, a_trace_tells_of_a_threshold_of_one_s_own) {
+TEST(DropPlanReport, a_trace_evaluates_a_given_threshold) {
   DropPlan plan{.workers = 2, .model = {}, .trace = "trace.csv", .threshold = 3};
   const auto forecast = forecast_of(plan, small_trace());
   const auto& row = forecast.workers.back();
@@ -140,4 +146,4 @@ TEST(DropPlanReport, a_trace_tells_of_a_threshold_of_one_s_own) {
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

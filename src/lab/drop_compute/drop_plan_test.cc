@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::make_app;
+using cli::parse_arguments;
+
 namespace {
 
 Result<DropPlan> read_drop_plan(const std::vector<std::string>& words) {
@@ -13,7 +17,7 @@ Result<DropPlan> read_drop_plan(const std::vector<std::string>& words) {
   return make_drop_plan(options);
 }
 
-// With what must be said, and these.
+// Parses the required options and `words`.
 Result<DropPlan> read_with(std::vector<std::string> words) {
   words.insert(words.begin(), {"-n", "200", "-m", "12", "--mean", "1s", "--sd", "250ms", "--comm", "500ms"});
   return read_drop_plan(words);
@@ -24,7 +28,7 @@ void expect_drop_plan_refused(const Result<DropPlan>& plan, const std::string& m
   EXPECT_EQ(plan.status().message(), message);
 }
 
-TEST(DropPlan, is_what_was_asked_for) {
+TEST(DropPlan, the_plan_follows_the_options) {
   const auto plan = read_drop_plan({"--workers", "200", "--micro-batches", "12", "--mean", "1s", "--sd", "250ms", "--comm",
                                     "0.5", "--rule", "after", "--lag", "2", "--max-drop", "0.05", "--threshold", "11300ms"});
   ASSERT_TRUE(plan.ok()) << plan.status().message();
@@ -39,7 +43,7 @@ TEST(DropPlan, is_what_was_asked_for) {
   EXPECT_EQ(plan->threshold, 11.3);
 }
 
-TEST(DropPlan, has_the_library_s_bound_and_rule_at_where_nothing_is_said) {
+TEST(DropPlan, the_default_plan_has_the_library_s_bound_and_rule_at) {
   const auto plan = read_with({});
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->rule, DropRule::at);
@@ -55,13 +59,13 @@ TEST(DropPlan, reads_a_trace_instead_of_a_law) {
   expect_drop_plan_refused(read_drop_plan({"--from-trace", "trace.csv", "--workers", "10001"}),
                            "--workers '10001': expected a whole number from 1 to 10000");
   expect_drop_plan_refused(read_drop_plan({"--from-trace", "trace.csv", "--workers", "8", "--mean", "1s"}),
-                           "--mean is what the trace says: leave it out");
+                           "--mean comes from the trace: leave it out");
   expect_drop_plan_refused(
       read_drop_plan({"--from-trace", "trace.csv", "--workers", "8", "--rule", "after"}),
       "--from-trace forecasts rule at; for rule after of the recorded workers: unisono-lab drop-compute search trace.csv");
 }
 
-TEST(DropPlan, says_what_is_missing) {
+TEST(DropPlan, errors_name_the_missing_option) {
   expect_drop_plan_refused(read_drop_plan({}), "--workers is missing: how many a step waits for");
   expect_drop_plan_refused(read_drop_plan({"-n", "8"}),
                            "--micro-batches is missing: of each worker in a step; or --from-trace FILE");
@@ -69,8 +73,8 @@ TEST(DropPlan, says_what_is_missing) {
                            "--comm is missing: what a step takes beside computing; or --from-trace FILE");
 }
 
-TEST(DropPlan, refuses_values_that_make_no_sense) {
-  expect_drop_plan_refused(read_with({"--lag", "1"}), "--lag is of rule after");
+TEST(DropPlan, refuses_impossible_values) {
+  expect_drop_plan_refused(read_with({"--lag", "1"}), "--lag needs --rule after");
   expect_drop_plan_refused(read_with({"--rule", "after", "--lag", "12"}), "--lag '12': expected a whole number from 0 to 11");
   expect_drop_plan_refused(read_with({"--rule", "all"}), "--rule 'all' is none of at, after, before");
   expect_drop_plan_refused(read_with({"--threshold", "0"}), "--threshold '0': expected a time above 0, in whole ns");
@@ -80,11 +84,11 @@ TEST(DropPlan, refuses_values_that_make_no_sense) {
   expect_drop_plan_refused(read_drop_plan({"-n", "8", "-m", "12", "--mean", "1s", "--sd", "0", "--comm", "0"}),
                            "--sd '0': expected a time above 0, in whole ns");
   expect_drop_plan_refused(read_drop_plan({"-n", "8", "-m", "12", "--mean", "1s", "--sd", "1ns", "--comm", "0"}),
-                           "--sd 1ns: beside 12 micro-batches of 1s that is as good as nothing, and workers that always take "
-                           "the same time wait for nobody");
+                           "--sd 1ns is too small for 12 micro-batches of 1s: all workers would take the same time, so a "
+                           "threshold would gain nothing");
   expect_drop_plan_refused(read_drop_plan({"-n", "8", "-m", "12", "--mean", "1x", "--sd", "1", "--comm", "0"}),
                            "--mean '1x' is not a time such as 5s: units are ns, us, ms, s, m, h");
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

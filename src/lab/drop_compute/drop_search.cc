@@ -8,7 +8,12 @@
 
 #include "cli/common/text_file.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::add_choice;
+using cli::add_output_options;
+using cli::CommandLineText;
+using cli::read_text_file;
 
 const CommandLineText drop_search_text{.name = "unisono-lab drop-compute search",
                                        .usage = "unisono-lab drop-compute search TRACE [OPTIONS]",
@@ -24,19 +29,20 @@ const CommandLineText drop_search_text{.name = "unisono-lab drop-compute search"
   unisono-lab drop-compute search trace.csv --objective total --plot search.svg
   cat rank*.csv | unisono-lab drop-compute search -                    one file of each rank
 
-Rules: after, a worker stops when a micro-batch has ended after the threshold; before, when the next one would end after it, as long as they take
-on average; at, at the threshold, with what is complete: what is left of the running one is charged to the next step. Each has a line
-of its own, and its speed-up holds under it alone.
+Rules: after, a worker stops when a micro-batch has ended after the threshold; before, when the next one would end
+after it, as long as they take on average; at, at the threshold, with what is complete: what is left of the running
+one is charged to the next step. Each has a line of its own, and its speed-up holds under it alone.
 
-A trace is what DropCompute::recorded() and 'unisono-lab drop-compute simulate --trace' write: a head line step,rank,wall_ns,end_1_ns,...,end_M_ns,
-then a line for each step and rank. wall_ns is the time of the step, end_m_ns the time from its begin to the end of micro-batch m. Nothing may
-have been dropped. Steps of which a rank's line is missing are left out.
+A trace is what DropCompute::recorded() and 'unisono-lab drop-compute simulate --trace' write: a head line
+step,rank,wall_ns,end_1_ns,...,end_M_ns, then a line for each step and rank. wall_ns is the time of the step, end_m_ns
+the time from its begin to the end of micro-batch m. Nothing may have been dropped. Steps of which a rank's line is
+missing are left out.
 
-The oracle knows before which micro-batches end in time: no method, but a bound, which is optimistic for few workers. Its thresholds are the 200 of the published
-code; --search grid chooses by them.
+The oracle knows before which micro-batches end in time: no method, but a bound, which is optimistic for few workers.
+Its thresholds are the 200 of the published code; --search grid chooses by them.
 
-Exit code: 0, also where nothing is to be dropped; 1 if the trace cannot be read or is malformed, or a file cannot be written; 2 for a
-wrong command line.)"};
+Exit code: 0, also where nothing is to be dropped; 1 if the trace cannot be read or is malformed, or a file cannot be
+written; 2 for a wrong command line.)"};
 
 void add_drop_search_options(CLI::App& app, DropSearchOptions& o) {
   app.add_option("trace", o.trace, "recorded times; - for standard input")->type_name("FILE")->required();
@@ -54,14 +60,14 @@ void add_drop_search_options(CLI::App& app, DropSearchOptions& o) {
               .fallback = "exact"});
   add_drop_choice(app, o.choice);
   app.add_option("--plot", o.plot, "draw compute times, speed-ups and times of steps there, as SVG")->type_name("FILE");
-  app.add_option("-J,--json", o.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
+  add_output_options(app, o.results);
 }
 
 namespace {
 
 constexpr uint32_t searched_micro_batches_limit = 65'536;
 
-// The first two numbers of each line below the head: step and rank.
+// The step numbers and rank numbers that occur in a trace. They are the first two numbers of each line below the header.
 struct Numbers {
   std::set<uint64_t> steps, ranks;
 };
@@ -93,9 +99,9 @@ Result<DropSearch> make_drop_search(const DropSearchOptions& o) {
     return Status(Code::invalid, fmt::format("--search '{}' is none of exact, grid", o.search));
   choice->search = o.search == "grid" ? DropOptions::Search::grid : DropOptions::Search::exact;
   const auto has = [&](DropRule rule) { return std::find(rules->begin(), rules->end(), rule) != rules->end(); };
-  if (!o.choice.lag.empty() && !has(DropRule::after)) return Status(Code::invalid, "--lag is of rule after");
+  if (!o.choice.lag.empty() && !has(DropRule::after)) return Status(Code::invalid, "--lag needs --rule after");
   if (!o.choice.min_computed.empty() && !has(DropRule::after) && !has(DropRule::before))
-    return Status(Code::invalid, "--min-computed is of rules after and before");
+    return Status(Code::invalid, "--min-computed needs --rule after or before");
   return DropSearch{.trace = o.trace, .rules = *rules, .choice = *choice};
 }
 
@@ -117,4 +123,4 @@ Result<NamedTrace> read_trace(const std::string& path) {
   return named_trace(path == "-" ? "standard input" : path, *text);
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

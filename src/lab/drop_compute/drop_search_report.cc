@@ -8,7 +8,14 @@
 #include "base/clock.h"
 #include "training/drop_compute/compute_forecast.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::Axis;
+using cli::Corner;
+using cli::Panel;
+using cli::Point;
+using cli::Series;
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -48,7 +55,8 @@ std::string line_of(const RuleRow& row) {
   return text + (row.note.empty() ? "" : "  " + row.note) + "\n";
 }
 
-// How long a step takes on average follows from what S_total is made of.
+// Returns the mean step time with this threshold. It follows from the definition S_total = (1 - p) * (mean step time without a
+// threshold) / (mean step time with it).
 double step_mean_of(const TraceStudy& study, const ThresholdValue& value) {
   return (1 - value.drop) * study.step_mean() / value.total;
 }
@@ -74,7 +82,8 @@ std::string row_of(const DropSearchResult& result, const RuleStudy& rule) {
   return line_of(row);
 }
 
-// A worker that is twice as slow as the others is as quick with half as many micro-batches.
+// Advises to give a slow worker fewer micro-batches: the number of the others divided by the worker's slowness. For example, a
+// worker that is twice as slow keeps up if it has half as many.
 std::string advice(const DropSearchResult& result, const RuleStudy& rule) {
   const auto& study = result.study;
   if (rule.most != study.slowest || study.slowness <= 1) return "give it fewer micro-batches";
@@ -106,8 +115,8 @@ Json object_of(const DropSearchResult& result, const RuleStudy& rule) {
   return json;
 }
 
-// Plots the speed-up under rule at for independent workers with the recorded times. The line is dashed where too few times were
-// recorded. Markers show the rules with the recorded workers.
+// Plots the speed-up under rule `at` against the number of workers, for independent workers with the recorded times. The line
+// is dashed where too few times were recorded. Markers show each rule with the recorded workers.
 Panel workers_panel(const DropSearchResult& result) {
   const auto& trace = result.named.trace;
   Panel panel{.title = "Speed-up against workers, as from these times",
@@ -242,4 +251,4 @@ std::vector<Panel> panels_of(const DropSearchResult& result) {
   return panels;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -8,13 +8,18 @@
 
 #include "cli/common/report_test_support.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::line_with;
+using cli::lines_of;
+using cli::Series;
+
 namespace {
 
 using Rules = std::vector<DropRule>;
 const Rules all_rules{DropRule::after, DropRule::before, DropRule::at};
 
-// Latencies in seconds: [step][worker][micro-batch]; `other` is beside computing.
+// Makes a trace from latencies in seconds, [step][worker][micro-batch]. other: time of a step outside computing, seconds.
 NamedTrace trace_of(const std::vector<std::vector<std::vector<double>>>& latencies, double other) {
   NamedTrace named{.name = "trace.csv",
                    .trace = {.workers = static_cast<uint32_t>(latencies[0].size()),
@@ -35,7 +40,7 @@ NamedTrace trace_of(const std::vector<std::vector<std::vector<double>>>& latenci
   return named;
 }
 
-// Checks 8 and 12 of docs/design/methods/drop_compute.md.
+// Traces of checks 8 and 12 of docs/design/methods/drop_compute.md.
 NamedTrace small_named_trace() { return trace_of({{{1, 1, 1}, {1, 2, 3}}, {{2, 1, 1}, {1, 1, 1}}}, 1); }
 NamedTrace slow_trace() {
   std::vector<std::vector<double>> step(8, std::vector<double>(12, 1));
@@ -70,7 +75,7 @@ TEST(DropSearchReport, thresholds_and_speedups_are_the_documented_ones) {
   EXPECT_NE(table.find("# trace.csv: 2 workers, 2 steps, 3 micro-batches of each\n"), std::string::npos) << table;
 }
 
-TEST(DropSearchReport, the_oracle_stands_beside_as_a_bound) {
+TEST(DropSearchReport, the_oracle_is_shown_as_a_bound) {
   const auto result = search_in(small_named_trace(), all_rules, 1);
   for (const auto& rule : result.study.rules)
     EXPECT_GE(result.study.oracle.step, rule.on() && rule.rule == DropRule::at ? rule.outcome.best.step : 1);
@@ -101,7 +106,7 @@ TEST(DropSearchReport, workers_that_are_alike_are_no_stragglers) {
   EXPECT_TRUE(warnings_of(search_in(small_named_trace(), all_rules, 1)).empty());
 }
 
-TEST(DropSearchReport, why_nothing_is_dropped_is_told) {
+TEST(DropSearchReport, the_reason_to_drop_nothing_is_reported) {
   const auto result = search_in(trace_of({{{1, 1}, {1, 1}}, {{1, 1}, {1, 1}}}, 1), all_rules, .1);
   for (const auto& rule : result.study.rules) EXPECT_FALSE(rule.on()) << rule_name(rule.rule);
   const auto table = table_of(result);
@@ -112,7 +117,7 @@ TEST(DropSearchReport, why_nothing_is_dropped_is_told) {
   EXPECT_FALSE(one.study.rules[0].outcome.off.empty());
 }
 
-TEST(DropSearchReport, programs_get_everything_a_line_each) {
+TEST(DropSearchReport, json_has_every_value_one_line_each) {
   const auto lines = lines_of(json_of(search_in(slow_trace(), all_rules, .1)));
   EXPECT_EQ(lines[0]["kind"], "trace");
   EXPECT_EQ(lines[0]["workers"], 8);
@@ -128,7 +133,7 @@ TEST(DropSearchReport, programs_get_everything_a_line_each) {
   EXPECT_EQ(lines[5]["kind"], "warning");
 }
 
-TEST(DropSearchReport, pictures_show_every_rule_and_the_chosen_thresholds) {
+TEST(DropSearchReport, plots_show_every_rule_and_the_chosen_thresholds) {
   const auto panels = panels_of(search_in(slow_trace(), all_rules, .1));
   ASSERT_EQ(panels.size(), 4u);
   EXPECT_TRUE(panels[2].new_row && !panels[1].new_row && !panels[3].new_row) << "two in a row";
@@ -140,4 +145,4 @@ TEST(DropSearchReport, pictures_show_every_rule_and_the_chosen_thresholds) {
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

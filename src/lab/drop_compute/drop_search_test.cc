@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::make_app;
+using cli::parse_arguments;
+
 namespace {
 
 Result<DropSearch> read_search(const std::vector<std::string>& words) {
@@ -19,7 +23,7 @@ void expect_search_refused(const std::vector<std::string>& words, const std::str
   EXPECT_EQ(search.status().message(), message);
 }
 
-TEST(DropSearch, is_what_was_asked_for) {
+TEST(DropSearch, the_plan_follows_the_options) {
   const auto search = read_search({"trace.csv", "--rule", "after", "--lag", "1", "--min-computed", "2", "--objective", "total",
                                    "--search", "grid", "--slack", "0", "--max-drop", "1", "--min-gain", "0"});
   ASSERT_TRUE(search.ok()) << search.status().message();
@@ -34,14 +38,14 @@ TEST(DropSearch, is_what_was_asked_for) {
 
 TEST(DropSearch, searches_every_rule_where_none_is_named) { EXPECT_EQ(read_search({"trace.csv"})->rules.size(), 3u); }
 
-TEST(DropSearch, refuses_what_means_nothing) {
-  expect_search_refused({"t", "--rule", "at", "--lag", "1"}, "--lag is of rule after");
-  expect_search_refused({"t", "--rule", "at", "--min-computed", "1"}, "--min-computed is of rules after and before");
+TEST(DropSearch, refuses_options_without_effect) {
+  expect_search_refused({"t", "--rule", "at", "--lag", "1"}, "--lag needs --rule after");
+  expect_search_refused({"t", "--rule", "at", "--min-computed", "1"}, "--min-computed needs --rule after or before");
   expect_search_refused({"t", "--search", "all"}, "--search 'all' is none of exact, grid");
   expect_search_refused({"t", "--rule", "during"}, "--rule 'during' is none of after, before, at, all");
 }
 
-TEST(DropSearch, a_trace_keeps_the_numbers_of_its_ranks_and_counts_steps_that_are_not_whole) {
+TEST(DropSearch, a_trace_keeps_its_rank_numbers_and_counts_incomplete_steps) {
   const auto named = named_trace("trace.csv", "step,rank,wall_ns,end_1_ns\n7,3,20,10\n7,9,20,12\n8,3,20,10\n");
   ASSERT_TRUE(named.ok()) << named.status().message();
   EXPECT_EQ(named->ranks, (std::vector<uint64_t>{3, 9}));
@@ -49,7 +53,7 @@ TEST(DropSearch, a_trace_keeps_the_numbers_of_its_ranks_and_counts_steps_that_ar
   EXPECT_EQ(named->steps_left_out, 1u);
 }
 
-TEST(DropSearch, what_is_wrong_with_a_trace_is_told_with_its_name_and_line) {
+TEST(DropSearch, trace_errors_name_the_file_and_the_line) {
   const auto message = [](const char* text) { return named_trace("trace.csv", text).status().message(); };
   EXPECT_TRUE(message("step,rank,wall_ns,end_1_ns,end_2_ns\n1,0,9,3\n").starts_with("trace.csv: truncated_trace: line 2"))
       << message("step,rank,wall_ns,end_1_ns,end_2_ns\n1,0,9,3\n");
@@ -63,4 +67,4 @@ TEST(DropSearch, a_file_that_is_not_there_is_unavailable) {
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

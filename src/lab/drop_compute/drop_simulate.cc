@@ -10,7 +10,18 @@
 #include "cli/common/text.h"
 #include "cli/common/threads.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::add_choice;
+using cli::add_output_options;
+using cli::check_progress;
+using cli::CommandLineText;
+using cli::invalid;
+using cli::jobs_max;
+using cli::parse_between;
+using cli::parse_count;
+using cli::parse_number;
+using cli::progress_names;
 
 const CommandLineText drop_simulate_text{.name = "unisono-lab drop-compute simulate",
                                          .usage = "unisono-lab drop-compute simulate [OPTIONS]",
@@ -27,26 +38,30 @@ const CommandLineText drop_simulate_text{.name = "unisono-lab drop-compute simul
   unisono-lab drop-compute simulate --model G:mean=20ms,sd=5ms --comm 10ms             bare numbers are seconds
   unisono-lab drop-compute simulate --trace trace.csv && unisono-lab drop-compute search trace.csv
 
-Models of a micro-batch's latency: L:mu=1, mu (1 + min(exp(4+Z)/(2 e^4.5), 5.5)) with Z standard normal; R:compute=1,factor=1, heavy-tailed, from the authors'
-code; G:mean=1,sd=0.25, normal; exp:base=1,mean=0.3; gamma, bernoulli, lognormal and normal0 with base, mean and sd of the noise; constant:base=1. --slow 3x2 has
-worker 3 take twice as long.
+Models of a micro-batch's latency: L:mu=1,cap=5.5, mu (1 + min(exp(4+Z)/(2 e^4.5), cap)) with Z standard normal;
+R:compute=1,factor=1, heavy-tailed, from the authors' code; G:mean=1,sd=0.25, normal; exp:base=1,mean=0.3; gamma,
+bernoulli, lognormal and normal0 with base, mean and sd of the noise; constant:base=1. --slow 3x2 has worker 3 take
+twice as long.
 
-Columns: p, the share of micro-batches that is dropped; S_step, the mean over steps of how many times as quick each is; S_total, micro-batches
-per second in all, of those without a remedy. predicted: what an automatic threshold was chosen for, from the steps recorded before. step:
-mean and standard deviation of a step's time. The first 49 steps, 5 to warm up and 44 that are recorded, are not measured. Every line
-names its rule; delays are never cut short: under rule at, what is left of a micro-batch is charged to the worker's next step.
+Columns: p, the share of micro-batches that is dropped; S_step, the mean over steps of how many times as quick each
+is; S_total, micro-batches per second in all, of those without a remedy. predicted: what an automatic threshold was
+chosen for, from the steps recorded before. step: mean and standard deviation of a step's time. The first 49 steps, 5
+to warm up and 44 that are recorded, are not measured. Every line names its rule; delays are never cut short: under
+rule at, what is left of a micro-batch is charged to the worker's next step.
 
-backup workers: the gradients of the latest are left out whole (Chen et al. 2016), as many as is best. oracle: knows before which
-micro-batches end in time; no method, but a bound. rebalanced: each worker as many micro-batches as its speed allows. random: drops as many, whoever is late.
+backup workers: the gradients of the latest are left out whole (Chen et al. 2016), as many as is best. oracle: knows
+before which micro-batches end in time; no method, but a bound. rebalanced: each worker as many micro-batches as its
+speed allows. random: drops as many, whoever is late.
 
 Exit code: 0; 1 if a file cannot be written; 2 for a wrong command line.)"};
 
 void add_drop_simulate_options(CLI::App& app, DropSimulateOptions& o) {
-  app.add_option("--model", o.model, "of the latency of a micro-batch, with its parameters [L:mu=1]")->type_name("MODEL");
+  app.add_option("--model", o.model, "law of the latency of a micro-batch, with its parameters [L:mu=1]")->type_name("MODEL");
   app.add_option("--slow", o.slow, "this worker's micro-batches take so many times as long: 3x2")->type_name("RANKxFACTOR");
   app.add_option("-n,--workers", o.workers, "1 to 8192 [16]")->type_name("COUNT");
-  app.add_option("-m,--micro-batches", o.micro_batches, "of each worker in a step, 1 to 4096 [12]")->type_name("COUNT");
-  app.add_option("--comm", o.other, "what a step takes beside computing [500ms]")->type_name("TIME");
+  app.add_option("-m,--micro-batches", o.micro_batches, "micro-batches of each worker in a step, 1 to 4096 [12]")
+      ->type_name("COUNT");
+  app.add_option("--comm", o.other, "time of a step outside computing [500ms]")->type_name("TIME");
   add_choice(app, o.rule,
              {.names = "-r,--rule",
               .value = "RULE",
@@ -60,7 +75,7 @@ void add_drop_simulate_options(CLI::App& app, DropSimulateOptions& o) {
   app.add_option("--seed", o.seed, "decides all delays [0]")->type_name("N");
   app.add_option("--trace", o.trace, "write the recorded steps there, as search reads them")->type_name("FILE");
   app.add_option("--plot", o.plot, "draw compute times, speed-ups and times of steps there, as SVG")->type_name("FILE");
-  app.add_option("-J,--json", o.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
+  add_output_options(app, o.results);
   app.add_option("-j,--jobs", o.jobs, "remedies simulated at the same time [1]")->type_name("N");
   add_choice(
       app, o.progress,
@@ -70,9 +85,10 @@ void add_drop_simulate_options(CLI::App& app, DropSimulateOptions& o) {
 namespace {
 
 constexpr uint64_t workers_limit = 8192, simulated_micro_batches_limit = 4096, steps_limit = 1'000'000;
-constexpr uint64_t recorded_limit = 20'000'000;  // times in the recorded steps, which are sorted
+// The recorded steps have at most this many end times of micro-batches, because the search sorts all of them.
+constexpr uint64_t recorded_limit = 20'000'000;
 
-// "3x2".
+// Parses the option --slow, which has a rank and a factor, such as "3x2".
 Status set_slow(const std::string& text, sim::DelayModel& model) {
   const auto wrong = [&] { return invalid(fmt::format("--slow '{}': expected a rank and a factor, as in 3x2", text)); };
   const auto cross = text.find('x');
@@ -103,7 +119,8 @@ Status set_settings(const DropSimulateOptions& o, sim::StragglerSettings& settin
   }
   if (!seed.ok()) return invalid(fmt::format("--seed {}", seed.status().message()));
   if (settings.model.slow_worker >= static_cast<int64_t>(*workers))
-    return invalid(fmt::format("worker {} cannot be slow: there are {}, from 0", settings.model.slow_worker, *workers));
+    return invalid(fmt::format("{}: worker {} cannot be slow: there are {}, from 0", o.slow.empty() ? "--model" : "--slow",
+                               settings.model.slow_worker, *workers));
   settings.workers = static_cast<uint32_t>(*workers);
   settings.micro_batches = static_cast<uint32_t>(*micro_batches);
   settings.other = *other;
@@ -164,4 +181,4 @@ std::string trace_text(const ComputeTrace& trace, uint64_t first_step) {
   return text;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

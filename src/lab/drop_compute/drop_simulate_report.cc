@@ -5,7 +5,12 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::Axis;
+using cli::Corner;
+using cli::Panel;
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -39,7 +44,7 @@ RemedyRow row_of(const DropSimulationResult& result, const RemedyResult& remedy)
     row.expected_step = speedup_text(outcome.predicted_step);
     row.expected_total = speedup_text(outcome.predicted_total);
   }
-  if (!outcome.off.empty()) row.note = "off: " + outcome.off;
+  if (!outcome.off_reason.empty()) row.note = "off: " + outcome.off_reason;
   return row;
 }
 
@@ -61,8 +66,8 @@ const char* colour_of(const RemedyResult& remedy) {
   return "#222222";
 }
 
-// Plots the speed-up that search() predicts for other numbers of workers with the same delays. Each prediction uses as many
-// recorded steps as the run's own calibration.
+// Plots the speed-up that search() predicts for other numbers of workers under the same delays. search() gets as many recorded
+// steps as it has for an automatic threshold.
 Panel workers_panel(const DropSimulationResult& result) {
   const auto& what = result.what;
   Panel panel{.title = fmt::format("Speed-up against workers, {}", what.settings.model.to_string()),
@@ -91,7 +96,7 @@ Panel workers_panel(const DropSimulationResult& result) {
     }
   }
   for (const auto& remedy : result.remedies) {
-    if (!remedy.automatic() || !remedy.outcome.off.empty()) continue;
+    if (!remedy.automatic() || !remedy.outcome.off_reason.empty()) continue;
     panel.series.push_back({.name = label_of(result, remedy),
                             .colour = rule_colour(remedy.remedy.drop.rule),
                             .markers = true,
@@ -183,7 +188,7 @@ std::string json_of(const DropSimulationResult& result) {
               {"step_mean_s", outcome.step_mean},
               {"step_sd_s", outcome.step_deviation},
               {"threshold_s", outcome.threshold > 0 ? Json(outcome.threshold) : Json()},
-              {"off", outcome.off.empty() ? Json() : Json(outcome.off)}};
+              {"off", outcome.off_reason.empty() ? Json() : Json(outcome.off_reason)}};
     json["backups"] = remedy.remedy.kind == Kind::backup ? Json(remedy.remedy.backups) : Json();
     json["drop_by_worker"] = outcome.drop_by_worker;
     json["warnings"] = outcome.warnings;
@@ -196,7 +201,7 @@ std::vector<Panel> panels_of(const DropSimulationResult& result) {
   std::vector<StepTimes> times;
   for (const auto& remedy : result.remedies) {
     const auto kind = remedy.remedy.kind;
-    if (kind == Kind::random || kind == Kind::oracle || !remedy.outcome.off.empty()) continue;
+    if (kind == Kind::random || kind == Kind::oracle || !remedy.outcome.off_reason.empty()) continue;
     times.push_back({.name = label_of(result, remedy),
                      .colour = colour_of(remedy),
                      .times = remedy.outcome.step_times,
@@ -209,4 +214,4 @@ std::vector<Panel> panels_of(const DropSimulationResult& result) {
   return panels;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -1,5 +1,5 @@
-// The output of `unisono-lab drop-compute simulate`, a row per remedy: a table, JSON lines, pictures.
-// Pure.
+// Formats the output of `unisono-lab drop-compute simulate`: a table with one row for each remedy, JSON lines, and plots.
+// Performs no I/O.
 #pragma once
 
 #include <string>
@@ -7,15 +7,16 @@
 
 #include "lab/drop_compute/drop_simulate_run.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
 
-// "auto, after", "backup workers, 14 of 200".
+// Returns the name of a remedy, such as "auto, after" or "backup workers, 14 of 200".
 std::string label_of(const DropSimulationResult& result, const RemedyResult& remedy);
 
 std::string table_of(const DropSimulationResult& result);
-// One line for the settings, one for each remedy.
+// Returns a JSON line for the settings, then one for each remedy.
 std::string json_of(const DropSimulationResult& result);
-// Compute times, speed-up against the threshold, times of steps, speed-up against workers: as many are simulated for it.
-std::vector<Panel> panels_of(const DropSimulationResult& result);
+// Returns four plots: the compute times, the speed-up against the threshold, the step times, and the speed-up against the
+// number of workers. For the last plot, other numbers of workers are simulated.
+std::vector<cli::Panel> panels_of(const DropSimulationResult& result);
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -4,12 +4,12 @@
 
 #include <nlohmann/json.hpp>
 
-namespace unisono::cli {
+namespace unisono::lab {
 namespace {
 
 using Kind = sim::Remedy::Kind;
 
-// Eight workers, one of them twice as slow, no noise: check 12 of docs/design/methods/drop_compute.md.
+// Eight workers with constant times, one of them twice as slow: check 12 of docs/design/methods/drop_compute.md.
 DropSimulation slow_worker() {
   DropSimulation simulation{
       .settings = {.model = {.law = sim::DelayModel::Law::constant, .base = 1, .slow_worker = 7, .slow_factor = 2},
@@ -88,13 +88,13 @@ TEST(DropSimulateReport, every_line_names_its_rule_and_why_it_is_off) {
   }
 }
 
-TEST(DropSimulateReport, the_straggler_is_warned_of) {
+TEST(DropSimulateReport, a_warning_names_the_straggler) {
   const auto table = table_of(simulate_remedies(slow_worker(), nullptr));
   EXPECT_NE(table.find("# warning: auto, after: "), std::string::npos) << table;
   EXPECT_NE(table.find("persistent_straggler"), std::string::npos) << table;
 }
 
-TEST(DropSimulateReport, programs_get_everything_a_line_each) {
+TEST(DropSimulateReport, json_has_every_value_one_line_each) {
   const auto text = json_of(simulate_remedies(slow_worker(), nullptr));
   std::vector<nlohmann::json> lines;
   for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
@@ -110,15 +110,15 @@ TEST(DropSimulateReport, programs_get_everything_a_line_each) {
   EXPECT_EQ(lines[3]["backups"], 1);
 }
 
-TEST(DropSimulateReport, pictures_show_what_was_simulated) {
+TEST(DropSimulateReport, plots_show_the_simulation) {
   const auto panels = panels_of(simulate_remedies(slow_worker(), nullptr));
   ASSERT_EQ(panels.size(), 4u);
   EXPECT_TRUE(panels[2].new_row);
   EXPECT_EQ(panels[2].series.front().name, "no remedy");
-  // Only as many workers as there is a slow one among.
+  // Numbers of workers below 8 are left out, because the slow worker has rank 7.
   EXPECT_EQ(panels[3].series.front().points.front().x, 8);
   EXPECT_EQ(panels[3].series.front().points.back().x, 256);
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -7,12 +7,15 @@
 
 #include "cli/common/threads.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::on_threads;
+
 namespace {
 
 using Kind = sim::Remedy::Kind;
 
-// All remedies but dropping at random: its share is that of another remedy.
+// Returns all remedies except random dropping, for which the dropped fraction of another remedy must be known first.
 std::vector<sim::Remedy> remedies_of(const DropSimulation& simulation, const TraceStudy& study) {
   std::vector<sim::Remedy> remedies{{.kind = Kind::none}};
   if (simulation.fixed) {
@@ -36,8 +39,8 @@ std::vector<sim::Remedy> remedies_of(const DropSimulation& simulation, const Tra
   return remedies;
 }
 
-// The first threshold's that drops anything.
-std::optional<double> share_to_lose(const std::vector<RemedyResult>& results) {
+// Returns the dropped fraction of the first threshold in `results` that dropped anything.
+std::optional<double> dropped_fraction(const std::vector<RemedyResult>& results) {
   for (const auto& result : results) {
     if (result.remedy.kind == Kind::drop_compute && result.outcome.drop > 0) return result.outcome.drop;
   }
@@ -53,7 +56,8 @@ class Simulations {
     results_.clear();
     for (const auto& remedy : remedies) results_.push_back({remedy, {}});
     if (all_steps_ == 0)
-      all_steps_ = simulation_.settings.steps * (remedies.size() + 1);  // and of the one at random, which comes later
+      // one remedy more than in `remedies`, because random dropping runs later
+      all_steps_ = simulation_.settings.steps * (remedies.size() + 1);
     next_ = 0;
     on_threads(std::min<uint64_t>(simulation_.jobs, results_.size()), [this] { work(); });
     return std::move(results_);
@@ -87,11 +91,11 @@ DropSimulationResult simulate_remedies(const DropSimulation& simulation, const S
       .what = simulation, .study = study_of(simulation.recorded(), simulation.choice, simulation.rules), .remedies = {}};
   Simulations simulations(simulation, progress);
   result.remedies = simulations.run(remedies_of(simulation, result.study));
-  if (const auto share = share_to_lose(result.remedies)) {
+  if (const auto share = dropped_fraction(result.remedies)) {
     auto random = simulations.run({{.kind = Kind::random, .share = *share}});
     result.remedies.push_back(std::move(random.front()));
   }
   return result;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -1,5 +1,5 @@
-// The remedies that `unisono-lab drop-compute simulate` compares, each simulated under the same delays. Results do not
-// depend on the number of threads.
+// Simulates the remedies that `unisono-lab drop-compute simulate` compares. All of them run under the same delays. Results do
+// not depend on the number of threads.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 #include "lab/drop_compute/drop_simulate.h"
 #include "lab/drop_compute/drop_study.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
 
 struct RemedyResult {
   sim::Remedy remedy;
@@ -21,12 +21,13 @@ struct RemedyResult {
 
 struct DropSimulationResult {
   DropSimulation what;
-  TraceStudy study;                    // of the recorded steps
-  std::vector<RemedyResult> remedies;  // none comes first
+  TraceStudy study;                    // what was computed from the recorded steps
+  std::vector<RemedyResult> remedies;  // the first one is Kind::none
 };
 
-// How many steps of all remedies have been simulated, and what is; called on several threads, one at a time.
+// steps: the number of steps simulated so far. all_steps: the number of steps of all remedies together. what: the name of the
+// remedy. Several threads call this function, but never at the same time.
 using SimulationProgress = std::function<void(uint64_t steps, uint64_t all_steps, const std::string& what)>;
 DropSimulationResult simulate_remedies(const DropSimulation& simulation, const SimulationProgress& progress);
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

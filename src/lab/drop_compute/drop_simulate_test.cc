@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::make_app;
+using cli::parse_arguments;
+
 namespace {
 
 Result<DropSimulation> read_simulation(const std::vector<std::string>& words) {
@@ -19,7 +23,7 @@ void expect_simulation_refused(const std::vector<std::string>& words, const std:
   EXPECT_EQ(simulation.status().message(), message);
 }
 
-TEST(DropSimulate, without_options_is_the_documented_setting_of_16_workers) {
+TEST(DropSimulate, the_default_is_the_documented_setting_of_16_workers) {
   const auto simulation = read_simulation({});
   ASSERT_TRUE(simulation.ok()) << simulation.status().message();
   EXPECT_EQ(simulation->settings.model.law, sim::DelayModel::Law::paper);
@@ -32,7 +36,7 @@ TEST(DropSimulate, without_options_is_the_documented_setting_of_16_workers) {
   EXPECT_TRUE(simulation->drops && !simulation->fixed);
 }
 
-TEST(DropSimulate, is_what_was_asked_for) {
+TEST(DropSimulate, the_plan_follows_the_options) {
   const auto simulation = read_simulation({"--model",    "G:mean=1,sd=0.25",
                                            "--slow",     "3x1.5",
                                            "-n",         "8",
@@ -56,13 +60,13 @@ TEST(DropSimulate, is_what_was_asked_for) {
   EXPECT_FALSE(read_simulation({"--tau", "off"})->drops);
 }
 
-TEST(DropSimulate, refuses_values_that_make_no_sense) {
+TEST(DropSimulate, refuses_impossible_values) {
   EXPECT_TRUE(read_simulation({"--model", "Q:mu=1"}).status().message().starts_with("--model Q:mu=1: "))
       << read_simulation({"--model", "Q:mu=1"}).status().message();
   for (const char* wrong : {"3", "x2", "3x", "3x0", "3x-1", "3x2s"})
     expect_simulation_refused({"--slow", wrong},
                               "--slow '" + std::string(wrong) + "': expected a rank and a factor, as in 3x2");
-  expect_simulation_refused({"-n", "8", "--slow", "8x2"}, "worker 8 cannot be slow: there are 8, from 0");
+  expect_simulation_refused({"-n", "8", "--slow", "8x2"}, "--slow: worker 8 cannot be slow: there are 8, from 0");
   expect_simulation_refused({"--workers", "8193"}, "--workers '8193': expected a whole number from 1 to 8192");
   expect_simulation_refused({"--workers", "8192", "--micro-batches", "64"},
                             "--workers 8192 --micro-batches 64: 44 recorded steps have more than 20000000 times");
@@ -86,4 +90,4 @@ TEST(DropSimulate, a_trace_is_read_as_it_was_written) {
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -8,13 +8,20 @@
 
 #include "base/clock.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::Corner;
+using cli::line_colour;
+using cli::Panel;
+using cli::Point;
+using cli::Series;
+
 namespace {
 
 constexpr size_t bins_least = 12, bins_most = 60, curve_points = 300, table_points = 200;
-constexpr double speedup_shown = 0.8;  // far below the best thresholds there is nothing to be seen
+constexpr double speedup_shown = 0.8;  // plots leave out speed-ups below this value, because they are far below the best ones
 
-// With a threshold, until the last worker stopped.
+// Returns how long it takes with this threshold until the last worker has stopped, in seconds from the start of the step.
 double compute_under(const ComputeTrace& trace, const StopRule& rule, int64_t threshold_ns, size_t step) {
   if (rule.rule == DropRule::at) return seconds_of(std::min(threshold_ns, trace.compute_ns(step)));
   int64_t last = 0;
@@ -31,7 +38,7 @@ double mean_without(std::span<const double> values, size_t left_out) {
   return (std::accumulate(values.begin(), values.end(), 0.0) - values[left_out]) / static_cast<double>(values.size() - 1);
 }
 
-size_t place_of_highest(std::span<const double> values) {
+size_t index_of_highest(std::span<const double> values) {
   return static_cast<size_t>(std::max_element(values.begin(), values.end()) - values.begin());
 }
 
@@ -45,7 +52,7 @@ RuleStudy study_rule(const ComputeTrace& trace, DropRule rule, const DropOptions
   if (!study.found()) return study;
   const auto threshold = study.outcome.best.threshold_ns;
   study.drop_by_worker = drop_by_worker(trace, study.options.rule, threshold);
-  study.most = place_of_highest(study.drop_by_worker);
+  study.most = index_of_highest(study.drop_by_worker);
   study.straggles = persistent_straggler(study.drop_by_worker).has_value();
   for (size_t step = 0; step < trace.steps(); ++step)
     study.step_times.push_back(compute_under(trace, study.options.rule, threshold, step) + study.outcome.other_ns / 1e9);
@@ -56,7 +63,8 @@ double objective_of(const ThresholdValue& value, DropOptions::Objective objectiv
   return objective == DropOptions::Objective::total ? value.total : value.step;
 }
 
-// At the thresholds that are compared in the published code, and at those chosen here, which it counts strictly.
+// Returns the oracle's best value. The candidates are the thresholds of grid(), and the best threshold of each rule plus 1 ns.
+// The 1 ns is added because the oracle drops a micro-batch that ends exactly at the threshold.
 ThresholdValue best_oracle(const ComputeTrace& trace, const DropOptions& choice, const std::vector<RuleStudy>& rules) {
   const double other = trace.other_ns();
   auto candidates = grid(trace, other);
@@ -109,7 +117,7 @@ TraceStudy study_of(const ComputeTrace& trace, const DropOptions& choice, std::s
     for (size_t worker = 0; worker < trace.workers; ++worker)
       study.worker_means[worker] += seconds_of(trace.ends_of(step, worker).back()) / static_cast<double>(study.steps);
   }
-  study.slowest = place_of_highest(study.worker_means);
+  study.slowest = index_of_highest(study.worker_means);
   const double others = mean_without(study.worker_means, study.slowest);
   study.slowness = others > 0 ? study.worker_means[study.slowest] / others : 1;
   return study;
@@ -117,7 +125,8 @@ TraceStudy study_of(const ComputeTrace& trace, const DropOptions& choice, std::s
 
 namespace {
 
-// Shares of the values in equal parts of [low, high], as a line of steps over a shaded area.
+// Plots a histogram as a shaded staircase. The range [low, high] is cut into `bins` equal parts, and each part shows the
+// percentage of values in it.
 Series histogram(std::string name, const char* colour, std::span<const double> values, double low, double high, size_t bins) {
   std::vector<double> counts(bins);
   const double width = (high - low) / static_cast<double>(bins);
@@ -134,7 +143,8 @@ Series histogram(std::string name, const char* colour, std::span<const double> v
   return series;
 }
 
-// As many of them as can be seen: of each part of the axis the best, from the first good one on.
+// Reduces the values to as many points as a plot can show, by taking the best value in each part of the axis. Values before the
+// first one that reaches speedup_shown are left out.
 std::vector<Point> thinned(const std::vector<ThresholdValue>& values, const DropOptions::Objective objective) {
   std::vector<Point> points;
   if (values.empty()) return points;
@@ -217,10 +227,10 @@ Panel step_times_panel(const std::vector<StepTimes>& all) {
     auto times = unsorted;
     if (times.empty()) continue;
     std::sort(times.begin(), times.end());
-    const auto place = static_cast<double>(panel.series.size());
+    const auto index = static_cast<double>(panel.series.size());
     Series series{.name = name,
                   .colour = colour,
-                  .line_width = std::max(1.2, 4 - 0.7 * place),
+                  .line_width = std::max(1.2, 4 - 0.7 * index),
                   .dashed = dashed,
                   .points = {{times.front(), 0}}};
     const auto count = std::min(times.size(), table_points);
@@ -231,4 +241,4 @@ Panel step_times_panel(const std::vector<StepTimes>& all) {
   return panel;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -1,5 +1,7 @@
-// Studies each stop rule on recorded times: the best threshold, the micro-batches that it drops of each worker, and the step
-// times. The plots of the study are shared by `unisono-lab drop-compute search` and `simulate`. Pure.
+// Studies each stop rule on recorded times: which threshold is best, which fraction each worker drops, and how long the steps
+// take. Performs no I/O. The symbols are explained in docs/design/methods/drop_compute.md, "Notation".
+//
+// The plots are used by both `unisono-lab drop-compute search` and `simulate`.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +14,10 @@
 #include "training/drop_compute/compute_trace.h"
 #include "training/drop_compute/threshold_search.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
 
 struct Moments {
-  double mean = 0, deviation = 0;  // of all there are: squares by how many
+  double mean = 0, deviation = 0;  // deviation: the population standard deviation
 };
 Moments moments_of(std::span<const double> values);
 
@@ -23,45 +25,51 @@ struct RuleStudy {
   DropRule rule = DropRule::after;
   SearchOptions options;
   SearchOutcome outcome;
-  bool found() const { return outcome.best.threshold_ns > 0; }  // a threshold, though it may not be worth it
+  // found(): true if there is a best threshold. on(): true if it also pays to drop with this threshold.
+  bool found() const { return outcome.best.threshold_ns > 0; }
   bool on() const { return found() && outcome.off.empty(); }
-  // With that threshold, if one was found:
+  // The members below are set if found() is true. They are for the best threshold.
   std::vector<double> drop_by_worker;
-  size_t most = 0;                 // the worker that drops most
-  bool straggles = false;          // it is a persistent straggler
-  std::vector<double> step_times;  // seconds, with all that is beside computing; of `at` without what is left of micro-batches
+  size_t most = 0;         // the worker that drops the largest fraction
+  bool straggles = false;  // worker `most` is a persistent straggler
+  // The times of the steps in seconds, including Tc. If a micro-batch still runs at the threshold, rule `at` does not make the
+  // step wait for it.
+  std::vector<double> step_times;
 };
 
 struct TraceStudy {
   uint32_t workers = 0, micro_batches = 0;
   size_t steps = 0;
-  double other = 0, micro_batch = 0;  // Tc, lhat, seconds
+  // Tc (the part of a step in which nothing is computed) and lhat (the mean time of a micro-batch), seconds
+  double other = 0, micro_batch = 0;
   std::vector<RuleStudy> rules;
-  ThresholdValue oracle;              // the best of these within max_drop; threshold_ns 0: none
-  std::vector<double> compute_times;  // T_i, seconds
-  std::vector<double> worker_means;   // of their compute times
-  size_t slowest = 0;                 // of these
-  double slowness = 1;                // its mean by that of the others
-  double step_mean() const;           // without a threshold
+  ThresholdValue oracle;  // the oracle's best value that drops at most max_drop; if none was found, its threshold_ns is 0
+  std::vector<double> compute_times;  // by step: T_i (the slowest worker's compute time), seconds
+  std::vector<double> worker_means;   // by worker: mean compute time, seconds
+  size_t slowest = 0;                 // the worker with the highest mean compute time
+  double slowness = 1;                // mean compute time of the slowest worker, divided by that of the other workers
+  double step_mean() const;           // returns the mean step time without a threshold, in seconds
 };
 TraceStudy study_of(const ComputeTrace& trace, const DropOptions& choice, std::span<const DropRule> rules);
 
-// Options of one rule: lag is of `after` only, min_computed not of `at`.
+// Returns the options without those that do not apply to this rule: `lag` applies only to `after`, and min_computed applies
+// only to `after` and `before`.
 DropOptions options_for(DropRule rule, DropOptions options);
 
-// How long workers compute in a step: all, and the slowest.
-Panel compute_panel(const ComputeTrace& trace);
-// S of each rule's thresholds, with the chosen ones; of the oracle.
-Panel thresholds_panel(const ComputeTrace& trace, const TraceStudy& study);
-// One curve of step_times_panel(), which shows for each time how many steps took no longer. Later curves are thinner, so that
-// the curves below them stay visible.
+// Plots two histograms of the compute times per step. One covers all workers. The other covers only the slowest worker of each
+// step.
+cli::Panel compute_panel(const ComputeTrace& trace);
+// Plots the speed-up of each rule and of the oracle against the threshold. Markers show the chosen thresholds.
+cli::Panel thresholds_panel(const ComputeTrace& trace, const TraceStudy& study);
+// One curve of step_times_panel(). It shows which percentage of the steps took at most a given time. Later curves are thinner,
+// so that earlier curves below them stay visible.
 struct StepTimes {
   std::string name;
   const char* colour;
   std::vector<double> times;  // seconds
   bool dashed = false;
 };
-Panel step_times_panel(const std::vector<StepTimes>& all);
+cli::Panel step_times_panel(const std::vector<StepTimes>& all);
 const char* rule_colour(DropRule rule);
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

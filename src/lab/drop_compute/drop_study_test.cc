@@ -4,10 +4,11 @@
 
 #include <cmath>
 
-namespace unisono::cli {
+namespace unisono::lab {
 namespace {
 
-// Check 8 of docs/design/methods/drop_compute.md: two workers, two steps of three micro-batches, 1 s beside.
+// The trace of check 8 of docs/design/methods/drop_compute.md: two steps of two workers with three micro-batches. Outside
+// computing, each step takes 1 s.
 ComputeTrace small_trace() {
   ComputeTrace trace{.workers = 2, .micro_batches = 3, .ends = {1, 2, 3, 1, 3, 6, 2, 3, 4, 1, 2, 3}, .walls = {7, 7, 5, 5}};
   for (auto* times : {&trace.ends, &trace.walls}) {
@@ -25,7 +26,7 @@ TraceStudy study_in(const ComputeTrace& trace, double max_drop,
   return study_of(trace, choice, rules);
 }
 
-TEST(DropStudy, options_that_mean_nothing_to_a_rule_are_left_out) {
+TEST(DropStudy, options_without_effect_on_a_rule_are_reset) {
   DropOptions options;
   options.lag = 2;
   options.min_computed = 3;
@@ -37,7 +38,7 @@ TEST(DropStudy, options_that_mean_nothing_to_a_rule_are_left_out) {
   EXPECT_EQ(options_for(DropRule::at, options).min_computed, 1u);
 }
 
-TEST(DropStudy, times_of_steps_are_those_of_the_rule_with_all_that_is_beside_computing) {
+TEST(DropStudy, step_times_follow_the_rule_and_include_the_time_outside_computing) {
   const auto study = study_in(small_trace(), 1);
   EXPECT_EQ(study.rules[0].step_times, (std::vector<double>{4, 4})) << "the running micro-batch is waited for";
   ASSERT_TRUE(study.rules[2].found());
@@ -64,7 +65,7 @@ TEST(DropStudy, the_oracle_keeps_within_the_bound_too) {
   EXPECT_EQ(study_in(small_trace(), 0).oracle.threshold_ns, 0) << "none";
 }
 
-TEST(DropStudy, one_worker_has_nobody_to_be_slower_than) {
+TEST(DropStudy, a_single_worker_has_slowness_one) {
   const ComputeTrace trace{.workers = 1, .micro_batches = 2, .ends = {1'000, 3'000}, .walls = {4'000}};
   const auto study = study_in(trace, 1);
   EXPECT_EQ(study.slowness, 1);
@@ -84,7 +85,7 @@ TEST(DropStudy, histograms_have_every_value_once) {
   for (const auto& point : drawn.series[0].points) EXPECT_TRUE(std::isfinite(point.x) && std::isfinite(point.y));
 }
 
-TEST(DropStudy, times_of_steps_are_drawn_as_shares_that_took_no_longer) {
+TEST(DropStudy, step_times_are_plotted_as_cumulative_shares) {
   const auto panel = step_times_panel(
       {{.name = "a", .colour = "#000000", .times = {3, 1, 2, 4}}, {.name = "none", .colour = "#000000", .times = {}}});
   ASSERT_EQ(panel.series.size(), 1u);
@@ -119,4 +120,4 @@ TEST(DropStudy, curves_are_thinned_but_keep_their_best_points) {
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -1,5 +1,5 @@
-// How long a language model's gradients take between four virtual processes, whole and compressed: check 24 of
-// docs/design/methods/arc_top_k.md. The engine is the real one; links have no latency, arithmetic takes no time.
+// Check 24 of docs/design/methods/arc_top_k.md: how long four virtual processes take to average a language model's gradients,
+// whole and compressed. The engine is the production code. Links have no latency, and arithmetic takes no time.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -13,13 +13,13 @@ namespace unisono::sim {
 namespace {
 
 constexpr uint32_t world_size = 4;
-constexpr double link_bytes_per_us = 2500;  // of payload
-constexpr uint64_t slice_bytes = 1600;      // which take whole nanoseconds
-// Headers are not payload. (The simulator's clock cuts off what is less than a nanosecond, and so it must not be a little less
-// than a whole one.)
+constexpr double link_bytes_per_us = 2500;  // payload bytes only
+constexpr uint64_t slice_bytes = 1600;      // a slice takes 640 ns, a whole number
+// Payload rate, plus headers. The factor 1 - 1e-9 makes a slice take a little more than 640 ns. With a little less, the
+// simulator's clock would round down to 639 ns.
 constexpr double wire_bytes_per_us = link_bytes_per_us * (slice_bytes + sizeof(FrameHeader)) / slice_bytes * (1 - 1e-9);
 
-// The matrices of check 21: h, f, layers.
+// The matrices of check 21 of docs/design/methods/arc_top_k.md. width: h. inner: f.
 std::vector<Parameter> llama(uint64_t width, uint64_t inner, int layers) {
   std::vector<Parameter> model{{"embedding", {32000, width}}};
   const auto add = [&](std::vector<uint64_t> shape) { model.push_back({std::to_string(model.size()), std::move(shape)}); };
@@ -34,15 +34,15 @@ std::vector<Parameter> llama(uint64_t width, uint64_t inner, int layers) {
   return model;
 }
 
-// Gradients of a job that is smaller by this factor, in elements, take as much less time: so much is simulated, and the time
-// multiplied.
+// Times are proportional to the number of elements. So a job simulates 1/factor of the elements, and multiplies the time by
+// `factor`.
 class Job {
  public:
   explicit Job(uint64_t factor) : factor_(factor), cluster_(settings(), trace_) {
     for (PeerIndex p = 0; p < world_size; ++p) groups_.push_back(&cluster_.make_group(p, 1, {0, 1, 2, 3}, {0, 1, 2, 3}));
   }
 
-  // One all-reduce of so many elements after what was before; how long it takes, in seconds of the whole job.
+  // Simulates an all-reduce of elements / factor elements. Returns its duration in seconds, multiplied by `factor`.
   double all_reduce(uint64_t elements) {
     const auto began = cluster_.now();
     std::vector<std::vector<float>> values(world_size, std::vector<float>(elements / factor_, 1.0f));
@@ -84,8 +84,8 @@ class Job {
   std::vector<GroupCore*> groups_;
 };
 
-// 24. ARC-Top-K's two all-reduces follow each other.
-TEST(GradientTime, of_a_billion_parameters_is_the_documented_one) {
+// Check 24 of docs/design/methods/arc_top_k.md. The second all-reduce of ARC-Top-K depends on the first, so their times add up.
+TEST(GradientTime, a_billion_parameters_take_the_documented_time) {
   const auto model = llama(2048, 5461, 24);
   const auto plan = CompressionPlan::make(model, *Compression::parse("arc:ratio=0.2,rank=4,min_elements=0,max_payload=1"));
   ASSERT_TRUE(plan.ok());

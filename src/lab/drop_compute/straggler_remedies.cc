@@ -13,8 +13,9 @@
 namespace unisono::sim {
 namespace {
 
-constexpr uint64_t lots_seed = 0x6C6F7473;  // random dropping draws apart from latencies
-constexpr double latency_max = 1e6;         // seconds; nearly never drawn, but sums in ns must hold it
+constexpr uint64_t random_drop_seed = 0x6C6F7473;  // makes sure that random dropping does not depend on the latencies
+// in seconds; very rare draws would be longer, and this limit keeps sums in ns from overflowing
+constexpr double latency_max = 1e6;
 
 int64_t latency_ns(const StragglerSettings& settings, uint64_t step, uint32_t worker, uint32_t micro_batch) {
   auto random = random_of(settings.seed, step, worker, micro_batch);
@@ -25,8 +26,8 @@ std::span<const int64_t> of_worker(std::span<const int64_t> latencies, size_t wo
   return latencies.subspan(worker * micro_batches, micro_batches);
 }
 
-// DropCompute: warming up, recording where the threshold or the rule needs it, then dropping. As times follow one law, the
-// threshold never changes again.
+// DropCompute. It first warms up, then records steps (if the threshold or the rule needs them), then drops micro-batches. All
+// latencies follow one law, so the threshold is chosen only once.
 class Dropping {
  public:
   Dropping(const StragglerSettings& settings, const DropOptions& options, StragglerOutcome& outcome)
@@ -65,12 +66,12 @@ class Dropping {
 
   void search_in_trace() {
     if (const auto status = trace_.check(); !status.ok()) {
-      outcome_.off = status.message();
+      outcome_.off_reason = status.message();
       return;
     }
     const auto searching = search_options(options_, trace_);
     const auto found = search(trace_, searching);
-    outcome_.off = found.off;
+    outcome_.off_reason = found.off;
     outcome_.predicted_step = found.best.step;
     outcome_.predicted_total = found.best.total;
     outcome_.predicted_drop = found.best.drop;
@@ -89,7 +90,7 @@ class Dropping {
   std::optional<int64_t> threshold_ns_;
 };
 
-// Each worker has as many micro-batches as its mean speed in the first steps allows.
+// Observes the first steps, then gives faster workers more micro-batches.
 class Rebalancing {
  public:
   Rebalancing(const StragglerSettings& settings, uint32_t watched_steps)
@@ -112,10 +113,11 @@ class Rebalancing {
   }
 
  private:
-  // One for each; then, as long as there are any, one for the worker that would be through with it first. No other way of
-  // sharing ends earlier for the last one.
+  // Gives each worker one micro-batch. Then each further micro-batch goes to the worker that would finish it first. In this
+  // way, the last worker finishes as early as possible.
   void share_out() {
-    using Candidate = std::pair<double, uint32_t>;  // when the worker would finish, and its number
+    // when the worker would finish its next micro-batch, and the worker's number
+    using Candidate = std::pair<double, uint32_t>;
     std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> next;
     std::fill(planned_.begin(), planned_.end(), 1);
     for (uint32_t i = 0; i < settings_.workers; ++i) next.push({2 * sums_[i], i});
@@ -129,11 +131,11 @@ class Rebalancing {
 
   const StragglerSettings& settings_;
   const uint32_t watched_steps_;
-  std::vector<double> sums_;  // of the watched steps' times: in proportion to a micro-batch's mean
+  std::vector<double> sums_;  // by worker: sum of its latencies in the first steps, which is proportional to its mean latency
   std::vector<uint32_t> planned_;
 };
 
-// All but the latest workers; those have computed for nothing.
+// Drops all micro-batches of the `backups` workers that finish last. Returns the time when all other workers have finished.
 int64_t without_latest(const StragglerSettings& settings, uint32_t backups, std::span<const int64_t> latencies,
                        std::span<uint32_t> dropped) {
   std::vector<std::pair<int64_t, size_t>> ends(settings.workers);
@@ -144,7 +146,8 @@ int64_t without_latest(const StragglerSettings& settings, uint32_t backups, std:
   return ends[waited_for - 1].first;
 }
 
-// Those that end before the threshold, and the last of their ends.
+// Drops every micro-batch that does not end before the threshold. Returns the time when the last of the other micro-batches
+// ends.
 int64_t by_oracle(const StragglerSettings& settings, int64_t threshold_ns, std::span<const int64_t> latencies,
                   std::span<uint32_t> dropped) {
   int64_t last = 0;
@@ -221,7 +224,7 @@ RemedyStep make_remedy(const StragglerSettings& settings, const Remedy& remedy, 
       return [&settings, everything, share = remedy.share](uint64_t step, std::span<const int64_t> latencies,
                                                            std::span<uint32_t> dropped) {
         for (uint32_t i = 0; i < settings.workers; ++i) {
-          auto random = random_of(settings.seed ^ lots_seed, step, i, 0);
+          auto random = random_of(settings.seed ^ random_drop_seed, step, i, 0);
           for (uint32_t m = 0; m < settings.micro_batches; ++m) dropped[i] += random.chance(share);
         }
         return everything(step, latencies, dropped);

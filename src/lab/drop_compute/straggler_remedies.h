@@ -1,4 +1,4 @@
-// Applies each remedy for stragglers to a step's times.
+// Applies a remedy for stragglers (slow workers) to the latencies of a step.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,22 @@
 
 namespace unisono::sim {
 
-// To the nearest ns.
+// Converts seconds to nanoseconds, and rounds to the nearest.
 int64_t ns_of(double seconds);
 int64_t sum_of(std::span<const int64_t> latencies);
-// Draws the latencies of all workers' micro-batches in a step: [worker][micro-batch], ns.
+// Draws the latencies of all micro-batches in a step, in ns. They are ordered by worker, then by micro-batch.
 void draw_latencies(const StragglerSettings& settings, uint64_t step, std::vector<int64_t>& latencies);
-// T_i: when the last worker is through with all of its micro-batches.
+// Returns T_i, the time when the slowest worker ends its last micro-batch if nothing is dropped.
 int64_t slowest_ns(std::span<const int64_t> latencies, uint32_t micro_batches);
-// The step as it would be recorded if nothing was dropped.
+// Appends the step to the trace in the form in which it would be recorded if nothing were dropped.
 void append_step(ComputeTrace& trace, std::span<const int64_t> latencies, int64_t other_ns);
 
-// Called for each step from 1 on. Returns D_i, when the all-reduce can begin, ns from the step's begin, and adds to `dropped`,
-// by worker, how many micro-batches it goes without.
+// This function is called for each step; steps are numbered from 1. It returns D_i, the time when the all-reduce can begin, in
+// ns from the start of the step. dropped: an entry for each worker, to which the function adds how many micro-batches the
+// worker drops.
 using RemedyStep = std::function<int64_t(uint64_t step, std::span<const int64_t> latencies, std::span<uint32_t> dropped)>;
-// Chosen thresholds are added to `outcome`. `outcome` and `settings` must outlive the returned object.
+// Makes the function that applies a remedy. The function stores chosen thresholds in `outcome`. `outcome` and `settings` must
+// outlive the function.
 RemedyStep make_remedy(const StragglerSettings& settings, const Remedy& remedy, StragglerOutcome& outcome);
 
 }  // namespace unisono::sim

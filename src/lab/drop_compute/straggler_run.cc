@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "lab/drop_compute/straggler_remedies.h"
 
 namespace unisono::sim {
@@ -18,7 +19,7 @@ constexpr double ns_per_second = 1e9;
 
 double seconds_of(int64_t ns) { return static_cast<double>(ns) / ns_per_second; }
 
-// Mean and population standard deviation.
+// Returns the mean and the population standard deviation.
 std::pair<double, double> mean_and_deviation(std::span<const double> values) {
   const auto count = static_cast<double>(values.size());
   const double mean = std::accumulate(values.begin(), values.end(), 0.) / count;
@@ -27,7 +28,7 @@ std::pair<double, double> mean_and_deviation(std::span<const double> values) {
   return {mean, std::sqrt(squares / count)};
 }
 
-// Sums of the measured steps, compared with the same steps without a remedy.
+// Sums the times of the measured steps, and the times that the same steps take without a remedy.
 class Tally {
  public:
   explicit Tally(const StragglerSettings& settings)
@@ -57,7 +58,8 @@ class Tally {
     outcome.step = ratios_ / steps;
     std::tie(outcome.step_mean, outcome.step_deviation) = mean_and_deviation(step_times_);
     outcome.compute_mean = outcome.step_mean - other_;
-    outcome.compute_deviation = outcome.step_deviation;  // Tc is the same in all steps
+    // equal, because a step time is a compute time plus Tc, and Tc is constant
+    outcome.compute_deviation = outcome.step_deviation;
     for (const auto dropped : dropped_) outcome.drop_by_worker.push_back(static_cast<double>(dropped) / of_worker);
     outcome.step_times = std::move(step_times_);
   }
@@ -78,8 +80,8 @@ std::string shortest(double number) {
 std::string percent(double share) { return shortest(std::round(1000 * share) / 10) + " %"; }
 
 std::string warning_of(const PersistentStraggler& found) {
-  return "persistent_straggler: worker " + std::to_string(found.worker) + " drops " + percent(found.drop) +
-         " of its micro-batches, the others " + percent(found.others) + " on average: it should be given fewer";
+  return concat("persistent_straggler: worker ", found.worker, " drops ", percent(found.drop),
+                " of its micro-batches, the others ", percent(found.others), " on average: it should be given fewer");
 }
 
 std::string name_of(const DropOptions& drop) {
@@ -87,7 +89,7 @@ std::string name_of(const DropOptions& drop) {
   constexpr const char* rules[] = {"after", "before", "at"};
   std::string name = drop.threshold == DropOptions::Threshold::automatic ? "auto" : shortest(drop.seconds) + " s";
   name += std::string(", ") + rules[static_cast<size_t>(drop.rule)];
-  if (drop.rule == DropOptions::Rule::after && drop.lag > 0) name += ", lag " + std::to_string(drop.lag);
+  if (drop.rule == DropOptions::Rule::after && drop.lag > 0) name += concat(", lag ", drop.lag);
   return name;
 }
 
@@ -97,8 +99,7 @@ std::string name_of(const Remedy& remedy) {
   switch (remedy.kind) {
     case Remedy::Kind::none: return "no remedy";
     case Remedy::Kind::drop_compute: return name_of(remedy.drop);
-    case Remedy::Kind::backup:
-      return std::to_string(remedy.backups) + (remedy.backups == 1 ? " backup worker" : " backup workers");
+    case Remedy::Kind::backup: return concat(remedy.backups, remedy.backups == 1 ? " backup worker" : " backup workers");
     case Remedy::Kind::oracle: return "oracle, " + shortest(remedy.drop.seconds) + " s";
     case Remedy::Kind::rebalanced: return "rebalanced";
     case Remedy::Kind::random: return "random, " + percent(remedy.share);
@@ -141,7 +142,7 @@ StragglerOutcome run_stragglers(const StragglerSettings& settings, const Remedy&
 uint32_t best_backups(const StragglerSettings& settings) {
   UNISONO_CHECK(settings.workers > 0 && settings.micro_batches > 0);
   const auto other = static_cast<double>(ns_of(settings.other));
-  std::vector<double> sums(settings.workers, 0);  // of step times, by the number of backup workers
+  std::vector<double> sums(settings.workers, 0);  // indexed by the number of backup workers: sum of the step times
   std::vector<int64_t> latencies, ends(settings.workers);
   for (uint64_t step = 1; step <= settings.steps; ++step) {
     draw_latencies(settings, step, latencies);

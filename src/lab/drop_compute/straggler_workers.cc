@@ -21,11 +21,13 @@ int64_t StragglerWorkers::step(const StopRule& rule, std::optional<int64_t> thre
   return compute;
 }
 
-// When this worker stopped. A completion at the timer's instant comes before it, and so does the begin of what follows that.
+// Returns when this worker stopped, in ns from the start of the step. If a micro-batch ends at the same time as the timer
+// fires, the worker begins its next micro-batch before the timer has an effect.
 int64_t StragglerWorkers::run(size_t worker, const StopRule& rule, std::optional<int64_t> threshold_ns,
                               std::span<const int64_t> latencies) {
   auto& controller = controllers_[worker];
-  int64_t ends = now_ + rests_[worker];  // of what runs; at first of what the last step left
+  // The end of the micro-batch that runs. At first this is the micro-batch that the previous step left running.
+  int64_t ends = now_ + rests_[worker];
   auto verdict = controller.begin(rule, {.threshold_ns = threshold_ns, .planned = micro_batches_}, now_);
   const auto timer = controller.timer_ns();
   for (size_t next = 0; verdict == DropController::Verdict::run_next; ++next) {
@@ -38,7 +40,8 @@ int64_t StragglerWorkers::run(size_t worker, const StopRule& rule, std::optional
     }
     verdict = controller.micro_batch_done(ends);
   }
-  if (controller.computed() == 0) return 0;  // `before` has begun nothing: what the last step left goes on
+  // Rule `before` did not begin any micro-batch, so rests_ still describes the micro-batch of an earlier step.
+  if (controller.computed() == 0) return 0;
   rests_[worker] = 0;
   return controller.ends().back();
 }

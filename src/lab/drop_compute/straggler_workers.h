@@ -1,6 +1,6 @@
-// Workers that compute micro-batches in virtual time, step after step, each of them stopped by the library's own controller.
+// Workers that compute micro-batches in virtual time, step after step. Each worker is stopped by the library's own controller.
 //
-// Stopping a worker does not cut its running micro-batch short: the worker begins its next step when that micro-batch is over.
+// A worker that was stopped finishes the micro-batch that it has begun, before its next step begins to compute.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,18 @@ namespace unisono::sim {
 
 class StragglerWorkers {
  public:
-  // other_ns: from when the last worker has stopped until the next step begins.
+  // other_ns: the time from the stop of the last worker to the start of the next step.
   StragglerWorkers(uint32_t workers, uint32_t micro_batches, int64_t other_ns);
 
-  // latencies: [worker][micro-batch], ns, of all micro-batches, whether they come to be computed or not. Returns when the last
-  // worker stopped, ns from the step's begin.
+  // latencies: in ns, ordered by worker, then by micro-batch; micro-batches that will be dropped have entries, too. Returns
+  // when the last worker stopped, in ns from the start of the step.
   int64_t step(const StopRule& rule, std::optional<int64_t> threshold_ns, std::span<const int64_t> latencies);
 
-  // Results of the last step.
+  // computed(): how many micro-batches the worker computed in the last step. ends(): when each of them ended, in ns from the
+  // start of the step.
   uint32_t computed(size_t worker) const { return controllers_[worker].computed(); }
   std::span<const int64_t> ends(size_t worker) const { return controllers_[worker].ends(); }
-  // By worker: how long the micro-batch of an earlier step still runs when the next step begins, ns.
+  // Returns, for each worker, how long a micro-batch of an earlier step still runs in the next step, in ns.
   std::span<const int64_t> rests() const { return rests_; }
 
  private:
@@ -34,7 +35,8 @@ class StragglerWorkers {
   const int64_t other_ns_;
   int64_t now_ = 0;
   std::vector<DropController> controllers_;
-  std::vector<int64_t> rests_;  // while a step runs: when what is running ends, from the step's begin
+  // see rests(); during a step: when the micro-batch that runs will end, in ns from the start of the step
+  std::vector<int64_t> rests_;
 };
 
 }  // namespace unisono::sim

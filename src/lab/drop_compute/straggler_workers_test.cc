@@ -1,5 +1,5 @@
-// Workers in virtual time: what they compute and when they stop, by the formulae of
-// docs/design/methods/drop_compute.md, "Stop rules", step by step.
+// Tests when workers in virtual time stop, and what they compute. Expected values follow the formulae of
+// docs/design/methods/drop_compute.md, "Stop rules".
 #include "lab/drop_compute/straggler_workers.h"
 
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random.h"
 
 namespace unisono::sim {
@@ -16,7 +17,7 @@ namespace {
 
 using Rule = DropOptions::Rule;
 
-// --- the formulae ------------------------------------------------------------------------------------------------------
+// --- expected values by the formulae -------------------------------------------------------------------------------------
 
 std::vector<int64_t> ends_of(int64_t rest, std::span<const int64_t> latencies) {
   std::vector<int64_t> ends;
@@ -24,7 +25,7 @@ std::vector<int64_t> ends_of(int64_t rest, std::span<const int64_t> latencies) {
   return ends;
 }
 
-// B(tau).
+// Returns B(tau): the number of micro-batches that ended by the threshold tau.
 uint32_t ended_by(std::span<const int64_t> ends, int64_t threshold) {
   return static_cast<uint32_t>(std::count_if(ends.begin(), ends.end(), [&](int64_t end) { return end <= threshold; }));
 }
@@ -37,7 +38,7 @@ uint32_t specified_count(const StopRule& rule, int64_t threshold, std::span<cons
   return std::min(all, std::max(rule.min_computed, ended_by(ends, threshold - rule.micro_batch_ns) + 1));
 }
 
-// --- fuzz ----------------------------------------------------------------------------------------------------------------
+// --- random steps, compared with the formulae ----------------------------------------------------------------------------
 
 struct FuzzStep {
   StopRule rule;
@@ -48,7 +49,7 @@ struct FuzzStep {
 constexpr uint32_t fuzz_workers = 8, fuzz_micro_batches = 6;
 constexpr int64_t fuzz_other = 5;
 
-// Times are so few ns that many are equal, to each other and to thresholds.
+// Times are small numbers of ns, so that ends often coincide with each other and with the threshold.
 FuzzStep fuzz_step(Random& random) {
   FuzzStep step;
   step.rule = {.rule = static_cast<Rule>(random.below(3)),
@@ -61,9 +62,9 @@ FuzzStep fuzz_step(Random& random) {
   return step;
 }
 
-// The expected results of one worker, and the rest that it carries into its next step.
+// Expected results of one worker in one step. runs_until: end of the micro-batch that the step leaves running.
 struct Expected {
-  std::vector<int64_t> ends;  // of all its micro-batches, had it gone on
+  std::vector<int64_t> ends;  // ends of all its micro-batches if nothing were dropped
   uint32_t count = 0;
   int64_t stopped = 0, runs_until = 0;
 };
@@ -77,7 +78,7 @@ Expected expected_of(const FuzzStep& step, int64_t rest, std::span<const int64_t
     if (expected.count < latencies.size()) expected.runs_until = rest > *step.threshold ? rest : expected.ends[expected.count];
   } else {
     expected.stopped = expected.count == 0 ? 0 : expected.ends[expected.count - 1];
-    // Nothing may be computed by `before`, while what the step before has left still runs.
+    // Rule `before` may compute nothing. Then the micro-batch that the previous step left keeps running.
     expected.runs_until = expected.count == 0 ? rest : 0;
   }
   return expected;
@@ -99,7 +100,7 @@ void fuzz(uint64_t seed, uint64_t steps, std::map<std::string, uint64_t>& seen) 
   StragglerWorkers workers(fuzz_workers, fuzz_micro_batches, fuzz_other), again(fuzz_workers, fuzz_micro_batches, fuzz_other);
   std::vector<int64_t> rests(fuzz_workers, 0);
   for (uint64_t number = 1; number <= steps; ++number) {
-    SCOPED_TRACE("seed " + std::to_string(seed) + ", step " + std::to_string(number));
+    SCOPED_TRACE(concat("seed ", seed, ", step ", number));
     const auto step = fuzz_step(random);
     const auto compute = workers.step(step.rule, step.threshold, step.latencies);
     ASSERT_EQ(again.step(step.rule, step.threshold, step.latencies), compute);
@@ -109,13 +110,14 @@ void fuzz(uint64_t seed, uint64_t steps, std::map<std::string, uint64_t>& seen) 
       const auto own = std::span(step.latencies).subspan(i * fuzz_micro_batches, fuzz_micro_batches);
       const auto expected = expected_of(step, rests[i], own);
       ASSERT_EQ(workers.computed(i), expected.count) << "worker " << i;
-      // A prefix, and none of them cut short.
+      // The worker computed a prefix of its micro-batches, each with its full latency.
       ASSERT_TRUE(std::equal(workers.ends(i).begin(), workers.ends(i).end(), expected.ends.begin(),
                              expected.ends.begin() + expected.count))
           << "worker " << i;
       ASSERT_TRUE(step.rule.rule != Rule::after || workers.computed(i) >= 1);
       slowest = std::max(slowest, expected.stopped);
-      // The bound is for steps that begin with nothing left over; a rest lengthens the first micro-batch.
+      // The bounds hold for workers without a rest from an earlier step. So a rest counts here as part of the first
+      // micro-batch.
       for (uint32_t m = 0; m < fuzz_micro_batches; ++m) longest = std::max(longest, own[m] + (m == 0 ? rests[i] : 0));
       left.push_back(expected.runs_until);
       if (expected.count < fuzz_micro_batches) ++seen["cut"];
@@ -132,8 +134,8 @@ void fuzz(uint64_t seed, uint64_t steps, std::map<std::string, uint64_t>& seen) 
   }
 }
 
-// 19, without peers: whatever times, thresholds and rules come.
-TEST(StragglerWorkers, compute_what_is_specified_whatever_comes) {
+// Check 19 of docs/design/methods/drop_compute.md without the collectives: random times, thresholds and rules.
+TEST(StragglerWorkers, random_latencies_give_the_specified_micro_batches) {
   std::map<std::string, uint64_t> seen;
   for (uint64_t seed = 1; seed <= 20 && !HasFatalFailure(); ++seed) fuzz(seed, 500, seen);
   for (const char* what : {"cut", "none computed", "rest", "rest over a whole step"}) EXPECT_GT(seen[what], 100u) << what;
@@ -143,8 +145,8 @@ TEST(StragglerWorkers, compute_what_is_specified_whatever_comes) {
 
 constexpr StopRule after{.rule = Rule::after}, at{.rule = Rule::at};
 
-// 20.
-TEST(StragglerWorkers, begin_with_what_was_left_running) {
+// The example of check 20 of docs/design/methods/drop_compute.md.
+TEST(StragglerWorkers, a_step_begins_after_the_micro_batch_that_was_left_running) {
   StragglerWorkers workers(1, 3, 1);
   const std::vector<int64_t> stalled{1, 6, 1}, usual{1, 1, 1};
   EXPECT_EQ(workers.step(at, 3, stalled), 3);
@@ -157,7 +159,7 @@ TEST(StragglerWorkers, begin_with_what_was_left_running) {
   EXPECT_EQ(workers.computed(0), 3u);
 }
 
-TEST(StragglerWorkers, that_stall_for_several_steps_compute_nothing_in_them) {
+TEST(StragglerWorkers, a_worker_that_stalls_for_several_steps_computes_nothing_in_them) {
   StragglerWorkers workers(2, 2, 1);
   const std::vector<int64_t> stalled{2, 2, 1, 20}, usual{2, 2, 1, 1};
   EXPECT_EQ(workers.step(at, 4, stalled), 4);
@@ -169,11 +171,12 @@ TEST(StragglerWorkers, that_stall_for_several_steps_compute_nothing_in_them) {
   }
   EXPECT_EQ(workers.step(at, 4, usual), 4);
   EXPECT_EQ(workers.computed(1), 2u);
-  EXPECT_EQ(workers.ends(1)[1], 3);  // 1 of the stall, and 1 and 1
+  EXPECT_EQ(workers.ends(1)[1], 3);  // 1 ns rest of the stalled micro-batch, then two micro-batches of 1 ns
 }
 
-// 14: times that depend on the data. Gradients are as large as micro-batches are long: 1 or 3, 2 on average.
-TEST(StragglerWorkers, that_finish_what_they_began_are_unbiased_and_those_at_the_threshold_are_not) {
+// Check 14 of docs/design/methods/drop_compute.md: latencies depend on the data. A micro-batch has the latency 1 or 3 with
+// equal probability. Its gradient equals its latency.
+TEST(StragglerWorkers, rules_that_finish_a_micro_batch_are_unbiased_and_rule_at_is_not) {
   const std::vector<int64_t> sequences[] = {{1, 1}, {1, 3}, {3, 1}, {3, 3}};
   const auto expectation = [&](const StopRule& rule) {
     struct {
@@ -192,11 +195,11 @@ TEST(StragglerWorkers, that_finish_what_they_began_are_unbiased_and_those_at_the
   };
   const auto finished = expectation(after);
   EXPECT_EQ(finished.count, 1.5);
-  EXPECT_EQ(finished.sum, 3);      // 2 E[k]: by normalize = max the update is (1-p) times the true one
-  EXPECT_EQ(finished.mean, 2.25);  // by normalize = computed it is not
+  EXPECT_EQ(finished.sum, 3);      // unbiased: 2 E[k]. With normalize = max, the update is (1-p) times the true one
+  EXPECT_EQ(finished.mean, 2.25);  // with normalize = computed, the mean is not 2: biased
   const auto cut = expectation(at);
   EXPECT_EQ(cut.count, .75);
-  EXPECT_EQ(cut.sum, .75);  // of 1.5
+  EXPECT_EQ(cut.sum, .75);  // an unbiased rule would have 2 E[k] = 1.5
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/concat.h"
 #include "base/option_text.h"
 #include "base/random.h"
 
@@ -14,9 +15,9 @@ namespace {
 
 constexpr std::array action_names{"join", "leave", "kill", "stop", "continue"};
 
-enum class Place : uint8_t { away, at_work, stopped };
+enum class PeerState : uint8_t { away, running, stopped };
 
-// The words of a line, without what stands behind '#'.
+// Returns the words of a line. A comment, which begins with '#', is left out.
 std::vector<std::string_view> words_of(std::string_view line) {
   line = line.substr(0, line.find('#'));
   std::vector<std::string_view> words;
@@ -34,15 +35,14 @@ bool read_number(std::string_view word, Number& number) {
   return error == std::errc() && end == word.data() + word.size();
 }
 
-// Empty, or what is wrong.
+// Parses the words of a line. Returns "" if they are a valid event, and an error text otherwise.
 std::string read_event(const std::vector<std::string_view>& words, ChurnEvent& event) {
-  if (words.size() != 3)
-    return "bad_line: it has " + std::to_string(words.size()) + " words, not seconds, peer and what it does";
+  if (words.size() != 3) return concat("bad_line: it has ", words.size(), " words; expected three: seconds, peer, action");
   double seconds = 0;
   if (!read_number(words[0], seconds) || !(seconds >= 0) || seconds > static_cast<double>(timeout_max / second))
     return "bad_time: \"" + std::string(words[0]) + "\" is not between 0 and 30 days, in seconds";
   if (!read_number(words[1], event.peer) || event.peer >= churn_peers_max)
-    return "bad_peer: \"" + std::string(words[1]) + "\" is no number below " + std::to_string(churn_peers_max);
+    return concat("bad_peer: \"", words[1], "\" is no number below ", churn_peers_max);
   const auto found = std::ranges::find(action_names, words[2]);
   if (found == action_names.end())
     return "bad_action: \"" + std::string(words[2]) + "\" is none of join, leave, kill, stop, continue";
@@ -51,28 +51,29 @@ std::string read_event(const std::vector<std::string_view>& words, ChurnEvent& e
   return {};
 }
 
-// Moves the peer; empty, or why it cannot.
-std::string take_effect(const ChurnEvent& event, std::vector<Place>& places) {
-  if (places.size() <= event.peer) places.resize(event.peer + 1, Place::away);
-  auto& place = places[event.peer];
-  const auto peer = "peer " + std::to_string(event.peer);
+// Applies the event to the state of its peer. If the event is impossible in this state, returns an error text; otherwise
+// returns "".
+std::string apply_event(const ChurnEvent& event, std::vector<PeerState>& states) {
+  if (states.size() <= event.peer) states.resize(event.peer + 1, PeerState::away);
+  auto& state = states[event.peer];
+  const auto peer = concat("peer ", event.peer);
   switch (event.action) {
     case ChurnAction::join:
-      if (place != Place::away) return "already_there: " + peer;
-      place = Place::at_work;
+      if (state != PeerState::away) return "already_there: " + peer;
+      state = PeerState::running;
       return {};
-    case ChurnAction::go_on:
-      if (place != Place::stopped) return "not_stopped: " + peer;
-      place = Place::at_work;
+    case ChurnAction::resume:
+      if (state != PeerState::stopped) return "not_stopped: " + peer;
+      state = PeerState::running;
       return {};
     case ChurnAction::stop:
     case ChurnAction::leave:
     case ChurnAction::kill: break;
   }
-  if (place == Place::away) return "not_there: " + peer;
-  // A stopped peer cannot say goodbye; it can be killed.
-  if (place == Place::stopped && event.action != ChurnAction::kill) return "stopped: " + peer;
-  place = event.action == ChurnAction::stop ? Place::stopped : Place::away;
+  if (state == PeerState::away) return "not_there: " + peer;
+  // A stopped peer cannot say goodbye, so it can only continue or be killed.
+  if (state == PeerState::stopped && event.action != ChurnAction::kill) return "stopped: " + peer;
+  state = event.action == ChurnAction::stop ? PeerState::stopped : PeerState::away;
   return {};
 }
 
@@ -82,7 +83,7 @@ const char* name(ChurnAction action) { return action_names[static_cast<size_t>(a
 
 Result<ChurnTrace> ChurnTrace::parse(std::string_view text) {
   ChurnTrace trace;
-  std::vector<Place> places;
+  std::vector<PeerState> states;
   size_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -95,9 +96,9 @@ Result<ChurnTrace> ChurnTrace::parse(std::string_view text) {
     if (wrong.empty() && !trace.events.empty() && event.at < trace.events.back().at)
       wrong = "out_of_order: the line before is later";
     if (wrong.empty() && trace.events.size() == churn_events_max)
-      wrong = "too_long: more than " + std::to_string(churn_events_max) + " events";
-    if (wrong.empty()) wrong = take_effect(event, places);
-    if (!wrong.empty()) return Status(Code::invalid, "line " + std::to_string(number) + ": " + wrong);
+      wrong = concat("too_long: more than ", churn_events_max, " events");
+    if (wrong.empty()) wrong = apply_event(event, states);
+    if (!wrong.empty()) return Status(Code::invalid, concat("line ", number, ": ", wrong));
     trace.events.push_back(event);
   }
   return trace;
@@ -112,21 +113,19 @@ std::string ChurnTrace::to_text() const {
     std::string_view time = line;
     time = time.substr(0, time.find_last_not_of('0') + 1);
     if (time.ends_with('.')) time.remove_suffix(1);
-    text += std::string(time) + " " + std::to_string(event.peer) + " " + name(event.action) + "\n";
+    text += concat(time, " ", event.peer, " ", name(event.action), "\n");
   }
   return text;
 }
 
 Status ChurnPlan::check() const {
   using option_text::wrong;
-  if (peers == 0 || peers > churn_peers_max)
-    return wrong("peers=" + std::to_string(peers) + " is not between 1 and " + std::to_string(churn_peers_max));
-  if (peers_min == 0 || peers_min > peers)
-    return wrong("peers_min=" + std::to_string(peers_min) + " is not between 1 and peers=" + std::to_string(peers));
+  if (peers == 0 || peers > churn_peers_max) return wrong(concat("peers=", peers, " is not between 1 and ", churn_peers_max));
+  if (peers_min == 0 || peers_min > peers) return wrong(concat("peers_min=", peers_min, " is not between 1 and peers=", peers));
   if (period < millisecond || period > timeout_max) return wrong("period is not between 1 ms and 30 days");
   if (duration < 0 || duration > timeout_max) return wrong("duration is not between 0 and 30 days");
   if (static_cast<double>(duration) / static_cast<double>(period) > churn_events_max / 4.0)
-    return wrong("duration is too long for events every period: " + std::to_string(churn_events_max / 4) + " at most");
+    return wrong(concat("duration is too long for events every period: ", churn_events_max / 4, " at most"));
   if (!(kill_share >= 0) || !(stop_share >= 0) || !(kill_share + stop_share <= 1))
     return wrong("kill_share and stop_share are shares, and their sum is at most 1");
   return {};
@@ -135,11 +134,11 @@ Status ChurnPlan::check() const {
 Result<ChurnTrace> make_churn(const ChurnPlan& plan) {
   if (auto checked = plan.check(); !checked.ok()) return checked;
   ChurnTrace trace;
-  std::vector<uint32_t> at_work, away;
+  std::vector<uint32_t> running, away;
   std::vector<bool> stopped(plan.peers);
   for (uint32_t peer = 0; peer < plan.peers; ++peer) {
     trace.events.push_back({.at = 0, .peer = peer, .action = ChurnAction::join});
-    at_work.push_back(peer);
+    running.push_back(peer);
   }
   if (plan.peers_min == plan.peers) return trace;
   Random random(plan.seed);
@@ -148,15 +147,15 @@ Result<ChurnTrace> make_churn(const ChurnPlan& plan) {
                ? plan.period
                : static_cast<Nanos>(-std::log1p(-random.unit()) * static_cast<double>(plan.period));
   };
-  // Times of a trace are whole microseconds.
+  // The times in a trace are whole microseconds, so there is at least one microsecond between two events.
   for (Nanos at = gap(); at < plan.duration && trace.events.size() < churn_events_max; at += std::max(microsecond, gap())) {
-    const bool goes = away.empty() || (at_work.size() > plan.peers_min && random.chance(0.5));
-    auto& from = goes ? at_work : away;
+    const bool goes = away.empty() || (running.size() > plan.peers_min && random.chance(0.5));
+    auto& from = goes ? running : away;
     const auto which = from.begin() + static_cast<ptrdiff_t>(random.below(from.size()));
     const uint32_t peer = *which;
     from.erase(which);
-    (goes ? away : at_work).push_back(peer);
-    auto action = stopped[peer] ? ChurnAction::go_on : ChurnAction::join;
+    (goes ? away : running).push_back(peer);
+    auto action = stopped[peer] ? ChurnAction::resume : ChurnAction::join;
     if (goes) {
       const double toss = random.unit();
       action = toss < plan.kill_share                     ? ChurnAction::kill

@@ -19,16 +19,16 @@ void expect_error(std::string_view text, const char* part) {
   EXPECT_NE(trace.status().message().find(part), std::string::npos) << trace.status().message();
 }
 
-// How many are at work at each time, at least and at most, and each action's number.
+// Counts a trace: the least and greatest number of peers at work, and the number of events by action.
 struct Tally {
   explicit Tally(const ChurnTrace& trace) {
-    std::set<uint32_t> at_work;
+    std::set<uint32_t> running;
     for (size_t i = 0; i < trace.events.size(); ++i) {
       const auto& event = trace.events[i];
       ++counts[static_cast<size_t>(event.action)];
-      if (event.action == ChurnAction::join || event.action == ChurnAction::go_on) at_work.insert(event.peer);
-      else at_work.erase(event.peer);
-      if (event.at > 0) low = std::min(low, at_work.size()), high = std::max(high, at_work.size());
+      if (event.action == ChurnAction::join || event.action == ChurnAction::resume) running.insert(event.peer);
+      else running.erase(event.peer);
+      if (event.at > 0) low = std::min(low, running.size()), high = std::max(high, running.size());
     }
   }
   size_t low = SIZE_MAX, high = 0;
@@ -40,28 +40,28 @@ TEST(ChurnTrace, is_read_with_comments_and_empty_lines) {
       ChurnTrace::parse("# a run\n0 0 join\n\n  1.5\t3 join # late\r\n2 0 stop\n2 3 kill\n2.25 0 continue\n3 0 leave");
   ASSERT_TRUE(trace.ok()) << trace.status().to_string();
   const std::vector<ChurnEvent> expected{
-      {0, 0, ChurnAction::join},          {1500 * millisecond, 3, ChurnAction::join},  {2 * second, 0, ChurnAction::stop},
-      {2 * second, 3, ChurnAction::kill}, {2250 * millisecond, 0, ChurnAction::go_on}, {3 * second, 0, ChurnAction::leave}};
+      {0, 0, ChurnAction::join},          {1500 * millisecond, 3, ChurnAction::join},   {2 * second, 0, ChurnAction::stop},
+      {2 * second, 3, ChurnAction::kill}, {2250 * millisecond, 0, ChurnAction::resume}, {3 * second, 0, ChurnAction::leave}};
   EXPECT_EQ(trace->events, expected);
   EXPECT_EQ(trace->to_text(), "# seconds peer what\n0 0 join\n1.5 3 join\n2 0 stop\n2 3 kill\n2.25 0 continue\n3 0 leave\n");
 }
 
 TEST(ChurnTrace, a_line_with_other_than_three_words_is_refused) { expect_error("0 1 join\n0 2\n", "line 2: bad_line"); }
-TEST(ChurnTrace, a_time_that_is_none_is_refused) {
+TEST(ChurnTrace, an_invalid_time_is_refused) {
   for (const char* time : {"x", "-1", "nan", "inf", "1e300", "1s", "2592001"})
     expect_error(std::string(time) + " 1 join", "line 1: bad_time");
 }
-TEST(ChurnTrace, a_peer_that_is_no_number_or_too_large_is_refused) {
+TEST(ChurnTrace, an_invalid_peer_number_is_refused) {
   for (const char* peer : {"a", "-1", "4096", "1.5", "99999999999"})
     expect_error(std::string("0 ") + peer + " join", "bad_peer");
 }
 TEST(ChurnTrace, an_unknown_action_is_refused) { expect_error("0 1 die", "bad_action"); }
-TEST(ChurnTrace, times_that_fall_are_refused) { expect_error("1 1 join\n0.5 2 join", "line 2: out_of_order"); }
+TEST(ChurnTrace, decreasing_times_are_refused) { expect_error("1 1 join\n0.5 2 join", "line 2: out_of_order"); }
 TEST(ChurnTrace, joining_twice_is_refused) { expect_error("1 1 join\n2 1 join", "already_there: peer 1"); }
-TEST(ChurnTrace, going_without_being_there_is_refused) {
+TEST(ChurnTrace, events_of_absent_peers_are_refused) {
   for (const char* action : {"leave", "kill", "stop"}) expect_error(std::string("0 1 ") + action, "not_there: peer 1");
 }
-TEST(ChurnTrace, a_stopped_peer_can_be_killed_and_continued_and_nothing_else) {
+TEST(ChurnTrace, a_stopped_peer_can_only_be_killed_or_continued) {
   for (const char* action : {"leave", "stop"})
     expect_error(std::string("0 1 join\n0 1 stop\n0 1 ") + action, "stopped: peer 1");
   expect_error("0 1 join\n0 1 stop\n0 1 join", "already_there");
@@ -74,7 +74,7 @@ TEST(ChurnTrace, more_events_than_the_limit_are_refused) {
   expect_error(text, "too_long");
 }
 
-TEST(ChurnPlan, a_machine_is_taken_or_given_every_period) {
+TEST(ChurnPlan, a_peer_departs_or_returns_every_period) {
   const auto trace = make_churn(
       {.peers = 8, .peers_min = 6, .period = 20 * second, .duration = 600 * second, .kill_share = 0.5, .seed = seed});
   ASSERT_TRUE(trace.ok());
@@ -87,7 +87,7 @@ TEST(ChurnPlan, a_machine_is_taken_or_given_every_period) {
   EXPECT_EQ(tally.counts[3] + tally.counts[4], 0u);
 }
 
-TEST(ChurnPlan, what_it_makes_is_consistent_and_keeps_its_bounds_whatever_the_seed) {
+TEST(ChurnPlan, random_traces_are_consistent_and_within_bounds) {
   for (uint64_t s = 0; s < 200; ++s) {
     Random random(s);
     ChurnPlan plan{.peers = 1 + static_cast<uint32_t>(random.below(12)),
@@ -135,7 +135,7 @@ TEST(ChurnPlan, the_same_seed_gives_the_same_trace_and_another_one_another) {
   EXPECT_NE(*make_churn(other), *make_churn(plan));
 }
 
-TEST(ChurnPlan, what_makes_no_sense_is_named) {
+TEST(ChurnPlan, check_names_the_impossible_field) {
   const std::pair<ChurnPlan, const char*> cases[] = {{{.peers = 0}, "peers=0"},
                                                      {{.peers = 5000}, "peers=5000"},
                                                      {{.peers = 3}, "peers_min=4"},

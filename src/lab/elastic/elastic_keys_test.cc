@@ -1,5 +1,6 @@
-// Elastic runs whose groups follow from keys, as published. With M^d peers they are exact and no two peers meet twice. With
-// other numbers they report what is missing, and they stay correct when peers die.
+// Tests elastic runs whose groups follow from keys (docs/design/methods/moshpit.md, "The published rule"). With M^d peers,
+// results are exact and no two peers meet twice. With other numbers, reports say that results are not exact. Means stay correct
+// when peers die.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,22 +15,22 @@
 namespace unisono::sim {
 namespace {
 
-// Records which peers met, and where each went next.
-struct RendezvousPoints final : RoundWatch {
+// Records the members of every group, and the sequence of groups of every peer.
+struct RendezvousPoints final : RoundObserver {
   struct Stop {
     SlotName slot;
-    uint32_t position = 0;  // in the group
-    bool failed = false;    // nothing was averaged
+    uint32_t position = 0;  // the peer's slot in the group
+    bool failed = false;    // no chunk was averaged
   };
-  void began(const RoundView& sight) override {
-    groups[sight.group.id] = sight.group;
-    paths[sight.self].push_back(
-        {.slot = sight.group.slot, .position = sight.group.members[sight.group.rank_of(sight.self)].position});
+  void began(const RoundView& view) override {
+    groups[view.group.id] = view.group;
+    paths[view.self].push_back(
+        {.slot = view.group.slot, .position = view.group.members[view.group.rank_of(view.self)].position});
   }
-  void ended(const RoundView& sight, const MoshpitRound& round) override {
+  void ended(const RoundView& view, const MoshpitRound& round) override {
     bool applied = false;
-    for (uint32_t chunk = 0; chunk < sight.states.size(); ++chunk) applied |= round.applied(chunk) != nullptr;
-    paths[sight.self].back().failed = !applied;
+    for (uint32_t chunk = 0; chunk < view.states.size(); ++chunk) applied |= round.applied(chunk) != nullptr;
+    paths[view.self].back().failed = !applied;
   }
 
   std::map<GroupId, GroupDescriptor> groups;
@@ -39,11 +40,11 @@ struct RendezvousPoints final : RoundWatch {
 ElasticClusterOptions keyed(uint32_t peers, uint32_t group, uint64_t seed = 1) {
   auto options = options_for(peers, group, seed);
   options.settings.grid = GridKind::chunk_keys;
-  options.seeds_given = 64;  // all start at once; the founder answers
+  options.seeds_given = 64;  // all peers start at once, so each needs enough seed addresses to reach the founder
   return options;
 }
 
-// The values of peer `index` in an averaging step.
+// Returns the values that peer `index` contributes to an averaging step.
 std::vector<float> given(uint32_t index, uint32_t step) { return values_of(index + 1000 * step, few_elements); }
 std::vector<double> mean_of(uint32_t peers, uint32_t step) {
   std::vector<double> mean(few_elements);
@@ -70,7 +71,7 @@ void give_new_values(CountedRun& run) {
   };
 }
 
-// All groups are complete, and no two peers meet twice within `digits` rounds.
+// Expects that all groups are complete, and that no two peers meet twice within `digits` rounds.
 void expect_whole_and_apart(const RendezvousPoints& rendezvous_points, uint32_t group, uint32_t digits) {
   std::map<uint64_t, std::vector<const GroupDescriptor*>> by_round;
   for (const auto& [id, one] : rendezvous_points.groups) by_round[one.slot.step * digits + one.slot.round].push_back(&one);
@@ -91,7 +92,7 @@ void expect_whole_and_apart(const RendezvousPoints& rendezvous_points, uint32_t 
   }
 }
 
-TEST(ElasticKeys, a33_a_full_grid_of_peers_is_exact_after_d_rounds_in_which_nobody_meets_twice) {
+TEST(ElasticKeys, a33_a_full_grid_is_exact_after_d_rounds_in_which_no_pair_meets_twice) {
   for (const auto& [group, digits] : {std::pair{4u, 2u}, {4u, 3u}}) {
     const auto peers = static_cast<uint32_t>(std::lround(std::pow(group, digits)));
     RendezvousPoints rendezvous_points;
@@ -126,7 +127,7 @@ TEST(ElasticKeys, one_group_of_all_is_exact_for_every_number_of_peers) {
   for (const auto& report : run.reports) EXPECT_TRUE(report.exact && report.note.empty()) << report.to_string();
 }
 
-TEST(ElasticKeys, grids_that_are_not_full_never_say_exact_and_say_so_once) {
+TEST(ElasticKeys, grids_that_are_not_full_are_never_exact_and_warn_once) {
   for (const auto kind : {GridKind::chunk_keys, GridKind::published}) {
     RendezvousPoints rendezvous_points;
     auto options = keyed(10, 4);
@@ -149,8 +150,8 @@ TEST(ElasticKeys, grids_that_are_not_full_never_say_exact_and_say_so_once) {
   }
 }
 
-// Every peer moves to the group given by its former key without the oldest digit, and with its former slot. Returns the number
-// of checked steps.
+// Expects how a key changes: the oldest digit goes, and the peer's slot in the group becomes the newest digit. Returns the
+// number of changes that were checked.
 size_t expect_keys_to_lead_on(const RendezvousPoints& rendezvous_points, uint32_t group, uint32_t keys) {
   size_t steps = 0;
   for (const auto& [peer, path] : rendezvous_points.paths) {
@@ -164,11 +165,12 @@ size_t expect_keys_to_lead_on(const RendezvousPoints& rendezvous_points, uint32_
   return steps;
 }
 
-TEST(ElasticKeys, keys_move_with_each_group_that_was_assembled_and_stay_where_there_was_none) {
+TEST(ElasticKeys, keys_change_with_each_assembled_group_and_stay_without_one) {
   RendezvousPoints rendezvous_points;
-  auto options = keyed(20, 4);  // 16 keys: most groups are small, and a death leaves some with one member
+  // 16 keys for 20 peers, so most groups are small; after a death some groups have one member
+  auto options = keyed(20, 4);
   options.settings.elements = 50'000;
-  options.links.bytes_per_second = 200e3;  // so that deaths fall into rounds
+  options.links.bytes_per_second = 200e3;  // slow links, so that peers die during rounds
   options.settings.watch = &rendezvous_points;
   CountedRun run(20, options);
   std::map<std::string, uint64_t> outcomes;
@@ -189,7 +191,7 @@ TEST(ElasticKeys, keys_move_with_each_group_that_was_assembled_and_stay_where_th
   EXPECT_GT(expect_keys_to_lead_on(rendezvous_points, 4, 16), 100u);
   EXPECT_GT(outcomes["averaged"], 100u);
   EXPECT_GT(outcomes["alone"], 10u);
-  // A failed round, and one after it.
+  // Keys must change even if a round fails, so the run must have a failed round that is followed by another one.
   size_t failed = 0;
   for (const auto& [peer, path] : rendezvous_points.paths) {
     for (size_t i = 1; i < path.size(); ++i)
@@ -198,7 +200,7 @@ TEST(ElasticKeys, keys_move_with_each_group_that_was_assembled_and_stay_where_th
   EXPECT_GT(failed, 0u);
 }
 
-TEST(ElasticKeys, one_that_the_layout_does_not_name_goes_where_its_identity_leads_and_makes_no_group_larger) {
+TEST(ElasticKeys, a_peer_outside_the_layout_takes_the_key_of_its_identity_and_enlarges_no_group) {
   RendezvousPoints rendezvous_points;
   auto options = keyed(16, 4);
   options.settings.times.relayout_period = 3600 * second;
@@ -231,7 +233,7 @@ TEST(ElasticKeys, one_that_the_layout_does_not_name_goes_where_its_identity_lead
   }
 }
 
-TEST(ElasticKeys, a_reducer_helps_and_changes_nothing_that_is_averaged) {
+TEST(ElasticKeys, a_reducer_does_not_change_the_averages) {
   auto options = keyed(16, 4);
   CountedRun run(16, options);
   auto reducer = options.settings;
@@ -246,7 +248,7 @@ TEST(ElasticKeys, a_reducer_helps_and_changes_nothing_that_is_averaged) {
   for (const auto& report : run.reports) EXPECT_TRUE(report.exact) << report.to_string();
 }
 
-TEST(ElasticKeys, every_mean_is_right_whoever_dies_or_stands_still) {
+TEST(ElasticKeys, every_mean_is_correct_if_peers_die_or_stop) {
   for (const uint32_t peers : {16u, 22u}) {
     ElasticStudyOptions options;
     options.cluster = keyed(peers, 4);

@@ -2,12 +2,16 @@
 
 #include <gtest/gtest.h>
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::make_app;
+using cli::parse_arguments;
+
 namespace {
 
-// The words behind the command, read as the command reads them.
-ElasticWords read_elastic(const std::vector<std::string>& words) {
-  ElasticWords typed;
+// Parses the words after `simulate elastic` as the command does.
+ElasticOptionTexts read_elastic(const std::vector<std::string>& words) {
+  ElasticOptionTexts typed;
   const auto app = make_app(elastic_text);
   add_elastic_options(*app, typed);
   EXPECT_EQ(parse_arguments(*app, words), std::nullopt);
@@ -26,7 +30,7 @@ void expect_elastic_refused(const std::vector<std::string>& words, const std::st
   EXPECT_EQ(plan.status().message(), message);
 }
 
-TEST(ElasticPlan, without_options_is_64_peers_that_all_begin_and_stay) {
+TEST(ElasticPlan, the_default_plan_has_64_peers_that_join_at_the_start_and_stay) {
   const auto plan = elastic_plan_of({});
   EXPECT_EQ(plan.study.peers, 64u);
   EXPECT_EQ(plan.study.steps, 20u);
@@ -37,17 +41,17 @@ TEST(ElasticPlan, without_options_is_64_peers_that_all_begin_and_stay) {
   EXPECT_EQ(plan.study.cluster.settings.max_group, 32u);
   EXPECT_EQ(plan.study.cluster.links.bytes_per_second, 0);
   EXPECT_EQ(plan.runs(), 1u);
-  EXPECT_EQ(plan.again, "unisono-lab simulate elastic");
+  EXPECT_EQ(plan.repeat_command, "unisono-lab simulate elastic");
   EXPECT_TRUE(sim::check(plan.study_of(0)).ok());
 }
 
-TEST(ElasticPlan, is_what_was_asked_for) {
+TEST(ElasticPlan, the_plan_follows_the_options) {
   const auto plan =
       elastic_plan_of({"--peers",          "40",  "--averaging-steps", "7",    "--absence",  "0.02",      "--away",    "500ms",
                        "--max-group",      "8",   "--rounds",          "3",    "--grid",     "published", "--times",   "wan",
                        "--min-peers",      "30",  "--max-peers",       "50",   "--elements", "99",        "--compute", "1s",
                        "--compute-jitter", "2ms", "--delay",           "20ms", "--jitter",   "1ms",       "--rate",    "100M",
-                       "--limit",          "2h",  "--seeds",           "3-5",  "--plot",     "a",         "--json",    "b",
+                       "--limit",          "2h",  "--seeds",           "3-5",  "--plot",     "a",         "--output",  "b",
                        "--jobs",           "2",   "--progress",        "off"});
   const auto& study = plan.study;
   const auto& settings = study.cluster.settings;
@@ -71,19 +75,19 @@ TEST(ElasticPlan, is_what_was_asked_for) {
   EXPECT_EQ(plan.runs(), 3u);
   EXPECT_EQ(plan.study_of(4).cluster.seed, 4u);
   EXPECT_EQ(plan.jobs, 2u);
-  EXPECT_EQ(plan.plot + " " + plan.json + " " + plan.progress, "a b off");
+  EXPECT_EQ(plan.plot + " " + plan.results.output + " " + plan.progress, "a b off");
 }
 
-TEST(ElasticPlan, the_command_is_told_again_without_what_changes_no_run) {
-  EXPECT_EQ(elastic_plan_of({"--peers", "9", "--churn", "period=5s", "--seeds", "3-5", "--plot", "a", "--json", "b", "--jobs",
-                             "2", "--progress", "off", "--max-group", "32"})
-                .again,
+TEST(ElasticPlan, the_repeat_command_omits_options_without_influence) {
+  EXPECT_EQ(elastic_plan_of({"--peers", "9", "--churn", "period=5s", "--seeds", "3-5", "--plot", "a", "--output", "b", "--json",
+                             "--jobs", "2", "--progress", "off", "--max-group", "32"})
+                .repeat_command,
             "unisono-lab simulate elastic --peers 9 --churn period=5s");
-  EXPECT_EQ(elastic_plan_of({"--trace", "my churn.txt", "--averaging-steps", "3"}, "0 0 join\n").again,
+  EXPECT_EQ(elastic_plan_of({"--trace", "my churn.txt", "--averaging-steps", "3"}, "0 0 join\n").repeat_command,
             "unisono-lab simulate elastic --averaging-steps 3 --trace 'my churn.txt'");
 }
 
-TEST(ElasticPlan, a_trace_names_who_is_there_and_its_end_is_that_of_the_run) {
+TEST(ElasticPlan, a_trace_sets_the_peers_and_the_end_of_the_run) {
   const auto plan = elastic_plan_of(
       {"--trace", "t"}, "0 0 join\n0 1 join\n0 2 join\n5 9 join\n6 0 stop\n6 1 kill\n6.5 0 continue\n7 2 leave\n30 2 join\n");
   EXPECT_EQ(plan.study.trace.events.size(), 9u);
@@ -119,7 +123,7 @@ TEST(ElasticPlan, churn_is_drawn_for_each_seed) {
   EXPECT_EQ(elastic_plan_of({"--churn", "min=3"}).study.cluster.settings.min_peers, 3u);
 }
 
-TEST(ElasticPlan, a_trace_that_is_wrong_is_refused_by_line_and_peer) {
+TEST(ElasticPlan, errors_of_a_trace_name_the_line_and_the_peer) {
   expect_elastic_refused({"--trace", "t"}, "--trace t, line 2: not_there: peer 5", "0 0 join\n1 5 kill\n");
   expect_elastic_refused({"--trace", "t"}, "--trace t, line 2: out_of_order: the line before is later", "2 0 join\n1 1 join\n");
   expect_elastic_refused({"--trace", "t"}, "--trace t, line 1: bad_peer: \"5000\" is no number below 4096", "0 5000 join\n");
@@ -128,7 +132,7 @@ TEST(ElasticPlan, a_trace_that_is_wrong_is_refused_by_line_and_peer) {
   expect_elastic_refused({"--trace", "t"}, "--trace t: no peer joins", "");
 }
 
-TEST(ElasticPlan, says_which_option_is_wrong_and_what_it_takes) {
+TEST(ElasticPlan, errors_name_the_wrong_option_and_its_valid_values) {
   expect_elastic_refused({"--peers", "0"}, "--peers '0': expected a whole number from 1 to 4096");
   expect_elastic_refused({"--peers", "4097"}, "--peers '4097': expected a whole number from 1 to 4096");
   expect_elastic_refused({"--peers", "9", "--max-peers", "8"}, "--peers 9 are more than --max-peers 8");
@@ -140,7 +144,7 @@ TEST(ElasticPlan, says_which_option_is_wrong_and_what_it_takes) {
   expect_elastic_refused({"--max-group", "3"}, "--max-group '3': expected a whole number from 4 to 128");
   expect_elastic_refused({"--rounds", "65"}, "--rounds '65': expected a whole number from 0 to 64");
   expect_elastic_refused({"--absence", "1.5"}, "--absence '1.5': expected a number from 0 to 1");
-  expect_elastic_refused({"--absence", "1"}, "absence is 1.000000: 0 to below 1");
+  expect_elastic_refused({"--absence", "1"}, "--absence 1: then no peer is ever there; expected a share below 1");
   expect_elastic_refused({"--away", "1us"}, "--away '1us': expected a time from 1 ms to 2592000 s");
   expect_elastic_refused({"--compute", "0"}, "--compute '0': expected a time from 1 us to 2592000 s");
   expect_elastic_refused({"--delay", "slow"}, "--delay 'slow' is not a time such as 5s or 200ms");
@@ -151,9 +155,9 @@ TEST(ElasticPlan, says_which_option_is_wrong_and_what_it_takes) {
   expect_elastic_refused({"--seeds", "5-3"}, "--seeds '5-3': expected one, or a range as in 0-9, of at most 10000");
   expect_elastic_refused({"--seeds", "0-10000"}, "--seeds '0-10000': expected one, or a range as in 0-9, of at most 10000");
   expect_elastic_refused({"--progress", "loud"}, "--progress 'loud' is none of auto, bar, lines, off");
-  expect_elastic_refused({"--trace", "t", "--churn", "period=5s"}, "--trace and --churn both say who comes and goes",
-                         "0 0 join\n");
-  expect_elastic_refused({"--trace", "t", "--peers", "5"}, "--peers cannot be set beside --trace, which names them",
+  expect_elastic_refused({"--trace", "t", "--churn", "period=5s"},
+                         "--trace and --churn both set which peers come and go: give one of them", "0 0 join\n");
+  expect_elastic_refused({"--trace", "t", "--peers", "5"}, "--peers cannot be set with --trace, which lists the peers",
                          "0 0 join\n");
   expect_elastic_refused({"--churn", "pace=5s"},
                          "--churn pace=5s: bad_option: option \"pace\" is none of period, duration, kill, stop, min, law");
@@ -167,4 +171,4 @@ TEST(ElasticPlan, says_which_option_is_wrong_and_what_it_takes) {
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -10,13 +10,23 @@
 #include "elastic/layout/moshpit_grid.h"
 #include "lab/common/option_words.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::Axis;
+using cli::Corner;
+using cli::format_bytes;
+using cli::line_colour;
+using cli::Panel;
+using cli::Point;
+using cli::Series;
+
 namespace {
 
 using Json = nlohmann::ordered_json;
 using Run = sim::ElasticStudyResult;
 
-constexpr size_t drawn_runs = 10, drawn_points = 400;  // more than that a panel is not wide enough for
+// Plots show at most this many runs, and this many points for each; more would not be legible.
+constexpr size_t drawn_runs = 10, drawn_points = 400;
 constexpr size_t shown_problems = 10;
 
 double in_seconds(Nanos time) { return static_cast<double>(time) / static_cast<double>(second); }
@@ -25,7 +35,7 @@ double quantile(const std::vector<double>& sorted, double part) {
   return sorted.empty() ? 0 : sorted[static_cast<size_t>(part * static_cast<double>(sorted.size() - 1))];
 }
 
-// Three digits, or whole seconds.
+// Formats a time with three digits. From 100 s on, it is formatted in whole seconds.
 std::string brief(double seconds) {
   if (seconds <= 0) return "0 s";
   if (seconds >= 100) return fmt::format("{:.0f} s", seconds);
@@ -34,7 +44,7 @@ std::string brief(double seconds) {
 }
 std::string brief(Nanos time) { return brief(in_seconds(time)); }
 
-// "97.3 %"; 100 only of all, 0 only of none.
+// Formats a fraction, such as "97.3 %". The result is 100 only if part equals whole, and 0 only if part is 0.
 std::string share_text(uint64_t part, uint64_t whole) {
   if (whole == 0) return "-";
   const double rounded = std::round(1000 * share(part, whole)) / 10;
@@ -61,7 +71,7 @@ uint32_t most_present(const Run& run) {
   for (const auto& [at, count] : run.present) most = std::max(most, count);
   return most;
 }
-// From when they began on.
+// Returns how many peers there were when there were fewest, after the start of the run.
 uint32_t fewest_present(const Run& run) {
   if (run.present.empty()) return 0;
   uint32_t fewest = run.present.front().second;
@@ -79,8 +89,8 @@ std::vector<uint32_t> dims_of(const MoshpitSettings& settings, uint32_t peers) {
   return settings.grid == GridKind::fitted ? fitted_dims(peers, settings.max_group) : published_dims(peers, settings.max_group);
 }
 
-// Says that the grid is not exact with so many peers; empty if it can be. A published grid of several dimensions is exact only
-// when it is full.
+// If the grid cannot average exactly with this number of peers, returns a line that says so. Otherwise returns "". A fitted
+// grid is always exact. A published grid of several dimensions is exact only if all its cells are in use.
 std::string grid_text(const ElasticResult& result, uint32_t peers) {
   const auto& settings = result.plan.study.cluster.settings;
   const auto dims = dims_of(settings, peers);
@@ -91,7 +101,7 @@ std::string grid_text(const ElasticResult& result, uint32_t peers) {
                      plural(peers, "peer"), settings.max_group);
 }
 
-// All runs put together. Ends and beginnings are those of the latest.
+// Adds up the numbers of all runs. `formed` and `ended` are the latest times of all runs.
 Run sum_of(const std::vector<Run>& runs) {
   Run all = runs.front();
   for (size_t i = 1; i < runs.size(); ++i) {
@@ -145,7 +155,7 @@ std::string head_of(const ElasticResult& result) {
          grid_text(result, peers);
 }
 
-std::string end_text(const Run& run) { return !run.completed ? "NOT WITHIN ITS LIMIT" : is_right(run) ? "ok" : "WRONG"; }
+std::string end_text(const Run& run) { return !run.completed ? "NOT WITHIN ITS LIMIT" : is_correct(run) ? "ok" : "WRONG"; }
 
 std::string rows_of(const ElasticResult& result) {
   auto text = fmt::format("#\n#{:>6} {:>10} {:>10} {:>7} {:>9} {:>7} {:>10} {:>10} {:>10}\n", "seed", "formed", "ended",
@@ -173,8 +183,8 @@ std::string sums_of(const Run& all, bool several) {
       line("run ended",
            fmt::format("after {}{}{}", brief(all.ended), last,
                        all.events_left > 0 ? fmt::format(", before {} of the trace", plural(all.events_left, "event")) : ""));
-  text += line("peers", fmt::format("{} joined, {} of them loaded the run's state; {} killed, {} left, stood still {}",
-                                    all.joins, all.loaded, all.kills, all.leaves, plural(all.stops, "time")));
+  text += line("peers", fmt::format("{} joined, {} of them loaded the run's state; {} killed, {} left, stopped {}", all.joins,
+                                    all.loaded, all.kills, all.leaves, plural(all.stops, "time")));
   text += line("steps of peers",
                all.steps == 0 ? "none" : fmt::format("{}, {} exact", all.steps, share_text(all.exact, all.steps)));
   text += line("time of a step", times_text(all.seconds));
@@ -198,14 +208,14 @@ std::string problems_of(const ElasticResult& result) {
   size_t wrong = 0;
   for (size_t i = 0; i < result.runs.size(); ++i) {
     const auto& run = result.runs[i];
-    if (is_right(run) || ++wrong > shown_problems) continue;
+    if (is_correct(run) || ++wrong > shown_problems) continue;
     const uint64_t seed = result.plan.seeds.first + i;
     text += fmt::format("# seed {}:\n", seed);
-    if (!run.completed) text += fmt::format("#   not at its end after {}\n", brief(run.ended));
+    if (!run.completed) text += fmt::format("#   did not end within {}\n", brief(run.ended));
     if (!run.problem.empty()) text += fmt::format("#   {}\n", run.problem);
     if (run.replay.wrong > 0) text += fmt::format("#   wrong {} in rounds, as\n", plural(run.replay.wrong, "time"));
     for (const auto& example : run.replay.examples) text += fmt::format("#     {}\n", example);
-    text += fmt::format("#   again: {} --seeds {}\n", result.plan.again, seed);
+    text += fmt::format("#   again: {} --seeds {}\n", result.plan.repeat_command, seed);
   }
   if (wrong > shown_problems) text += fmt::format("# and {} more\n", wrong - shown_problems);
   if (wrong == 0)
@@ -219,7 +229,7 @@ Json settings_of(const ElasticResult& result) {
   const auto& study = plan.study;
   const auto& cluster = study.cluster;
   Json settings{{"kind", "elastic"},
-                {"command", plan.again},
+                {"command", plan.repeat_command},
                 {"peers", peers_of(result)},
                 {"max_group", cluster.settings.max_group},
                 {"dims", dims_of(cluster.settings, peers_of(result))},
@@ -248,7 +258,7 @@ Json run_of(const Run& run, uint64_t seed) {
   for (const double each : run.seconds) sum += each;
   Json json{{"kind", "run"},
             {"seed", seed},
-            {"right", is_right(run)},
+            {"right", is_correct(run)},
             {"completed", run.completed},
             {"problem", run.problem},
             {"formed_ns", run.formed},
@@ -295,7 +305,7 @@ Json run_of(const Run& run, uint64_t seed) {
   return json;
 }
 
-// Averaging steps that follow each other, as one point.
+// One point of a plot. It combines several consecutive averaging steps.
 struct Moment {
   double at = 0;
   uint64_t peers = 0, exact = 0, steps = 0;
@@ -305,10 +315,10 @@ std::vector<Moment> moments_of(const Run& run) {
   std::vector<std::pair<Nanos, const sim::StepTally*>> tallies;
   for (const auto& [step, tally] : run.by_step) tallies.emplace_back(tally.first_ended, &tally);
   std::ranges::stable_sort(tallies, [](const auto& a, const auto& b) { return a.first < b.first; });
-  const size_t together = (tallies.size() + drawn_points - 1) / drawn_points;
+  const size_t steps_per_point = (tallies.size() + drawn_points - 1) / drawn_points;
   std::vector<Moment> moments;
   for (size_t i = 0; i < tallies.size(); ++i) {
-    if (i % together == 0) moments.push_back({.at = in_seconds(tallies[i].first)});
+    if (i % steps_per_point == 0) moments.push_back({.at = in_seconds(tallies[i].first)});
     auto& moment = moments.back();
     const auto& tally = *tallies[i].second;
     moment.seconds_mean =
@@ -323,7 +333,7 @@ std::vector<Moment> moments_of(const Run& run) {
   return moments;
 }
 
-// In steps, to the end of the run.
+// Plots the number of peers as a staircase. The last stair reaches the end of the run.
 std::vector<Point> present_of(const Run& run) {
   std::vector<Point> points;
   for (const auto& [at, count] : run.present) {
@@ -342,9 +352,9 @@ void add_series(Panel& panel, Series series, const std::vector<Moment>& moments,
 
 }  // namespace
 
-bool is_right(const Run& run) { return run.completed && run.problem.empty() && run.replay.wrong == 0; }
-bool is_right(const ElasticResult& result) {
-  return std::ranges::all_of(result.runs, [](const Run& run) { return is_right(run); });
+bool is_correct(const Run& run) { return run.completed && run.problem.empty() && run.replay.wrong == 0; }
+bool is_correct(const ElasticResult& result) {
+  return std::ranges::all_of(result.runs, [](const Run& run) { return is_correct(run); });
 }
 
 std::string table_of(const ElasticResult& result) {
@@ -357,7 +367,7 @@ std::string json_of(const ElasticResult& result) {
   uint64_t right = 0;
   for (size_t i = 0; i < result.runs.size(); ++i) {
     text += run_of(result.runs[i], result.plan.seeds.first + i).dump() + "\n";
-    right += is_right(result.runs[i]) ? 1 : 0;
+    right += is_correct(result.runs[i]) ? 1 : 0;
   }
   return text + Json{{"kind", "verdict"}, {"runs", result.runs.size()}, {"right", right}}.dump() + "\n";
 }
@@ -383,7 +393,7 @@ std::vector<Panel> panels_of(const ElasticResult& result) {
   for (size_t i = 0; i < std::min(result.runs.size(), drawn_runs); ++i) {
     const auto& run = result.runs[i];
     const auto moments = moments_of(run);
-    // Colours are the same in all panels, so two of them have no legend.
+    // A seed has the same colour in all panels, so the panels `exact` and `spread` need no legend.
     const auto series = [&](const std::string& name, bool dots) {
       return Series{.name = alone || name.empty() ? name : fmt::format("seed {}", result.plan.seeds.first + i),
                     .colour = line_colour(i),
@@ -405,4 +415,4 @@ std::vector<Panel> panels_of(const ElasticResult& result) {
   return {times, exact, peers, spread};
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

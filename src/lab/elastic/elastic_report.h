@@ -1,4 +1,4 @@
-// The output of `unisono-lab simulate elastic`: a table, JSON lines, a picture. Pure.
+// Formats the output of `unisono-lab simulate elastic`: a table, JSON lines, plots. Performs no I/O.
 #pragma once
 
 #include <string>
@@ -7,23 +7,25 @@
 #include "cli/common/plot.h"
 #include "lab/elastic/elastic_plan.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
 
 struct ElasticResult {
   ElasticPlan plan;
-  std::vector<sim::ElasticStudyResult> runs;  // of plan.seeds, in their order
+  std::vector<sim::ElasticStudyResult> runs;  // one result for each seed, in the order of plan.seeds
 };
 
-// It came to its end, all could join, and every round was what it should be.
-bool is_right(const sim::ElasticStudyResult& run);
-bool is_right(const ElasticResult& result);
+// True if the run ended in time, all peers could join, and the replay did not find a wrong round.
+bool is_correct(const sim::ElasticStudyResult& run);
+bool is_correct(const ElasticResult& result);
 
-// A line for each seed if there are several, then their sums. Problems follow, with the command that reproduces them.
+// Returns the sums over all seeds. If there are several seeds, a row for each of them comes first. The problems come last, each
+// with the command that reproduces it.
 std::string table_of(const ElasticResult& result);
-// A line for the settings, one for each run, one with the verdict. The same plan and build give the same bytes.
+// Returns JSON lines: one for the settings, one for each run, and one with the number of correct runs. The same plan and the
+// same build give the same bytes.
 std::string json_of(const ElasticResult& result);
-// Plots over virtual time: times of averaging steps, how many were exact, how many peers took part, how far apart values were.
-// With several seeds, only the first ten are plotted.
-std::vector<Panel> panels_of(const ElasticResult& result);
+// Plots four values against virtual time: the durations of averaging steps, the fraction of exact results, the number of peers,
+// and the spread of the values. Shows at most ten seeds.
+std::vector<cli::Panel> panels_of(const ElasticResult& result);
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -1,4 +1,4 @@
-// Runs that are watched, and that the watcher sees what is wrong.
+// Tests whole elastic runs. Also tests that the replay of rounds detects errors.
 #include "lab/elastic/elastic_study.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ ElasticStudyOptions study_of(uint32_t peers, uint64_t steps, double absence = 0)
   return options;
 }
 
-void expect_right(const Result<ElasticStudyResult>& result) {
+void expect_correct(const Result<ElasticStudyResult>& result) {
   ASSERT_TRUE(result.ok()) << result.status().to_string();
   EXPECT_TRUE(result->completed) << result->problem;
   EXPECT_EQ(result->problem, "");
@@ -34,7 +34,7 @@ void expect_right(const Result<ElasticStudyResult>& result) {
 
 TEST(ElasticStudy, without_absences_every_step_is_exact) {
   const auto result = study_elastic(study_of(20, 6));
-  expect_right(result);
+  expect_correct(result);
   EXPECT_EQ(result->steps, 20u * 6);
   EXPECT_EQ(result->exact, result->steps);
   EXPECT_EQ(result->replay.absences, 0u);
@@ -46,9 +46,9 @@ TEST(ElasticStudy, without_absences_every_step_is_exact) {
 
 TEST(ElasticStudy, absent_peers_are_left_out_and_every_mean_is_that_of_the_others) {
   auto options = study_of(40, 15, 0.02);
-  options.cluster.compute = millisecond / 4;  // so that most fall into rounds
+  options.cluster.compute = millisecond / 4;  // computing is short, so that most absences begin during rounds
   const auto result = study_elastic(options);
-  expect_right(result);
+  expect_correct(result);
   EXPECT_GT(result->stops, 5u);
   EXPECT_GT(result->replay.absences, 0u);
   EXPECT_LT(result->exact, result->steps);
@@ -74,7 +74,7 @@ TEST(ElasticStudy, peers_come_and_go_by_a_trace) {
     EXPECT_GE(progress.now, last.now);
     last = progress;
   });
-  expect_right(result);
+  expect_correct(result);
   EXPECT_GE(last.steps, 60u);
   EXPECT_GT(result->events_left, 0u) << "the run makes its averaging steps, and no more";
   EXPECT_GT(result->kills, 0u);
@@ -89,12 +89,12 @@ ChurnTrace trace_of(std::string_view text) {
   return trace.ok() ? *std::move(trace) : ChurnTrace{};
 }
 
-TEST(ElasticStudy, goes_on_to_the_end_of_a_trace_if_it_is_to) {
+TEST(ElasticStudy, a_run_lasts_until_the_end_of_its_trace_if_until_is_set) {
   auto options = study_of(3, 1);
   options.trace = trace_of("0 0 join\n0 1 join\n0 2 join\n4 1 leave\n5 7 join\n");
   options.until = options.trace.events.back().at;
   const auto result = study_elastic(options);
-  expect_right(result);
+  expect_correct(result);
   EXPECT_GE(result->ended, 5 * second);
   EXPECT_LT(result->ended, 10 * second);
   EXPECT_EQ(result->by_step.rbegin()->second.peers, 3u) << "all end the last averaging step";
@@ -103,9 +103,10 @@ TEST(ElasticStudy, goes_on_to_the_end_of_a_trace_if_it_is_to) {
   EXPECT_EQ(result->present, (std::vector<std::pair<Nanos, uint32_t>>{{0, 3}, {4 * second, 2}, {5 * second, 3}}));
 }
 
-TEST(ElasticStudy, whom_the_trace_has_stopped_no_absence_lets_go_on) {
+TEST(ElasticStudy, a_peer_stopped_by_the_trace_stays_stopped_after_an_absence) {
   uint64_t steps = 0;
-  for (uint64_t seed = 1; seed <= 10; ++seed) {  // in some of these an absence has begun when it stops
+  // In some of these runs, peer 3 is already absent when the trace stops it.
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
     auto options = study_of(6, 1, 0.5);
     options.cluster.seed = seed;
     options.away = second;
@@ -113,9 +114,9 @@ TEST(ElasticStudy, whom_the_trace_has_stopped_no_absence_lets_go_on) {
     options.trace = trace_of("0 0 join\n0 1 join\n0 2 join\n0 3 join\n0 4 join\n0 5 join\n2 3 stop\n20 3 continue\n");
     options.until = 21 * second;
     const auto result = study_elastic(options);
-    expect_right(result);
+    expect_correct(result);
     for (const auto& [step, tally] : result->by_step) {
-      // The averaging steps that began before peer 3 stopped have ended by 8 s.
+      // By 8 s, all averaging steps that began before peer 3 stopped have ended.
       if (tally.ended < 8 * second || tally.ended >= 20 * second) continue;
       EXPECT_LE(tally.peers, 5u) << "seed " << seed << ", averaging step " << step;
       ++steps;
@@ -124,29 +125,29 @@ TEST(ElasticStudy, whom_the_trace_has_stopped_no_absence_lets_go_on) {
   EXPECT_GT(steps, 30u);
 }
 
-TEST(ElasticStudy, who_leaves_while_it_stands_still_says_goodbye_afterwards) {
+TEST(ElasticStudy, a_peer_that_leaves_while_stopped_says_goodbye_after_it_continues) {
   auto options = study_of(4, 1, 0.9);
   options.away = second;
   options.trace = trace_of("0 0 join\n0 1 join\n0 2 join\n0 3 join\n3 2 leave\n4 3 leave\n5 2 join\n");
   options.until = 10 * second;
   const auto result = study_elastic(options);
-  expect_right(result);
+  expect_correct(result);
   EXPECT_EQ(result->leaves, 2u);
   EXPECT_EQ(result->present.back().second, 3u);
 }
 
-TEST(ElasticStudy, who_goes_before_it_has_begun_was_never_there) {
+TEST(ElasticStudy, a_peer_that_leaves_before_its_start_never_joined) {
   auto options = study_of(4, 2);
   options.trace = trace_of(
       "0 0 join\n0 1 join\n0 1000 join\n0 1001 join\n0.5 1000 leave\n0.5 1001 kill\n0.5 2 join\n0.5 2 kill\n0.5 2 join\n");
   options.cluster.settings.min_peers = 3;
   const auto result = study_elastic(options);
-  expect_right(result);
+  expect_correct(result);
   EXPECT_EQ(result->joins, 6u);
   EXPECT_EQ(result->by_step.at(1).peers, 3u);
 }
 
-TEST(ElasticStudy, who_cannot_join_is_named_and_not_waited_for) {
+TEST(ElasticStudy, a_peer_that_cannot_join_is_named_and_does_not_delay_the_end) {
   auto options = study_of(4, 3);
   options.cluster.settings.min_peers = options.cluster.settings.max_peers = 3;
   const auto result = study_elastic(options);
@@ -156,7 +157,7 @@ TEST(ElasticStudy, who_cannot_join_is_named_and_not_waited_for) {
   EXPECT_EQ(result->by_step.at(2).peers, 3u);
 }
 
-TEST(ElasticStudy, a_run_in_which_nobody_is_left_does_not_complete) {
+TEST(ElasticStudy, a_run_without_peers_does_not_complete) {
   auto options = study_of(2, 1);
   options.trace = trace_of("0 0 join\n0 1 join\n0 0 kill\n0 1 kill\n");
   const auto result = study_elastic(options);
@@ -168,7 +169,7 @@ TEST(ElasticStudy, a_run_in_which_nobody_is_left_does_not_complete) {
 TEST(ElasticStudy, the_same_seed_gives_the_same_run) {
   const auto options = study_of(16, 5, 0.02);
   const auto one = study_elastic(options), other = study_elastic(options);
-  expect_right(one);
+  expect_correct(one);
   EXPECT_EQ(one->messages, other->messages);
   EXPECT_EQ(one->ended, other->ended);
   EXPECT_EQ(one->seconds, other->seconds);
@@ -184,7 +185,7 @@ TEST(ElasticStudy, a_run_that_cannot_begin_ends_at_its_limit) {
   EXPECT_EQ(result->steps, 0u);
 }
 
-TEST(ElasticStudy, what_makes_no_sense_is_refused) {
+TEST(ElasticStudy, impossible_settings_are_refused) {
   const std::function<void(ElasticStudyOptions&)> wrongs[] = {
       [](auto& o) { o.peers = 0; },
       [](auto& o) { o.peers = 5000; },
@@ -202,55 +203,55 @@ TEST(ElasticStudy, what_makes_no_sense_is_refused) {
   }
 }
 
-// Shows the replay something else than one peer has.
-struct Forger final : RoundWatch {
-  enum class Lie : uint8_t { none, bits, weight, gave_other, kept_weight };
-  explicit Forger(Lie told) : lie(told) {}
-  void began(const RoundView& sight) override {
-    show(sight, lie == Lie::gave_other, [&](const RoundView& shown) { replay.began(shown); });
+// Changes one peer's values or weights before the replay sees them, so that the replay must report an error.
+struct TamperedWatch final : RoundObserver {
+  enum class Tampering : uint8_t { none, bits, weight, sent_other, kept_weight };
+  explicit TamperedWatch(Tampering kind) : tampering(kind) {}
+  void began(const RoundView& view) override {
+    show(view, tampering == Tampering::sent_other, [&](const RoundView& shown) { replay.began(shown); });
   }
-  void ended(const RoundView& sight, const MoshpitRound& round) override {
-    show(sight, lie != Lie::gave_other, [&](const RoundView& shown) { replay.ended(shown, round); });
+  void ended(const RoundView& view, const MoshpitRound& round) override {
+    show(view, tampering != Tampering::sent_other, [&](const RoundView& shown) { replay.ended(shown, round); });
   }
   template <typename Call>
-  void show(const RoundView& sight, bool here, Call&& call) {
-    auto values = sight.values;
-    std::vector<ChunkState> states(sight.states.begin(), sight.states.end());
-    if (here && lie != Lie::none && (liar == PeerId{} || liar == sight.self)) {
-      liar = sight.self;
-      if (lie == Lie::weight) states[0].weight *= 1 + 1e-9;
-      if (lie == Lie::kept_weight) states[0].weight = 7;
-      if (lie == Lie::bits || lie == Lie::gave_other) {
+  void show(const RoundView& view, bool here, Call&& call) {
+    auto values = view.values;
+    std::vector<ChunkState> states(view.states.begin(), view.states.end());
+    if (here && tampering != Tampering::none && (tampered_peer == PeerId{} || tampered_peer == view.self)) {
+      tampered_peer = view.self;
+      if (tampering == Tampering::weight) states[0].weight *= 1 + 1e-9;
+      if (tampering == Tampering::kept_weight) states[0].weight = 7;
+      if (tampering == Tampering::bits || tampering == Tampering::sent_other) {
         auto other = SharedBuffer::copy(values.buffer(0).view());
         reinterpret_cast<float*>(other.data())[3] += 0.5f;
         values.replace(0, other);
       }
     }
-    call({.self = sight.self, .group = sight.group, .values = values, .states = states});
+    call({.self = view.self, .group = view.group, .values = values, .states = states});
   }
-  const Lie lie;
-  PeerId liar;
+  const Tampering tampering;
+  PeerId tampered_peer;
   ElasticReplay replay;
 };
 
-TEST(ElasticReplay, sees_what_is_wrong) {
-  using enum Forger::Lie;
-  for (const auto& [lie, part] : {std::pair{none, ""},
-                                  {bits, "bits of chunk 0"},
-                                  {weight, "has weight"},
-                                  {kept_weight, "has weight 7"},
-                                  {gave_other, "is not the mean of its contributors' values"}}) {
-    Forger forger(lie);
+TEST(ElasticReplay, detects_tampered_rounds) {
+  using enum TamperedWatch::Tampering;
+  for (const auto& [tampering, part] : {std::pair{none, ""},
+                                        {bits, "bits of chunk 0"},
+                                        {weight, "has weight"},
+                                        {kept_weight, "has weight 7"},
+                                        {sent_other, "is not the mean of its contributors' values"}}) {
+    TamperedWatch tampered_watch(tampering);
     auto options = options_for(6, 4);
-    options.settings.watch = &forger;
+    options.settings.watch = &tampered_watch;
     CountedRun run(6, options);
     ASSERT_TRUE(run.run_steps(2, 60 * second));
-    const auto& counts = forger.replay.counts();
-    EXPECT_EQ(counts.wrong > 0, lie != none) << part;
-    if (lie == none) continue;
-    const bool told = std::ranges::any_of(counts.examples,
-                                          [&](const std::string& example) { return example.find(part) != std::string::npos; });
-    EXPECT_TRUE(told) << part << ", but: " << counts.examples[0];
+    const auto& counts = tampered_watch.replay.counts();
+    EXPECT_EQ(counts.wrong > 0, tampering != none) << part;
+    if (tampering == none) continue;
+    const bool found = std::ranges::any_of(counts.examples,
+                                           [&](const std::string& example) { return example.find(part) != std::string::npos; });
+    EXPECT_TRUE(found) << part << ", but: " << counts.examples[0];
   }
 }
 

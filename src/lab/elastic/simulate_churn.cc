@@ -1,14 +1,36 @@
-// `unisono-lab simulate churn-trace`: writes when peers come and go, as benches replay it with real processes.
+// `unisono-lab simulate churn-trace`: writes a random trace, in which peers join and leave. Benches replay it with real
+// processes.
+#include <fmt/format.h>
+
 #include "cli/common/command_line.h"
-#include "cli/common/text.h"
+#include "cli/common/option_values.h"
+#include "cli/common/result_writer.h"
 #include "lab/common/commands.h"
 #include "lab/elastic/churn_trace.h"
 
-#include <fmt/format.h>
+namespace unisono::lab {
 
-#include <cstdio>
+using cli::add_choice;
+using cli::add_output_file;
+using cli::Arguments;
+using cli::CommandLineText;
+using cli::CommandSyntax;
+using cli::failed;
+using cli::first_wrong;
+using cli::invalid;
+using cli::make_app;
+using cli::names_of;
+using cli::of_option;
+using cli::parse_arguments;
+using cli::parse_number;
+using cli::set_number;
+using cli::set_time;
+using cli::set_word;
+using cli::syntax_of;
+using cli::usage_error;
+using cli::Word;
+using cli::write_result;
 
-namespace unisono::cli {
 namespace {
 
 const CommandLineText churn_text{
@@ -21,16 +43,19 @@ const CommandLineText churn_text{
         "at 0; then one comes or goes every period. The same options give the\n"
         "same trace.",
     .footer = R"(Examples:
-  unisono-lab simulate churn-trace > churn.txt                      8 peers, at least 4 at work, an event every 20 s for 10 minutes
+  unisono-lab simulate churn-trace -o churn.txt                     8 peers, at least 4 of them running, for 10 minutes
   unisono-lab simulate churn-trace --law poisson --kill 1           independent events; all that go are killed
   unisono-lab simulate churn-trace --stop 0.5 --kill 0.5 --seed 7   half of them stop, and continue later
 
-Exit code: 0; 2 for a wrong command line.)"};
+Exit code: 0; 1 if the trace cannot be written; 2 for a wrong command line.)"};
 
 struct ChurnOptions {
   std::string peers = "8", peers_min = "4", period = "20s", duration = "10m", law = "regular", seed = "1";
-  double kill = 0.5, stop = 0;
+  std::string kill = "0.5", stop = "0", output;
 };
+
+constexpr Word<sim::ChurnPlan::Law> law_words[] = {{"regular", sim::ChurnPlan::Law::regular},
+                                                   {"poisson", sim::ChurnPlan::Law::poisson}};
 
 void add_churn_options(CLI::App& app, ChurnOptions& o) {
   app.add_option("-n,--peers", o.peers, "peers, numbered from 0 [8]")->type_name("N");
@@ -40,33 +65,30 @@ void add_churn_options(CLI::App& app, ChurnOptions& o) {
   add_choice(app, o.law,
              {.names = "--law",
               .value = "LAW",
-              .meaning = "of the times between events",
-              .words = {"regular", "poisson"},
+              .meaning = "distribution of the times between events",
+              .words = names_of(law_words),
               .fallback = "regular"});
   app.add_option("--kill", o.kill, "share of leaving peers that die without notice [0.5]")->type_name("SHARE");
   app.add_option("--stop", o.stop, "share of leaving peers that stop, and continue later [0]")->type_name("SHARE");
   app.add_option("--seed", o.seed, "seed of all random choices [1]")->type_name("N");
+  add_output_file(app, o.output, "the trace");
 }
 
 Result<sim::ChurnPlan> make_plan(const ChurnOptions& o) {
-  const auto peers = parse_between("--peers", o.peers, 1, sim::churn_peers_max),
-             peers_min = parse_between("--min", o.peers_min, 1, sim::churn_peers_max);
-  const auto seed = parse_count(o.seed, ~uint64_t{0});
-  const auto period = parse_duration(o.period), duration = parse_duration(o.duration);
-  for (const auto& status : {peers.status(), peers_min.status(), seed.status(), period.status(), duration.status()}) {
-    if (!status.ok()) return status;
-  }
-  if (o.law != "regular" && o.law != "poisson")
-    return Status(Code::invalid, fmt::format("--law '{}' is none of regular, poisson", o.law));
-  sim::ChurnPlan plan{.peers = static_cast<uint32_t>(*peers),
-                      .peers_min = static_cast<uint32_t>(*peers_min),
-                      .period = *period,
-                      .duration = *duration,
-                      .law = o.law == "poisson" ? sim::ChurnPlan::Law::poisson : sim::ChurnPlan::Law::regular,
-                      .kill_share = o.kill,
-                      .stop_share = o.stop,
-                      .seed = *seed};
-  if (auto checked = plan.check(); !checked.ok()) return checked;
+  sim::ChurnPlan plan;
+  const auto kill = parse_number("--kill", o.kill, 0, 1), stop = parse_number("--stop", o.stop, 0, 1);
+  if (auto status = first_wrong({set_number(plan.peers, "--peers", o.peers, 1, sim::churn_peers_max),
+                                 set_number(plan.peers_min, "--min", o.peers_min, 1, plan.peers),
+                                 set_number(plan.seed, "--seed", o.seed, 0, ~uint64_t{0}),
+                                 set_time(plan.period, "--period", o.period, millisecond, timeout_max),
+                                 set_time(plan.duration, "--duration", o.duration, 0, timeout_max),
+                                 set_word(plan.law, "--law", o.law, law_words), kill.status(), stop.status()});
+      !status.ok())
+    return status;
+  plan.kill_share = *kill;
+  plan.stop_share = *stop;
+  if (*kill + *stop > 1) return invalid(fmt::format("--kill {} and --stop {} are more than 1 together", o.kill, o.stop));
+  if (auto status = of_option("--duration, --period", plan.check()); !status.ok()) return status;
   return plan;
 }
 
@@ -89,7 +111,8 @@ int run_simulate_churn(const Arguments& arguments) {
                         options.peers, options.peers_min, options.period, options.duration, options.law, options.kill,
                         options.stop, options.seed) +
                     trace->to_text();
-  return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0 ? 0 : 1;
+  const auto written = write_result(options.output, text);
+  return written.ok() ? 0 : failed(churn_text, written);
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -1,34 +1,35 @@
-// `unisono-lab simulate elastic`: whole elastic runs in virtual time, every round of which is checked.
+// `unisono-lab simulate elastic`: simulates whole elastic runs in virtual time, and checks every round.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 
-#include "cli/common/monotonic.h"
-#include "cli/common/progress.h"
-#include "cli/common/result_writer.h"
 #include "cli/common/text.h"
 #include "cli/common/text_file.h"
-#include "cli/common/threads.h"
 #include "lab/common/commands.h"
+#include "lab/common/simulation.h"
 #include "lab/elastic/elastic_report.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::format_duration;
+using cli::read_text_file;
+
 namespace {
 
-// How far the runs are, in steps: averaging steps, or milliseconds of the trace.
+// The progress of all runs together. The unit is an averaging step, or a millisecond of the trace if a run ends with its trace.
 class ElasticSteps {
  public:
   explicit ElasticSteps(const ElasticPlan& plan)
       : plan_(plan),
-        of_run_(plan.whole_trace ? std::max<uint64_t>(1, steps_of(plan.study.until)) : plan.study.steps),
+        steps_per_run_(plan.whole_trace ? std::max<uint64_t>(1, steps_of(plan.study.until)) : plan.study.steps),
         done_(plan.runs()),
-        progress_(progress_options("simulate elastic", of_run_ * plan.runs(), plan.progress), monotonic_now()) {}
+        progress_(progress_options("simulate elastic", steps_per_run_ * plan.runs(), plan.progress), monotonic_now()) {}
 
   void on_progress(size_t run, const sim::ElasticStudyProgress& progress) {
     const std::lock_guard lock(mutex_);
-    const auto done = std::min(of_run_, plan_.whole_trace ? steps_of(progress.now) : progress.steps);
+    const auto done = std::min(steps_per_run_, plan_.whole_trace ? steps_of(progress.now) : progress.steps);
     all_ += done - std::exchange(done_[run], done);
     progress_.update(all_,
                      fmt::format("seed {}, averaging step {}, {} peers, {}", plan_.seeds.first + run, progress.steps,
@@ -41,14 +42,14 @@ class ElasticSteps {
   static uint64_t steps_of(Nanos now) { return static_cast<uint64_t>(now / millisecond); }
 
   const ElasticPlan& plan_;
-  uint64_t of_run_;
+  uint64_t steps_per_run_;
   std::mutex mutex_;
   std::vector<uint64_t> done_;
   uint64_t all_ = 0;
   Progress progress_;
 };
 
-// Each seed on one of some threads; what they come to does not depend on their number.
+// Runs the seeds on several threads. The results do not depend on the number of threads.
 Result<ElasticResult> run_seeds(const ElasticPlan& plan) {
   std::vector<Result<sim::ElasticStudyResult>> runs(plan.runs(), Status(Code::internal, "was not run"));
   std::atomic<size_t> next{0};
@@ -73,25 +74,27 @@ Result<ElasticResult> run_seeds(const ElasticPlan& plan) {
 CommandSyntax simulate_elastic_syntax() { return syntax_of(elastic_text, add_elastic_options); }
 
 int run_simulate_elastic(const Arguments& arguments) {
-  ElasticWords words;
+  ElasticOptionTexts words;
   const auto app = make_app(elastic_text);
   add_elastic_options(*app, words);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
-  const auto trace = words.trace.empty() ? Result<std::string>(std::string()) : read_text_file(words.trace);
+  const auto trace =
+      words.trace.empty() ? Result<std::string>(std::string()) : of_option("--trace", read_text_file(words.trace));
   if (!trace.ok()) return failed(elastic_text, trace.status());
   const auto plan = make_elastic_plan(words, *trace);
   if (!plan.ok()) return usage_error(elastic_text.name, plan.status().message());
-  Sink sink(plan->json);
-  if (auto status = sink.open(true); !status.ok()) return failed(elastic_text, status);
+  Sink sink(plan->results);
+  if (auto status = first_wrong({check_writable({"--plot", plan->plot}), sink.open(true)}); !status.ok())
+    return failed(elastic_text, status);
   const auto result = run_seeds(*plan);
   if (!result.ok()) return failed(elastic_text, result.status());
   sink.table(table_of(*result));
   sink.json(json_of(*result));
-  const auto drawn = plan->plot.empty() ? Status() : write_svg(plan->plot, panels_of(*result));
+  const auto drawn = plan->plot.empty() ? Status() : of_option("--plot", write_svg(plan->plot, panels_of(*result)));
   for (const auto& status : {sink.finish(), drawn}) {
     if (!status.ok()) return failed(elastic_text, status);
   }
-  return is_right(*result) ? 0 : 1;
+  return is_correct(*result) ? 0 : 1;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -8,23 +8,24 @@
 
 #include "training/sharded/drift.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
 namespace {
 
 using sim::BlockMeans;
 
-// Tolerances as shares of the formula's value, from checks A2, B1 and B2 of docs/design/methods/packet_loss.md.
+// The tolerances of checks A2, B1 and B2 of docs/design/methods/packet_loss.md, as fractions of what the formula gives.
 constexpr double variance_tolerance = .02, drift_tolerance = .05, correlated_drift_tolerance = .1, fresh_tolerance = .03;
 
-// Something measured, before anybody has judged it.
+// A measured value, and what the formula gives for it. judge() compares the two.
 struct Claim {
   std::string what;
   double measured = unknown, error = unknown, formula = unknown;
   size_t blocks = 0;
-  double tolerance = 0;  // relative to the formula; 0: as far as the standard error allows
-  double rounding = 0;   // absolute
+  double tolerance = 0;  // as a fraction of what the formula gives; 0: only the standard error decides
+  double rounding = 0;   // a further tolerance, which is absolute, for rounding errors
   bool control = false;
-  double settles_after = 0;  // steps that should not have been measured
+  // how many steps it takes until the value is stationary; if the burn-in is shorter, there is no verdict
+  double settles_after = 0;
   std::string note = {};
 };
 
@@ -36,7 +37,8 @@ Claim claim_of(std::string what, const BlockMeans& measured, double formula) {
           .blocks = measured.blocks()};
 }
 
-// So few losses are expected in all measured steps that their number may well be another, while no block shows how much.
+// True if fewer than 100 losses are expected in all measured steps. In this case, their number may by chance be further from
+// its mean than the standard error over the blocks shows.
 bool is_rare(const LossPlan& plan) {
   constexpr double losses_min = 100;
   const auto& s = plan.settings;
@@ -67,18 +69,19 @@ LossCheck judge(const LossPlan& plan, const std::string& group, const Claim& cla
   if (check.verdict == CheckVerdict::none) check.allowed = unknown;
   if (check.verdict == CheckVerdict::off && is_rare(plan)) {
     check.verdict = CheckVerdict::unsure;
-    check.note = "too little is lost to tell";
+    check.note = "too few losses for a verdict";
   }
   if (check.verdict == CheckVerdict::unsure && claim.settles_after > static_cast<double>(plan.settings.burn_in))
     check.note = std::isfinite(claim.settles_after)
-                     ? fmt::format("not settled: wants --burn-in {:.0f}", std::ceil(claim.settles_after))
+                     ? fmt::format("not settled: needs --burn-in {:.0f}", std::ceil(claim.settles_after))
                      : "never settles";
   return check;
 }
 
 bool has_law(const sim::LossModel& model) { return model.dead.empty() && model.slow.empty(); }
 
-// By distance from the owner, as fixed gradients are.
+// Returns the losses of the links to the owner. They are ordered by the sender's distance from the owner, as in
+// fixed_gradients().
 std::vector<double> losses_to(const sim::LossModel& model, Rank owner, uint32_t world) {
   std::vector<double> losses;
   for (uint32_t distance = 0; distance < world; ++distance)
@@ -86,7 +89,7 @@ std::vector<double> losses_to(const sim::LossModel& model, Rank owner, uint32_t 
   return losses;
 }
 
-// The mean over owners; where all links lose alike one of them will do.
+// Returns the mean of `value` over all owners. If all links have the same loss, `value` is computed for one owner only.
 template <typename Value>
 double over_owners(const LossPlan& plan, const Value& value) {
   const auto& ranks = plan.settings.ranks;
@@ -112,8 +115,9 @@ double settling(const LossPlan& plan) {
              ? sim::settling_steps(plan.settings.ranks.model, drift_case(plan, plan.settings.rho))
              : 0;
 }
-// The same for what the losses of a step decide alone: they must not outlast the blocks that errors are computed from.
-double lasting(const LossPlan& plan) {
+// Like settling(), but for a value that depends only on the losses of one step. It is necessary to wait until the losses are
+// stationary, because losses that last longer than a block of steps would make the standard error too small.
+double settling_of_losses(const LossPlan& plan) {
   const auto& ranks = plan.settings.ranks;
   return !has_law(ranks.model) || sim::forgets_between_steps(ranks.model, ranks.ranges)
              ? 0
@@ -131,7 +135,7 @@ void add_estimators(const LossPlan& plan, const sim::EstimatesOutcome& outcome, 
     auto deviation = claim_of(fmt::format("deviation of {}", sim::name(estimator)), outcome.of[i].deviation, expected[i]);
     deviation.rounding = rounding * (1 + plan.settings.ranks.peers / 64.);
     deviation.control = is_biased(estimator, model);
-    deviation.settles_after = lasting(plan);
+    deviation.settles_after = settling_of_losses(plan);
     if (deviation.control && std::isfinite(deviation.formula))
       deviation.note = std::abs(deviation.measured) > deviation.error * z_allowed + deviation.rounding
                            ? "biased, as is derived for it"
@@ -146,7 +150,7 @@ void add_estimators(const LossPlan& plan, const sim::EstimatesOutcome& outcome, 
           return sim::estimate_variance({.estimator = estimator, .values = values, .losses = losses, .known_loss = model.loss});
         }));
     variance.tolerance = variance_tolerance;
-    variance.settles_after = lasting(plan);
+    variance.settles_after = settling_of_losses(plan);
     variance.rounding = rounding * rounding * plan.settings.ranks.peers;
     checks.push_back(judge(plan, "estimates", variance));
   }
@@ -169,14 +173,15 @@ void add_arrivals(const LossPlan& plan, const sim::EstimatesOutcome& outcome, st
   const double empty = share(&sim::BranchShares::empty);
   auto lost = claim_of("share lost of contributions", outcome.loss,
                        has_law(ranks.model) ? sim::mean_loss(ranks.model, ranks.peers) : unknown);
-  lost.settles_after = lasting(plan);
+  lost.settles_after = settling_of_losses(plan);
   checks.push_back(judge(plan, "estimates", lost));
   for (auto claim : {claim_of("ranges: full", outcome.full, share(&sim::BranchShares::full)),
                      claim_of("ranges: short", outcome.reduced, share(&sim::BranchShares::reduced)),
                      claim_of("ranges: empty", outcome.empty, empty)}) {
-    // Events so rare that none was seen have no standard error.
+    // If no range of this kind was ever seen, the standard error is 0. For this reason, the allowed distance also depends on
+    // the number of samples.
     claim.rounding = std::max(1e-12, 25 / outcome.full.samples());
-    claim.settles_after = lasting(plan);
+    claim.settles_after = settling_of_losses(plan);
     checks.push_back(judge(plan, "estimates", claim));
   }
   checks.push_back(judge(plan, "estimates",
@@ -186,7 +191,7 @@ void add_arrivals(const LossPlan& plan, const sim::EstimatesOutcome& outcome, st
                           .formula = expected_effective(plan, empty),
                           .blocks = outcome.loss.blocks(),
                           .tolerance = variance_tolerance,
-                          .settles_after = lasting(plan)}));
+                          .settles_after = settling_of_losses(plan)}));
   LossCheck ratio{.group = "estimates",
                   .what = "most delivered / least",
                   .measured = outcome.delivered_ratio,
@@ -199,7 +204,8 @@ void add_arrivals(const LossPlan& plan, const sim::EstimatesOutcome& outcome, st
 
 // --- drift -------------------------------------------------------------------------------------------------------------
 
-// The drift of differences, a random walk: the mean over the measured steps.
+// Returns the drift to expect if owners send differences. Drift is then a random walk, and the result is its mean over the
+// measured steps.
 sim::Drift walk_drift(const LossPlan& plan) {
   const auto& s = plan.settings;
   if (s.rho != 0 || !sim::is_equal_loss(s.ranks.model) || !sim::forgets_between_steps(s.ranks.model, s.ranks.ranges) ||
@@ -210,7 +216,7 @@ sim::Drift walk_drift(const LossPlan& plan) {
   return {p * steps, independent ? difference_drift(p, 1) * steps : unknown};
 }
 
-// In units of sigma_u^2.
+// Makes a claim (a measured value with its formula) in units of sigma_u^2 (`unit`).
 Claim drift_claim(std::string what, const BlockMeans& measured, double unit, double formula) {
   auto claim = claim_of(std::move(what), measured, formula);
   claim.measured /= unit;
@@ -288,7 +294,7 @@ void add_copies(const LossResult& result, std::vector<LossCheck>& checks) {
   const bool ages = ranks.travel == sim::Travel::values;
   auto lost = claim_of("share lost of results", outcome.loss,
                        has_law(ranks.model) ? sim::mean_loss(ranks.model, ranks.peers) : unknown);
-  lost.settles_after = lasting(plan);
+  lost.settles_after = settling_of_losses(plan);
   checks.push_back(judge(plan, "drift", lost));
   if (ages) {
     auto age = claim_of("mean age, steps", outcome.age, sim::mean_age(ranks.model, drift_case(plan, 0)));
@@ -317,7 +323,7 @@ void add_copies(const LossResult& result, std::vector<LossCheck>& checks) {
   noise.measured *= ranks.peers;
   noise.error *= ranks.peers;
   noise.tolerance = variance_tolerance;
-  noise.settles_after = lasting(plan);
+  noise.settles_after = settling_of_losses(plan);
   checks.push_back(judge(plan, "drift", noise));
   checks.push_back(judge(plan, "drift",
                          {.what = "replicas alike after a full step",
@@ -331,8 +337,8 @@ void add_copies(const LossResult& result, std::vector<LossCheck>& checks) {
 
 // --- fixed point -------------------------------------------------------------------------------------------------------
 
-// The point where the weighted mean gradient is zero: the weighted mean of the targets. With OnEmpty::own, an empty range adds
-// the owner's own target.
+// Returns the fixed point: the weighted mean of the targets, at which the weighted mean gradient is zero. With OnEmpty::own, an
+// empty range contributes the owner's own target.
 double expected_fixed_point(const LossPlan& plan, Rank owner) {
   const auto& ranks = plan.settings.ranks;
   if (!has_law(ranks.model) || !sim::forgets_between_steps(ranks.model, ranks.ranges) || !plan.is_as_specified())
@@ -353,7 +359,8 @@ double expected_fixed_point(const LossPlan& plan, Rank owner) {
   return ((1 - empty) * mean(targets) + own * targets[owner]) / ((1 - empty) * mean(ones) + own);
 }
 
-// Values go to their fixed point by a twentieth in each step that is not held, and there is one in which anything arrives.
+// Returns how many steps it takes until the values are at their fixed point. In a step in which a contribution arrives, a value
+// moves 1/20 of the way.
 double fixed_point_settling(const LossPlan& plan, Rank owner) {
   std::vector<double> losses;
   for (Rank rank = 0; rank < plan.settings.ranks.peers; ++rank)
@@ -428,4 +435,4 @@ std::vector<LossCheck> checks_of(const LossResult& result) {
   return checks;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -1,4 +1,4 @@
-// Compares the measurements of `unisono-lab simulate loss` with the formulae, line by line, with a verdict on each. Pure.
+// Compares the measurements of `unisono-lab simulate loss` with the formulae, and gives a verdict on each. Performs no I/O.
 #pragma once
 
 #include <limits>
@@ -9,9 +9,9 @@
 #include "lab/loss/loss_law.h"
 #include "lab/loss/loss_plan.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
 
-// All seeds put together.
+// The results of all seeds together.
 struct LossResult {
   LossPlan plan;
   std::optional<sim::EstimatesOutcome> estimates = {};
@@ -19,32 +19,40 @@ struct LossResult {
   std::optional<sim::FixedPointOutcome> fixed_point = {};
 };
 
-// Constants of all problems. unknown: a value that a check does not have. z_interval, z_allowed: standard errors of the 95 %
-// intervals, and of the allowed distances, which chance exceeds once in 150,000. rounding: that of fp32 sums of values about 1.
+// Constants that are used for all problems.
+// - unknown: stands for a missing value
+// - z_interval: half width of a 95 % confidence interval, in standard errors
+// - z_allowed: the distance of a measurement from its formula that is allowed, in standard errors; by chance, one check in
+//   150,000 exceeds it
+// - rounding: rounding error of fp32 sums of values near 1
 inline constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double z_interval = 1.96, z_allowed = 4.5;
 inline constexpr double rounding = 1e-5;
 
-// unsure: too few steps for a verdict. control: a negative control, which need not hold. none: there is nothing to compare
-// with.
+// - off: measurement and formula differ by more than is allowed
+// - unsure: there were too few steps for a verdict
+// - control: a negative control, which may disagree with the formula
+// - none: no formula is known
 enum class CheckVerdict : uint8_t { ok = 0, off, unsure, control, none };
 std::string_view name(CheckVerdict verdict);
 
 struct LossCheck {
-  std::string group;  // "estimates", "drift", "fixed point"
+  std::string group;  // "estimates", "drift" or "fixed point"
   std::string what;
   double measured = 0;
-  double interval = 0;  // half of the 95 % confidence interval; NaN: not known
-  double formula = 0;   // NaN: none
-  double allowed = 0;   // how far they may be apart: the tolerance, or 4.5 standard errors
+  double interval = 0;  // half width of the 95 % confidence interval; NaN: unknown
+  double formula = 0;   // what the formula gives; NaN: no formula is known
+  double allowed = 0;  // allowed distance of measurement and formula: the tolerance or 4.5 standard errors, whichever is larger
   CheckVerdict verdict = CheckVerdict::none;
   std::string note = {};
 };
 std::vector<LossCheck> checks_of(const LossResult& result);
 
-// O and P by formula, in units of sigma_u^2, for this run's updates. NaN: no formula is known.
+// Returns what the formulae give for O and P (see sim::Drift) with the updates of this run, in units of sigma_u^2. NaN: no
+// formula is known.
 sim::Drift expected_drift(const LossResult& result);
-// By formula, how far each of sim::estimators is from the true mean. NaN: no formula is known.
+// Returns, for each of sim::estimators, by how much its estimates should deviate from the true mean on average. NaN: no formula
+// is known.
 std::vector<double> expected_deviations(const LossPlan& plan);
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -1,4 +1,4 @@
-// How far replicas drift from their owners, and from each other.
+// Measures how far replicas drift from their owners and from each other.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,9 +13,9 @@ namespace {
 constexpr uint64_t gradient_seed = 0x6772616469656e74;
 constexpr size_t ages_kept = 256;
 
-// Uniform, mean 0, variance 1: only moments count.
+// Draws numbers with mean 0 and variance 1. They are uniform, because the results depend only on the first two moments.
 void fill_noise(std::span<float> values, Random& random) {
-  constexpr float scale = 3.4641016f * 0x1.0p-32f;  // sqrt(12)
+  constexpr float scale = 3.4641016f * 0x1.0p-32f;  // turns a 32-bit integer into a number with variance 1; 3.464… is sqrt(12)
   for (size_t i = 0; i < values.size(); i += 2) {
     const uint64_t bits = random.next();
     values[i] = static_cast<float>(static_cast<int32_t>(bits)) * scale;
@@ -23,12 +23,12 @@ void fill_noise(std::span<float> values, Random& random) {
   }
 }
 
-// Sums of one step.
+// Sums over all ranges, in one step.
 struct StepSums {
   double squares = 0, squared_sums = 0, fresh = 0, fresh_samples = 0, age = 0;
 };
 
-// Measures for one range how far each replica is from its owner.
+// Measures, for one range, how much each replica (another rank's copy) differs from the owner's values.
 class RangeDrift {
  public:
   explicit RangeDrift(const LossRanksOptions& options)
@@ -151,7 +151,7 @@ class DriftRun {
     return sums.squares / (ranges() * options_.elements * (options_.peers - 1));
   }
   double pairs() const { return (options_.peers - 1.) * (options_.peers - 2.) / 2; }
-  // The sum over pairs of squared differences is count * (sum of squares) - (sum)^2.
+  // Uses that the squared differences of all pairs of n values add up to n * (sum of squares) - (sum)^2.
   double pair_squares(const StepSums& sums) const { return (options_.peers - 1) * sums.squares - sums.squared_sums; }
 
   void add_to_curve(uint64_t step, const StepSums& sums) {

@@ -13,11 +13,11 @@ using Kind = LossModel::Kind;
 
 constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 constexpr Rank nobody = ~Rank{0};
-constexpr double forgotten = 1e-3;  // correlation of a chain with itself that no longer matters
+constexpr double forgotten = 1e-3;  // two states of a link are treated as independent if their correlation is lower than this
 
 bool cuts_off(const LossModel& model) { return !model.dead.empty() || !model.slow.empty(); }
 
-// P(R = 0, 1, ...) of the number of arrivals over links with these losses, without two of them.
+// Returns P(R = 0), P(R = 1), … where R is the number of contributions that arrive. Two ranks are left out.
 std::vector<double> arrivals_law(std::span<const double> losses, Rank without, Rank also_without) {
   std::vector<double> law{1};
   for (Rank rank = 0; rank < losses.size(); ++rank) {
@@ -29,7 +29,8 @@ std::vector<double> arrivals_law(std::span<const double> losses, Rank without, R
   return law;
 }
 
-// The arrivals of all others but one; computed again only where losses differ.
+// Computes how many contributions arrive from all ranks except two: `apart`, and the argument of without(). The last result is
+// kept, and used again for a rank with the same loss.
 class OthersLaw {
  public:
   OthersLaw(const EstimateCase& one, Rank apart) : one_(one), apart_(apart) {}
@@ -51,7 +52,7 @@ double weight_of_own(const EstimateCase& one, double received) {
   return one.estimator == Estimator::count ? 1 / (1 + received) : 1 / world;
 }
 
-// The weight of each contribution that arrived, if `received` of them did.
+// Returns the weight that each contribution has if `received` contributions arrived.
 double weight_of_received(const EstimateCase& one, double received) {
   const auto world = static_cast<double>(one.values.size());
   switch (one.estimator) {
@@ -64,7 +65,7 @@ double weight_of_received(const EstimateCase& one, double received) {
   return 0;
 }
 
-// count_all: the mean of what arrived, given that anything did.
+// Returns the mean of count_all's estimate, given that at least one contribution arrived.
 double mean_of_all(const EstimateCase& one) {
   double mean = 0;
   OthersLaw others(one, nobody);
@@ -76,7 +77,8 @@ double mean_of_all(const EstimateCase& one) {
   return mean / (1 - arrivals_law(one.losses, nobody, nobody)[0]);
 }
 
-// The mean given that R >= 1 others arrived: the sum over ranks of value times E[weight; it arrived].
+// Returns the mean of an estimate, given that a contribution of another rank arrived. This is the sum, over all ranks, of the
+// rank's value times its expected weight. If a contribution is lost, its weight is 0.
 double mean_given_arrival(const EstimateCase& one) {
   const auto law = arrivals_law(one.losses, one.owner, one.owner);
   double mean = 0, some = 0;
@@ -96,7 +98,7 @@ double mean_given_arrival(const EstimateCase& one) {
 }
 
 struct Moments {
-  double mean = 0, variance = 0;  // divisor: one less than how many
+  double mean = 0, variance = 0;  // variance: the sample variance
 };
 Moments moments_of(std::span<const double> values, size_t without) {
   Moments moments;
@@ -112,12 +114,13 @@ Moments moments_of(std::span<const double> values, size_t without) {
   return moments;
 }
 
-// F(p) = sum over ages m of f(m) p^m, where f(m) is the second moment of m updates:
-// docs/design/methods/packet_loss.md, "Drift", proof.
+// Returns F(p), the sum over all ages m of f(m) p^m, where f(m) is the second moment of a sum of m updates. Source: the proof
+// in docs/design/methods/packet_loss.md, "Drift".
 double weighted_ages(double p, double rho) { return p / ((1 - p) * (1 - p)) * (1 + rho * p) / (1 - rho * p); }
 double owner_of_link(double p, double rho) { return (1 - p) * weighted_ages(p, rho); }
-// Ages of two links are independent and geometric: P(k1 - k2 = m) = (1-p1)(1-p2) p1^m / (1 - p1 p2) for m >= 0, and likewise
-// the other way.
+// Returns the second moment of the difference of two replicas. The ages k1 and k2 of the two copies are independent and
+// geometric. For m >= 0, P(k1 - k2 = m) = (1-p1)(1-p2) p1^m / (1 - p1 p2). P(k2 - k1 = m) is the same with p2^m instead of
+// p1^m.
 double pair_of_links(double p1, double p2, double rho) {
   return (1 - p1) * (1 - p2) / (1 - p1 * p2) * (weighted_ages(p1, rho) + weighted_ages(p2, rho));
 }
@@ -139,12 +142,12 @@ Drift drift_of_links(const LossModel& model, const DriftCase& one) {
   return {sum.owner / links, pairs > 0 ? sum.pair / pairs : unknown};
 }
 
-// The chain of a link has moved so many times from one step to the next.
+// Returns how often the two-state chain of a link changes or keeps its state in one step.
 double moves_per_step(const LossModel& model, uint32_t ranges) {
   return model.granularity == LossModel::Granularity::shard ? 2 : 2. * ranges;
 }
 
-// How much the state of a link in one step says about the next one.
+// Returns the correlation between the states of a link in two consecutive steps.
 double memory(const LossModel& model, uint32_t ranges) {
   if (model.kind == Kind::chain) return 1 - model.fall() - model.recovery;
   if (model.kind != Kind::gilbert_elliott) return 0;
@@ -154,13 +157,14 @@ double memory(const LossModel& model, uint32_t ranges) {
 DriftLaw law_of(const LossModel& model, const DriftCase& one) {
   DriftLaw law{.loss = model.kind == Kind::none ? 0 : model.loss, .rho = one.rho, .stale_max = one.stale_max};
   if (model.kind == Kind::joint) law.both = model.both;
-  // Every k-th state of a chain is a chain, too: its memory is the k-th power.
+  // If every k-th state of a chain is taken, the result is again a chain. Its correlation is the k-th power of the first one.
   const double kept = memory(model, one.ranges);
   if (std::abs(kept) >= forgotten) law.recovery = (1 - law.loss) * (1 - kept);
   return law;
 }
 
-// True if a link has memory and its state alone does not decide whether a datagram is lost. Ages are no simple chain then.
+// True if a link's state lasts for several steps, but does not alone decide which datagrams are lost. For this case, no formula
+// for the ages is known.
 bool is_hidden_chain(const LossModel& model, uint32_t ranges) {
   return model.kind == Kind::gilbert_elliott && (model.good > 0 || model.bad < 1) &&
          std::abs(memory(model, ranges)) >= forgotten;
@@ -183,7 +187,7 @@ double estimate_variance(const EstimateCase& one) {
   const double own = all ? 0 : one.values[one.owner], most = static_cast<double>(law.size() - 1);
   double some = 0, mean = 0, square = 0;
   for (size_t i = 1; i < law.size(); ++i) {
-    // Given how many arrived, which ones is a draw without replacement.
+    // If the number of arrivals is given, the ranks whose contributions arrive are a random draw without replacement.
     const auto r = static_cast<double>(i);
     const double weight = all ? 1 : r * weight_of_received(one, r);
     const double value = weight_of_own(one, r) * own + weight * drawn.mean;
@@ -221,8 +225,12 @@ Drift drift_of(const LossModel& model, const DriftCase& one) {
   return {owner_drift(law), one.world > 2 ? pair_drift(law) : unknown};
 }
 
-// E' = c E + 2 (p - c) s, where both miss with c and just one receives with 2 (p - c): an identity if losses do not depend on
-// the past.
+// E is the mean squared difference of two replicas. In each step, this happens to a range that a third rank owns:
+// - With probability c, both replicas miss the range. Then their squared difference is still E on average.
+// - With probability 2 (p - c), exactly one of them receives the range. Then their squared difference is s on average.
+//
+// In all other cases both receive it, and the difference is 0. So E = c E + 2 (p - c) s. The function returns E / s, which is
+// exact if losses do not depend on earlier losses.
 double pair_over_fresh(const LossModel& model, const DriftCase& one) {
   if (!is_equal_loss(model) || !forgets_between_steps(model, one.ranges) || one.stale_max > 0) return unknown;
   if (model.kind != Kind::joint) return paper_form(model.kind == Kind::none ? 0 : model.loss);
@@ -237,7 +245,7 @@ double fetches_of(const LossModel& model, const DriftCase& one) {
 }
 
 double settling_steps(const LossModel& model, const DriftCase& one) {
-  constexpr double times = 10;  // e^-10
+  constexpr double times = 10;  // how many time constants to wait; e^-10 is less than 1/20,000
   double recovery = 1;
   if (model.kind == Kind::links) {
     for (Rank owner = 0; owner < one.world; ++owner) {
@@ -256,7 +264,7 @@ double settling_steps(const LossModel& model, const DriftCase& one) {
 double mean_age(const LossModel& model, const DriftCase& one) {
   auto still = one;
   still.rho = 0;
-  return drift_of(model, still).owner;  // one update per step of age
+  return drift_of(model, still).owner;  // with rho = 0, each step of age adds an independent update, so O equals the mean age
 }
 
 }  // namespace unisono::sim

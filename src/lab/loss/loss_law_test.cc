@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "base/concat.h"
 #include "lab/loss/loss_run.h"
 #include "lossy/estimator.h"
 #include "sim/loss_model_test_support.h"
@@ -17,7 +18,7 @@ struct Moments {
   double mean = 0, variance = 0;
 };
 
-// Every set of arrivals, through the estimator that ships.
+// Computes mean and variance over every set of arrivals, with the production estimator.
 Moments enumerated(const EstimateCase& one) {
   const auto world = static_cast<uint32_t>(one.values.size());
   std::vector<float> values(one.values.begin(), one.values.end());
@@ -53,13 +54,13 @@ Moments enumerated(const EstimateCase& one) {
   return {mean, square / some - mean * mean};
 }
 
-TEST(LossLaw, moments_of_every_estimator_are_those_over_all_sets_of_arrivals) {
+TEST(LossLaw, moments_of_every_estimator_match_an_enumeration_of_arrivals) {
   const std::vector<double> values{1, 2, 4, 8, -3};
   const std::vector<std::vector<double>> losses{{.1, .1, .1, .1, .1}, {.4, .4, .4, .4, .4}, {.1, .4, .2, .7, .05}};
   for (const auto estimator : estimators) {
     for (const auto& loss : losses) {
       for (const Rank owner : {0u, 3u}) {
-        SCOPED_TRACE(std::string(name(estimator)) + ", " + std::to_string(loss[1]) + ", owner " + std::to_string(owner));
+        SCOPED_TRACE(concat(name(estimator), ", ", loss[1], ", owner ", owner));
         const EstimateCase one{.estimator = estimator, .values = values, .losses = loss, .owner = owner, .known_loss = loss[0]};
         const auto expected = enumerated(one);
         EXPECT_NEAR(estimate_mean(one), expected.mean, 1e-5);
@@ -73,8 +74,8 @@ TEST(LossLaw, moments_of_every_estimator_are_those_over_all_sets_of_arrivals) {
   }
 }
 
-// Check A1 of docs/design/methods/packet_loss.md: of what is conditional on an arrival, to the digits that are given.
-TEST(LossLaw, has_the_specified_moments) {
+// Check A1 of docs/design/methods/packet_loss.md, for the estimators whose moments are conditional on an arrival.
+TEST(LossLaw, moments_are_the_specified_ones) {
   const std::vector<double> values{1, 2, 4, 8}, losses(4, .1);
   const EstimateCase one{.values = values, .losses = losses, .owner = 2};
   EXPECT_NEAR(estimate_mean(one), 3.75, 1e-9);
@@ -86,7 +87,8 @@ TEST(LossLaw, has_the_specified_moments) {
   EXPECT_NEAR(estimate_variance(one), estimator_variance(Estimator::stratified, values, 2, .1), 1e-9);
 }
 
-// Check A3 of docs/design/methods/packet_loss.md.
+// Check A3 of docs/design/methods/packet_loss.md. Only `rank` contributes 1, all others 0. So the mean of the estimate is the
+// weight of `rank`.
 TEST(LossLaw, unequal_links_have_the_specified_weights) {
   const std::vector<double> losses{0, .1, .4};
   const double weights[] = {.333333, .4375, .229167};
@@ -111,24 +113,25 @@ TEST(LossLaw, drift_of_links_that_are_alike_is_that_of_one_loss) {
     EXPECT_NEAR(found.owner, expected.owner, 1e-12);
     EXPECT_NEAR(found.pair, expected.pair, 1e-12);
   }
-  // One link of twelve loses: only the differences with the copy behind it count.
+  // Only one of the 12 links loses, with p / (1 - p) = 0.25. O is the mean over the links. P is the mean over 12 pairs of
+  // replicas, of which two contain the copy behind this link.
   const auto lossy = drift_of(loss_model_of("links:0>1=0.2"), {.world = 4});
   EXPECT_NEAR(lossy.owner, .25 / 12, 1e-12);
   EXPECT_NEAR(lossy.pair, 2 * .25 / 12, 1e-12);
 }
 
-TEST(LossLaw, a_chain_seen_every_few_moves_is_a_chain) {
+TEST(LossLaw, a_chain_sampled_every_few_moves_is_a_chain) {
   const auto bursts = loss_model_of("gilbert_elliott:p=0.1,burst=8");
   const double memory = std::pow(1 - bursts.fall() - .125, 4);
   const auto found = drift_of(bursts, {.world = 8, .ranges = 2});
   EXPECT_NEAR(found.owner, .1 / (.9 * (1 - memory)), 1e-9);
-  // Where it forgets from step to step, single losses decide.
+  // With 200 ranges, a link forgets its state between steps, so the drift is that of independent losses.
   EXPECT_NEAR(drift_of(bursts, {.world = 8, .ranges = 200}).pair, drift_of(loss_model_of("0.1"), {.world = 8}).pair, 1e-12);
   EXPECT_FALSE(forgets_between_steps(bursts, 2));
   EXPECT_TRUE(forgets_between_steps(bursts, 200));
 }
 
-TEST(LossLaw, where_nothing_is_derived_nothing_is_said) {
+TEST(LossLaw, formulae_without_a_derivation_give_nan) {
   EXPECT_TRUE(std::isnan(drift_of(loss_model_of("iid:0.1,dead=0@1"), {.world = 4}).owner));
   EXPECT_TRUE(std::isnan(drift_of(loss_model_of("gilbert_elliott:p=0.1,burst=8,bad=0.5"), {.world = 4, .ranges = 1}).owner));
   EXPECT_TRUE(std::isnan(pair_over_fresh(loss_model_of("chain:p=0.1,recovery=0.25"), {.world = 4})));

@@ -8,18 +8,26 @@
 
 #include "cli/common/text.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::format_duration;
+
 namespace {
 
 using sim::PeerFaultKind;
 using sim::UdpOutcome;
 using sim::UdpRunSettings;
 
-constexpr double incast_allowed = .005;  // check E3 of docs/design/methods/packet_loss.md: 99.5 % are delivered,
-constexpr uint64_t learnt_after = 50, queue_least = 256u << 10;  // after 50 operations, by such queues
-constexpr double unequal_tolerance = .25;  // of a bias that unequal delivery explains: its shares vary within a stream, too
+// Queues may drop this fraction of the datagrams, because check E3 of docs/design/methods/packet_loss.md requires that 99.5 %
+// are delivered.
+constexpr double incast_allowed = .005;
+// Check E3 applies only after 50 operations, and only if queues have at least 256 KiB.
+constexpr uint64_t rates_learnt_after = 50, queue_least = 256u << 10;
+// If senders have different losses, a bias is expected. The measured bias may differ from it by this fraction, because losses
+// also vary within a stream.
+constexpr double unequal_tolerance = .25;
 
-// A number of things that must not happen, or happen so often.
+// Checks that something happened exactly `expected` times.
 LossCheck count_of(std::string group, std::string what, uint64_t measured, uint64_t expected, std::string note = {}) {
   return {.group = std::move(group),
           .what = std::move(what),
@@ -42,15 +50,15 @@ LossCheck plain(std::string group, std::string what, double measured, std::strin
           .note = std::move(note)};
 }
 
-// Checks a count that must be 0 unless a link is silent for long. Losses that come together can silence a link, so a count
-// above 0 gets no verdict then.
-LossCheck count_of_well(std::string group, std::string what, uint64_t measured, const UdpRunSettings& settings,
-                        const std::string& note = {}) {
+// Checks that a count is 0. It can be above 0 if a link is silent for a long time, and a burst of losses can cause this. So if
+// there are bursts, a count above 0 gets no verdict.
+LossCheck count_without_fault(std::string group, std::string what, uint64_t measured, const UdpRunSettings& settings,
+                              const std::string& note = {}) {
   auto check = count_of(std::move(group), std::move(what), measured, 0, note);
-  const bool comes_together =
+  const bool has_bursts =
       settings.loss.kind == sim::LossModel::Kind::gilbert_elliott || settings.loss.kind == sim::LossModel::Kind::chain ||
       settings.loss.granularity == sim::LossModel::Granularity::shard || sim::mean_loss(settings.loss, settings.peers) > .5;
-  if (check.verdict == CheckVerdict::off && comes_together) {
+  if (check.verdict == CheckVerdict::off && has_bursts) {
     check.verdict = CheckVerdict::none;
     check.note = "losses that come together can silence a link" + (note.empty() ? "" : "; " + note);
   }
@@ -80,34 +88,36 @@ void add_operations(const NetworkResult& result, std::vector<LossCheck>& checks)
   if (o.behind > 0) errors += fmt::format("; {} had been away", o.behind);
   const auto ok = o.ended.contains(Code::ok) ? o.ended.at(Code::ok) : 0;
   checks.push_back(plain("operations", "calls that ended well", share(ok, calls), errors));
-  checks.push_back(count_of_well("operations", "failed, and nobody was away", o.failed_of_well, *result.plan.network));
+  checks.push_back(
+      count_without_fault("operations", "failed while no peer was away", o.failed_without_fault, *result.plan.network));
   checks.push_back(count_of("operations", "runs that did not end", o.is_stuck ? 1 : 0, 0));
   checks.push_back(count_of("operations", "results unlike another rank's", o.differing, 0, "to the bit"));
-  checks.push_back(count_of("operations", "elements beyond all contributions", o.strange, 0));
+  checks.push_back(count_of("operations", "elements beyond all contributions", o.out_of_range, 0));
   checks.push_back(plain("operations", "duration p50, ms", o.durations_us.empty() ? unknown : milliseconds(o.duration_us(.5))));
   checks.push_back(
       plain("operations", "duration p99, ms", o.durations_us.empty() ? unknown : milliseconds(o.duration_us(.99))));
   if (o.contributions.phases > 0)
     checks.push_back(count_of("operations", "contributions longer than t_hard", o.contributions.over, 0,
                               fmt::format("of {}; at most {:.2f} t_hard", o.contributions.phases, o.contributions.longest)));
-  if (o.kept > 0)
+  if (o.delayed > 0)
     checks.push_back(
-        count_of("operations", "kept by absence, longer than 2 t_hard", o.kept_over, 0,
-                 fmt::format("of {} during which a member was away; at most {:.2f} t_hard", o.kept, o.longest_kept)));
+        count_of("operations", "delayed by absence beyond 2 t_hard", o.delayed_over, 0,
+                 fmt::format("of {} during which a member was away; at most {:.2f} t_hard", o.delayed, o.longest_delay)));
   if (o.results.phases > 0)
     checks.push_back(
         plain("operations", "results longer than t_hard", static_cast<double>(o.results.over),
               fmt::format("of {}; at most {:.2f} t_hard: repaired until complete", o.results.phases, o.results.longest)));
 }
 
-// With bursts, losses come together: their number varies by (1 + lambda) / (1 - lambda) as much.
+// Returns the standard error of the fraction that is lost. Bursts multiply the variance of the number of losses by (1 + lambda)
+// / (1 - lambda).
 double loss_error(const sim::LossModel& model, double loss, uint64_t datagrams) {
-  double together = 1;
+  double burst_factor = 1;
   if (model.kind == sim::LossModel::Kind::gilbert_elliott) {
     const double lambda = 1 - model.fall() - 1 / model.burst;
-    together = (1 + lambda) / (1 - lambda);
+    burst_factor = (1 + lambda) / (1 - lambda);
   }
-  return std::sqrt(loss * (1 - loss) * std::max(1., together) / static_cast<double>(std::max<uint64_t>(1, datagrams)));
+  return std::sqrt(loss * (1 - loss) * std::max(1., burst_factor) / static_cast<double>(std::max<uint64_t>(1, datagrams)));
 }
 
 void add_datagrams(const NetworkResult& result, std::vector<LossCheck>& checks) {
@@ -116,7 +126,7 @@ void add_datagrams(const NetworkResult& result, std::vector<LossCheck>& checks) 
   const auto sent = o.data[0].sent + o.data[1].sent, lost = o.data[0].lost + o.data[1].lost,
              overflowed = o.data[0].overflowed + o.data[1].overflowed;
   const double law = sim::mean_loss(s.loss, s.peers);
-  // Chains of ranges are as few as ranges are, and of links or shards there are as many as there are.
+  // Other models decide for a whole range, link or shard whether it is lost. This gives too few samples for an interval.
   const bool is_by_datagram = (s.loss.kind == sim::LossModel::Kind::none || s.loss.kind == sim::LossModel::Kind::iid ||
                                s.loss.kind == sim::LossModel::Kind::gilbert_elliott) &&
                               s.loss.granularity == sim::LossModel::Granularity::datagram;
@@ -130,12 +140,12 @@ void add_datagrams(const NetworkResult& result, std::vector<LossCheck>& checks) 
                            .note = fmt::format("of {} with data", sent)}));
   if (!is_by_datagram) checks.back().verdict = CheckVerdict::none;
   auto incast = plain("datagrams", "share dropped before ports in (incast)", share(overflowed, sent));
-  if (std::isfinite(incast.measured) && s.model.queue_bytes >= queue_least && s.burn_in >= learnt_after) {
+  if (std::isfinite(incast.measured) && s.model.queue_bytes >= queue_least && s.burn_in >= rates_learnt_after) {
     incast.allowed = incast_allowed;
     incast.formula = 0;
     incast = judged(incast);
   } else {
-    incast.note = s.burn_in < learnt_after ? "rates may still be learnt" : "queues are short: reported only";
+    incast.note = s.burn_in < rates_learnt_after ? "rates may still be learnt" : "queues are short: reported only";
   }
   checks.push_back(incast);
   if (o.fates.unread > 0)
@@ -148,7 +158,8 @@ void add_datagrams(const NetworkResult& result, std::vector<LossCheck>& checks) 
   checks.push_back(plain("datagrams", "results repaired", share(o.results.repaired, o.results.expected)));
 }
 
-// For losses that differ by link: docs/design/methods/packet_loss.md, "The estimator".
+// Returns the bias that is expected because each sender has its own loss. Source: docs/design/methods/packet_loss.md, "The
+// estimator", unequal loss.
 double expected_deviation(const UdpRunSettings& s, const UdpOutcome& o) {
   const auto values = sim::fixed_gradients(s.peers);
   std::vector<double> losses;
@@ -184,11 +195,11 @@ void add_sums(const NetworkResult& result, std::vector<LossCheck>& checks) {
     if (s.delivery.estimator != Estimator::stratified && deviation.verdict == CheckVerdict::ok)
       deviation.verdict = CheckVerdict::control;
   } else {
-    deviation.note = "peers and links are not alike; ";
+    deviation.note = "peers or links differ; ";
   }
   if (most->expected > 0)
     deviation.note += fmt::format("by what is missing of senders, {:.2g} to {:.2g}", least->share(), most->share());
-  else deviation.note = "the group was not whole";
+  else deviation.note = "the group had lost members";
   checks.push_back(deviation);
   const auto ranges = o.ranges_full + o.ranges_short + o.ranges_empty;
   checks.push_back(plain("sums", "ranges: full", share(o.ranges_full, ranges)));
@@ -199,23 +210,23 @@ void add_sums(const NetworkResult& result, std::vector<LossCheck>& checks) {
 
 void add_peers(const NetworkResult& result, std::vector<LossCheck>& checks) {
   const auto& o = result.outcome;
-  checks.push_back(
-      count_of_well("peers", "well ranks that were named by others", o.innocent_named, *result.plan.network, o.first_innocent));
-  for (const auto& story : o.faults) {
-    if (story.fault.kind == PeerFaultKind::slow) continue;
+  checks.push_back(count_without_fault("peers", "healthy ranks named by others", o.wrongly_named, *result.plan.network,
+                                       o.first_wrong_error));
+  for (const auto& record : o.faults) {
+    if (record.fault.kind == PeerFaultKind::slow) continue;
     std::string note;
-    if (!story.happened) note = "the run was over before";
-    else if (story.named_by == 0) note = "nobody had to name it";
+    if (!record.happened) note = "the run ended before the fault";
+    else if (record.named_by == 0) note = "no rank named it";
     else
-      note = fmt::format("named after {}, by all after {}", format_duration(story.first_named),
-                         story.last_named == never ? "-" : format_duration(story.last_named));
-    if (story.removed) note += "; the others went on without it";
-    auto check = plain("peers", fmt::format("{}: named by", story.fault.to_string()), story.named_by, note);
-    if (story.happened && story.fault.to == never) {
-      check.formula = story.to_be_named_by;
+      note = fmt::format("named after {}, by all after {}", format_duration(record.first_named),
+                         record.last_named == never ? "-" : format_duration(record.last_named));
+    if (record.removed) note += "; the group re-formed without it";
+    auto check = plain("peers", fmt::format("{}: named by", record.fault.to_string()), record.named_by, note);
+    if (record.happened && record.fault.to == never) {
+      check.formula = record.to_be_named_by;
       check.allowed = check.interval = 0;
-      check.verdict = story.removed && story.named_by == story.to_be_named_by ? CheckVerdict::ok : CheckVerdict::off;
-      if (!story.removed && result.outcome.operations >= result.plan.network->operations)
+      check.verdict = record.removed && record.named_by == record.to_be_named_by ? CheckVerdict::ok : CheckVerdict::off;
+      if (!record.removed && result.outcome.operations >= result.plan.network->operations)
         check.verdict = CheckVerdict::unsure, check.note += "; too few operations followed";
     }
     checks.push_back(check);
@@ -235,4 +246,4 @@ std::vector<LossCheck> checks_of(const NetworkResult& result) {
   return checks;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

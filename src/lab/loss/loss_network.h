@@ -1,5 +1,5 @@
-// Compares the measurements of `unisono-lab simulate loss --network` with the values that must hold, line by line, with a
-// verdict on each. Pure.
+// Compares the measurements of `unisono-lab simulate loss --network` with the expected values, and gives a verdict on each.
+// Performs no I/O.
 #pragma once
 
 #include <vector>
@@ -7,14 +7,14 @@
 #include "lab/loss/loss_checks.h"
 #include "lab/loss/udp_run.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
 
-// All seeds put together.
+// The results of all seeds together.
 struct NetworkResult {
-  LossPlan plan;  // with its network
+  LossPlan plan;  // its member `network` is set
   sim::UdpOutcome outcome;
 };
 
 std::vector<LossCheck> checks_of(const NetworkResult& result);
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

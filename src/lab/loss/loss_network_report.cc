@@ -10,7 +10,15 @@
 #include "lab/common/option_words.h"
 #include "lab/loss/loss_text.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::Axis;
+using cli::format_bytes;
+using cli::format_duration;
+using cli::Panel;
+using cli::Point;
+using cli::Series;
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -24,11 +32,11 @@ std::string lossy_text(const DeliveryOptions& options) {
 
 std::string explanation_of(const std::string& group) {
   if (group == "operations")
-    return "operations: all-reduces of all ranks; deadlines that were learnt, and a tenth or 2 ms beside them";
+    return "operations: all-reduces of all ranks; a phase may exceed its learnt deadline by a tenth, at least 2 ms";
   if (group == "datagrams") return "datagrams: of contributions and results, repairs included";
   if (group == "sums")
     return "sums: fixed, unequal contributions; deviation: mean of results - true mean, beside what unequal delivery explains";
-  return "peers: who was named, by ranks that were well themselves";
+  return "peers: which faulty ranks were named, by healthy ranks";
 }
 
 Json time_or_null(Nanos time) { return time == never ? Json() : Json(time); }
@@ -105,15 +113,15 @@ std::string json_of(const NetworkResult& result, std::span<const LossCheck> chec
   const auto& o = result.outcome;
   auto text = settings_json(result).dump() + "\n";
   for (const auto& check : checks) text += value_of(check).dump() + "\n";
-  for (const auto& story : o.faults) {
+  for (const auto& record : o.faults) {
     text += Json{{"kind", "fault"},
-                 {"fault", story.fault.to_string()},
-                 {"happened", story.happened},
-                 {"removed", story.removed},
-                 {"first_named_ns", time_or_null(story.first_named)},
-                 {"last_named_ns", time_or_null(story.last_named)},
-                 {"named_by", story.named_by},
-                 {"to_be_named_by", story.to_be_named_by}}
+                 {"fault", record.fault.to_string()},
+                 {"happened", record.happened},
+                 {"removed", record.removed},
+                 {"first_named_ns", time_or_null(record.first_named)},
+                 {"last_named_ns", time_or_null(record.last_named)},
+                 {"named_by", record.named_by},
+                 {"to_be_named_by", record.to_be_named_by}}
                 .dump() +
             "\n";
   }
@@ -147,4 +155,4 @@ std::vector<Panel> panels_of(const NetworkResult& result) {
   return {times, shares};
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

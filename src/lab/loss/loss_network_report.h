@@ -1,4 +1,4 @@
-// The output of `unisono-lab simulate loss --network`: a table, JSON lines, pictures. Pure.
+// Formats the output of `unisono-lab simulate loss --network`: a table, JSON lines, plots. Performs no I/O.
 #pragma once
 
 #include <span>
@@ -8,13 +8,13 @@
 #include "cli/common/plot.h"
 #include "lab/loss/loss_network.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
 
 std::string table_of(const NetworkResult& result, std::span<const LossCheck> checks);
-// A line for the settings, one for each check, one for each fault, one for the curve, one for the run, one for the verdict. A
-// value that is no number is null.
+// Returns JSON lines: the settings, each check, each fault, the curve, the run, and the verdicts. NaN and infinity are written
+// as null.
 std::string json_of(const NetworkResult& result, std::span<const LossCheck> checks);
-// Durations, and what was missing and dropped, over the operations of the first seed.
-std::vector<Panel> panels_of(const NetworkResult& result);
+// Plots the operations of the first seed: how long each took, and which fractions of its data were missing or dropped.
+std::vector<cli::Panel> panels_of(const NetworkResult& result);
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -1,4 +1,4 @@
-// From options to a plan of the problem network, and from what was measured to verdicts, tables, JSON and pictures.
+// Tests the problem `network`: how options become a plan, and how measurements become verdicts, tables, JSON and plots.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -6,7 +6,10 @@
 
 #include "lab/loss/loss_network_report.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::svg;
+
 namespace {
 
 LossOptions options_of(const std::string& network) {
@@ -15,7 +18,7 @@ LossOptions options_of(const std::string& network) {
   return options;
 }
 
-// As if 8 ranks had run 100 operations well.
+// Returns the result of a fictitious run in which 8 ranks completed 100 operations without errors.
 NetworkResult result_of(const std::string& network, const std::string& loss = "0.1") {
   auto options = options_of(network.empty() ? "rate=1G" : network);
   options.loss = loss;
@@ -60,7 +63,7 @@ LossCheck check_named(const NetworkResult& result, const std::string& what) {
   return {};
 }
 
-TEST(LossNetwork, options_make_a_plan_of_its_own) {
+TEST(LossNetwork, network_options_make_a_network_plan) {
   auto options = options_of("rate=100M,kill=3@2s");
   options.lossy = "loss_budget=0.2";
   options.bytes = "256K";
@@ -82,15 +85,15 @@ TEST(LossNetwork, options_make_a_plan_of_its_own) {
   EXPECT_FALSE(make_loss_plan({}).value().network);
 }
 
-TEST(LossNetwork, options_of_the_one_kind_of_run_are_refused_by_the_other) {
+TEST(LossNetwork, options_of_the_other_kind_of_run_are_refused) {
   const auto why = [](auto change) {
     LossOptions options = options_of("rate=1G");
     change(options);
     return make_loss_plan(options).status().message();
   };
   EXPECT_EQ(why([](auto& o) { o.estimator = "count"; }),
-            "--estimator is not of the problem network; its options are --network, --lossy and --bytes");
-  EXPECT_EQ(why([](auto& o) { o.network = "", o.bytes = "1M"; }), "--bytes is of the problem network only");
+            "--estimator has no effect in the problem network, whose options are --network, --lossy and --bytes");
+  EXPECT_EQ(why([](auto& o) { o.network = "", o.bytes = "1M"; }), "--bytes needs --network or --problem network");
   EXPECT_EQ(why([](auto& o) { o.problem = "drift"; }),
             "--problem drift has no network; without --problem, or with --problem network, --network is run");
   EXPECT_EQ(
@@ -101,31 +104,31 @@ TEST(LossNetwork, options_of_the_one_kind_of_run_are_refused_by_the_other) {
   EXPECT_NE(why([](auto& o) { o.loss = "iid:0.1,dead=1@5"; }).find("--network dead=3@2s"), std::string::npos);
 }
 
-TEST(LossNetwork, what_went_well_is_ok) {
+TEST(LossNetwork, a_faultless_outcome_is_ok) {
   const auto result = result_of("kill=3@2s");
   for (const auto& check : checks_of(result)) EXPECT_NE(check.verdict, CheckVerdict::off) << check.what;
   EXPECT_EQ(check_named(result, "kill=3@2s: named by").verdict, CheckVerdict::ok);
   EXPECT_EQ(check_named(result, "kill=3@2s: named by").note,
-            "named after 100 ms, by all after 105 ms; the others went on without it");
+            "named after 100 ms, by all after 105 ms; the group re-formed without it");
   EXPECT_EQ(check_named(result, "share lost on links").verdict, CheckVerdict::ok);
   EXPECT_EQ(check_named(result, "share dropped before ports in (incast)").verdict, CheckVerdict::ok);
   EXPECT_NEAR(check_named(result, "duration p50, ms").measured, 2, 1e-9);
   EXPECT_NEAR(check_named(result, "duration p99, ms").measured, 4, 1e-9);
 }
 
-TEST(LossNetwork, what_must_not_happen_is_off) {
+TEST(LossNetwork, forbidden_events_are_off) {
   const auto off = [](const std::string& what, auto change, const std::string& network = "") {
     auto result = result_of(network);
     change(result.outcome);
     EXPECT_EQ(check_named(result, what).verdict, CheckVerdict::off) << what;
   };
   off("results unlike another rank's", [](auto& o) { o.differing = 1; });
-  off("elements beyond all contributions", [](auto& o) { o.strange = 1; });
-  off("failed, and nobody was away", [](auto& o) { o.failed_of_well = 1; });
+  off("elements beyond all contributions", [](auto& o) { o.out_of_range = 1; });
+  off("failed while no peer was away", [](auto& o) { o.failed_without_fault = 1; });
   off("runs that did not end", [](auto& o) { o.is_stuck = true; });
   off("contributions longer than t_hard", [](auto& o) { o.contributions.over = 1; });
-  off("kept by absence, longer than 2 t_hard", [](auto& o) { o.kept = 5, o.kept_over = 1; });
-  off("well ranks that were named by others", [](auto& o) { o.innocent_named = 1; });
+  off("delayed by absence beyond 2 t_hard", [](auto& o) { o.delayed = 5, o.delayed_over = 1; });
+  off("healthy ranks named by others", [](auto& o) { o.wrongly_named = 1; });
   off("share lost on links", [](auto& o) { o.data[0].lost = 6000; });
   off("share dropped before ports in (incast)", [](auto& o) { o.data[0].overflowed = 600; });
   off(
@@ -135,22 +138,23 @@ TEST(LossNetwork, what_must_not_happen_is_off) {
   });
 }
 
-TEST(LossNetwork, what_cannot_be_told_is_not_judged) {
+TEST(LossNetwork, checks_without_enough_data_get_no_verdict) {
   EXPECT_EQ(check_named(result_of("queue=64K"), "share dropped before ports in (incast)").verdict, CheckVerdict::none);
   EXPECT_EQ(check_named(result_of("slow=1x5"), "deviation of the mean").verdict, CheckVerdict::none);
   EXPECT_EQ(check_named(result_of("", "joint:p=0.1,both=0.05"), "share lost on links").verdict, CheckVerdict::none);
   auto bursts = result_of("", "gilbert_elliott:p=0.1,burst=8");
-  bursts.outcome.failed_of_well = 3;
-  EXPECT_EQ(check_named(bursts, "failed, and nobody was away").verdict, CheckVerdict::none);
+  bursts.outcome.failed_without_fault = 3;
+  EXPECT_EQ(check_named(bursts, "failed while no peer was away").verdict, CheckVerdict::none);
   auto early = result_of("dead=3@2s");
   early.outcome.faults[0].happened = false;
-  EXPECT_EQ(check_named(early, "dead=3@2s: named by").note, "the run was over before; the others went on without it");
+  EXPECT_EQ(check_named(early, "dead=3@2s: named by").note, "the run ended before the fault; the group re-formed without it");
   early = result_of("dead=3@2s");
   early.outcome.faults[0].removed = false;
   EXPECT_EQ(check_named(early, "dead=3@2s: named by").verdict, CheckVerdict::unsure);
 }
 
-// Senders that are missed more often weigh less, by formula: that is no error of the estimator.
+// A sender with more missing data weighs less. The formula predicts the resulting deviation, so it is no error of the
+// estimator.
 TEST(LossNetwork, a_deviation_that_unequal_delivery_explains_is_ok) {
   auto result = result_of("");
   result.outcome.by_distance[1].missing = 40;
@@ -162,7 +166,7 @@ TEST(LossNetwork, a_deviation_that_unequal_delivery_explains_is_ok) {
   EXPECT_EQ(check.note, "by what is missing of senders, 0.1 to 0.4");
 }
 
-TEST(LossNetwork, people_programs_and_pictures_get_all_of_it) {
+TEST(LossNetwork, table_json_and_plots_have_every_check) {
   auto result = result_of("kill=3@2s");
   result.outcome.ended[Code::peer_lost] = 7;
   const auto checks = checks_of(result);
@@ -190,7 +194,7 @@ TEST(LossNetwork, people_programs_and_pictures_get_all_of_it) {
   EXPECT_EQ(panels[1].series[0].points.size(), 50u) << "what is missing while everything is repaired says nothing";
 }
 
-TEST(LossNetwork, a_run_in_which_nothing_ended_well_has_dashes_and_nulls) {
+TEST(LossNetwork, a_run_without_successful_calls_has_dashes_and_nulls) {
   auto result = result_of("");
   result.outcome = {};
   result.outcome.by_distance.resize(8);
@@ -201,4 +205,4 @@ TEST(LossNetwork, a_run_in_which_nothing_ended_well_has_dashes_and_nulls) {
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -12,7 +12,25 @@
 #include "lab/common/option_words.h"
 #include "sim/settings_text.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::add_choice;
+using cli::add_output_options;
+using cli::check_progress;
+using cli::CommandLineText;
+using cli::first_wrong;
+using cli::invalid;
+using cli::jobs_max;
+using cli::names_of;
+using cli::of_option;
+using cli::parse_bytes;
+using cli::parse_number;
+using cli::parse_seed_list;
+using cli::parse_word;
+using cli::progress_names;
+using cli::set_number;
+using cli::set_word;
+using cli::Word;
 
 const CommandLineText loss_text{.name = "unisono-lab simulate loss",
                                 .usage = "unisono-lab simulate loss [OPTIONS]",
@@ -33,21 +51,25 @@ const CommandLineText loss_text{.name = "unisono-lab simulate loss",
   unisono-lab simulate loss --estimator zero_fill                         a negative control: nothing is done about losses
   unisono-lab simulate loss --travel differences --problem drift          why values travel: differences drift without end
   unisono-lab simulate loss --network rate=100M,queue=64K,delay=200us --loss 0.01 --peers 16          many senders, thin ports
-  unisono-lab simulate loss --network kill=3@2s,slow=5x10 --lossy loss_budget=0.2 --plot network.svg  which rank notices, and when
+  unisono-lab simulate loss --network kill=3@2s,slow=5x10 --plot network.svg  which rank notices, and when
 
-Models of loss: a share, as 0.1 (iid:0.1); gilbert_elliott:p=,burst= with good= and bad=, the loss in either state; chain:p=,recovery=, each range of a stream
-lost for a while; joint:p=,both=, two receivers of one sender; links:p=,0>1=0.3,2>*=0.1, by link. Then granularity=shard, a stream lost as a whole;
-dead=3@100-200, a rank cut off in these steps; slow=3x0.2, this share of what it sends comes too late.
+Models of loss: a share, as 0.1 (iid:0.1); gilbert_elliott:p=,burst= with good= and bad=, the loss in either state;
+chain:p=,recovery=, each range of a stream lost for a while; joint:p=,both=, two receivers of one sender;
+links:p=,0>1=0.3,2>*=0.1, by link. Then granularity=shard, a stream lost as a whole; dead=3@100-200, a rank cut off in
+these steps; slow=3x0.2, this share of what it sends comes too late.
 
-Problems: estimates, every estimator on fixed, unequal gradients; drift, owner against replica (O) and two replicas (P), in units of the second moment of an
-update; fixed-point, rank i drawn to i^2 with gradients at its own stale copy; network, lossy all-reduces through the engine and the UDP transport.
+Problems: estimates, every estimator on fixed, unequal gradients; drift, owner against replica (O) and two replicas
+(P), in units of the second moment of an update; fixed-point, rank i drawn to i^2 with gradients at its own stale
+copy; network, lossy all-reduces through the engine and the UDP transport.
 
-Networks: rate=, bits/s of each port; queue=, bytes before a port in: what does not fit is dropped; delay=, jitter=; datagram=, bytes of the longest;
-compute= and spread=, time between two operations, and as much more by chance. Peers: dead=3@2s or dead=3@2s-2.5s, nothing to or from it arrives;
-kill=3@2s, the process dies; stop=3@2s-2.1s, it does nothing; slow=5x10, its ports and its own work take ten times as long.
+Networks: rate=, bits/s of each port; queue=, bytes before a port in: what does not fit is dropped; delay=, jitter=;
+datagram=, bytes of the longest; compute=, time between two operations; spread=, its largest random addition. Peers:
+dead=3@2s or dead=3@2s-2.5s, nothing to or from it arrives; kill=3@2s, the process dies; stop=3@2s-2.1s, it does
+nothing; slow=5x10, its ports and its own work take ten times as long.
 
-Verdicts: ok, within what is allowed, which is the tolerance or 4.5 standard errors; OFF; unsure, too few steps for the tolerance; control, a
-negative control that is not meant to hold; - where no formula is known. 2p/(1+p) is the form that has been attributed to the paper, unconfirmed.
+Verdicts: ok, within what is allowed, which is the tolerance or 4.5 standard errors; OFF; unsure, too few steps for
+the tolerance; control, a negative control that is not meant to hold; - where no formula is known. 2p/(1+p) is the
+form that has been attributed to the paper, unconfirmed.
 
 Exit code: 0; 1 if something is OFF, or a file cannot be written; 2 for a wrong command line.)"};
 
@@ -56,8 +78,8 @@ namespace {
 constexpr uint64_t peers_limit = 1024, steps_limit = 10'000'000, seeds_limit = 1000, ranges_limit = 4096,
                    elements_limit = 16'352, stale_limit = 1'000'000;
 constexpr uint64_t steps_usual = 4000, network_steps_usual = 200,
-                   network_burn_in = 50;  // 50: check E3 of docs/design/methods/packet_loss.md
-constexpr uint64_t burn_in_least = 300;   // the fixed point forgets where it began in 20 steps
+                   network_burn_in = 50;  // this number is from check E3 of docs/design/methods/packet_loss.md
+constexpr uint64_t burn_in_least = 300;   // in the problem `fixed-point`, the influence of the start falls to 1/e in 20 steps
 
 constexpr Word<OnEmpty> on_empty_words[] = {{"hold", OnEmpty::hold}, {"own", OnEmpty::own}, {"zero", OnEmpty::zero}};
 constexpr Word<sim::Travel> travel_words[] = {{"values", sim::Travel::values}, {"differences", sim::Travel::differences}};
@@ -108,7 +130,7 @@ Status set_ranks(const LossOptions& o, sim::LossRanksOptions& ranks) {
   return set_sizes(o, ranks);
 }
 
-// invalid: an option is given that means nothing for this problem.
+// Fails with Code::invalid if an option is given that this problem does not use.
 Status refuse_given(const LossOptions& o, bool is_network) {
   const LossOptions usual;
   struct Given {
@@ -124,8 +146,9 @@ Status refuse_given(const LossOptions& o, bool is_network) {
   for (const auto& each : all) {
     if (each.of_network == is_network || o.*each.value == usual.*each.value) continue;
     return invalid(
-        is_network ? fmt::format("{} is not of the problem network; its options are --network, --lossy and --bytes", each.name)
-                   : fmt::format("{} is of the problem network only", each.name));
+        is_network ? fmt::format("{} has no effect in the problem network, whose options are --network, --lossy and --bytes",
+                                 each.name)
+                   : fmt::format("{} needs --network or --problem network", each.name));
   }
   return {};
 }
@@ -140,6 +163,11 @@ Status set_network(const LossOptions& o, LossPlan& plan) {
   if (!lossy.ok()) return invalid(fmt::format("--lossy {}: {}", o.lossy, lossy.status().message()));
   const auto bytes = o.bytes.empty() ? Result<uint64_t>(network.bytes) : parse_bytes(o.bytes);
   if (!bytes.ok()) return invalid(fmt::format("--bytes: {}", bytes.status().message()));
+  if (*bytes < sizeof(float) || *bytes % sizeof(float) != 0 || *bytes > sim::udp_bytes_max)
+    return invalid(fmt::format("--bytes '{}': expected a multiple of 4, from 4 to 256M", o.bytes));
+  if (!loss->dead.empty() || !loss->slow.empty())
+    return invalid(
+        fmt::format("--loss {}: dead= and slow= count in steps; over a network use --network dead=3@2s or slow=5x10", o.loss));
   network.model = *model;
   network.loss = *loss;
   network.delivery = *lossy;
@@ -152,7 +180,11 @@ Status set_network(const LossOptions& o, LossPlan& plan) {
            o.burn_in.empty() ? Status() : set_number(network.burn_in, "--burn-in", o.burn_in, 0, network.operations - 1)});
       !status.ok())
     return status;
-  if (auto status = sim::check(network); !status.ok()) return invalid(status.message());
+  if (auto status =
+          first_wrong({of_option("--network", model->check(network.peers)), of_option("--loss", loss->check(network.peers)),
+                       of_option("--lossy", lossy->check()), of_option("--peers, --bytes, --network", sim::check(network))});
+      !status.ok())
+    return status;
   plan.network = network;
   plan.estimates = plan.drift = plan.fixed_point = false;
   return {};
@@ -164,25 +196,25 @@ void add_loss_options(CLI::App& app, LossOptions& o) {
   add_choice(app, o.problem,
              {.names = "-p,--problem",
               .value = "PROBLEM",
-              .meaning = "what is run",
+              .meaning = "which problem is run",
               .words = {std::begin(problem_words), std::end(problem_words)},
               .fallback = "all"});
   app.add_option("-n,--peers", o.peers, "virtual ranks, 2 to 1024 [8]")->type_name("N");
   app.add_option("-l,--loss", o.loss, "a share, or a model with its parameters [0.1]")->type_name("MODEL");
-  app.add_option("--steps", o.steps, "of a run, or operations, 1 to 10,000,000 [4000; network: 200]")->type_name("N");
-  app.add_option("-s,--seeds", o.seeds, "how many seeds, or which [1]")->type_name("COUNT|A-B");
-  app.add_option("--burn-in", o.burn_in, "steps at the begin that are not measured [a tenth, at least 300; network: 50]")
+  app.add_option("--steps", o.steps, "steps of a run, or operations, 1 to 10,000,000 [4000; network: 200]")->type_name("N");
+  app.add_option("-s,--seeds", o.seeds, "number of seeds, or a range of seeds [1]")->type_name("COUNT|A-B");
+  app.add_option("--burn-in", o.burn_in, "steps at the start that are not measured [a tenth, at least 300; network: 50]")
       ->type_name("N");
   add_choice(app, o.estimator,
              {.names = "-e,--estimator",
               .value = "NAME",
-              .meaning = "what drift and fixed-point reduce with",
+              .meaning = "estimator of drift and fixed-point",
               .words = estimator_names(),
               .fallback = "stratified"});
   add_choice(app, o.on_empty,
              {.names = "--on-empty",
               .value = "RULE",
-              .meaning = "for a range of which nothing arrived",
+              .meaning = "rule for a range of which nothing arrived",
               .words = names_of(on_empty_words),
               .fallback = "hold"});
   app.add_option("--stale-max", o.stale_max, "a copy this many steps old is fetched reliably; 0: never [0]")
@@ -191,17 +223,17 @@ void add_loss_options(CLI::App& app, LossOptions& o) {
   add_choice(app, o.travel,
              {.names = "--travel",
               .value = "WHAT",
-              .meaning = "what results are; differences are a negative control",
+              .meaning = "what owners send; differences are a negative control",
               .words = names_of(travel_words),
               .fallback = "values"});
   add_choice(app, o.missed,
              {.names = "--missed",
               .value = "WHAT",
-              .meaning = "what a missed result leaves; zero is a negative control",
+              .meaning = "what replaces a missed result; zero is a negative control",
               .words = names_of(missed_words),
               .fallback = "stale"});
-  app.add_option("--ranges", o.ranges, "datagrams of a shard [by the number of peers]")->type_name("N");
-  app.add_option("--elements", o.elements, "of a range, a multiple of 16 [likewise]")->type_name("N");
+  app.add_option("--ranges", o.ranges, "ranges (datagrams) of a shard [by the number of peers]")->type_name("N");
+  app.add_option("--elements", o.elements, "elements of a range, a multiple of 16 [likewise]")->type_name("N");
   app.add_option("--network", o.network,
                  "ports, queues, delays and peers of the problem network, which it chooses [rate=1G,queue=256K,delay=50us]")
       ->type_name("SETTINGS");
@@ -209,7 +241,7 @@ void add_loss_options(CLI::App& app, LossOptions& o) {
       ->type_name("OPTIONS");
   app.add_option("-b,--bytes", o.bytes, "network: size of the tensor [1M]")->type_name("SIZE");
   app.add_option("--plot", o.plot, "draw what was measured over the steps there, as SVG")->type_name("FILE");
-  app.add_option("-J,--json", o.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
+  add_output_options(app, o.results);
   app.add_option("-j,--jobs", o.jobs, "runs at the same time [1]")->type_name("N");
   add_choice(
       app, o.progress,
@@ -225,7 +257,7 @@ uint64_t LossPlan::steps() const {
 Result<LossPlan> make_loss_plan(const LossOptions& o) {
   LossPlan plan;
   plan.plot = o.plot;
-  plan.json = o.json;
+  plan.results = o.results;
   plan.progress = o.progress;
   auto& settings = plan.settings;
   const auto problem = parse_word("--problem", o.problem, {std::begin(problem_words), std::end(problem_words)});
@@ -258,7 +290,9 @@ Result<LossPlan> make_loss_plan(const LossOptions& o) {
   plan.estimates = *problem == 0 || *problem == 1;
   plan.drift = *problem == 0 || *problem == 2;
   plan.fixed_point = *problem == 0 || *problem == 3;
-  if (auto status = sim::check(settings); !status.ok()) return invalid(status.message());
+  if (settings.ranks.stale_max > 0 && settings.ranks.travel == sim::Travel::differences)
+    return invalid("--stale-max has no effect with --travel differences: nobody knows how old a copy is");
+  if (auto status = of_option("--peers, --ranges, --elements", sim::check(settings)); !status.ok()) return status;
   return plan;
 }
 
@@ -269,4 +303,4 @@ std::string_view name(OnEmpty on_empty) {
   return "automatic";
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::make_app;
+using cli::parse_arguments;
+
 namespace {
 
-// The words behind the command, read as the command reads them.
+// Parses the words after `simulate loss` as the command does.
 LossOptions read_loss(const std::vector<std::string>& words) {
   LossOptions options;
   const auto app = make_app(loss_text);
@@ -26,7 +30,7 @@ void expect_loss_refused(const std::vector<std::string>& words, const std::strin
   EXPECT_EQ(plan.status().message(), message);
 }
 
-TEST(LossPlan, without_options_is_eight_ranks_that_lose_a_tenth) {
+TEST(LossPlan, the_default_plan_has_eight_ranks_and_a_loss_of_a_tenth) {
   const auto plan = loss_plan_of({});
   EXPECT_EQ(plan.settings.ranks.peers, 8u);
   EXPECT_EQ(plan.settings.ranks.model.to_string(), "iid:0.1");
@@ -38,7 +42,7 @@ TEST(LossPlan, without_options_is_eight_ranks_that_lose_a_tenth) {
   EXPECT_EQ(plan.steps(), 3u * 4000);
 }
 
-TEST(LossPlan, is_what_was_asked_for) {
+TEST(LossPlan, the_plan_follows_the_options) {
   const auto plan = loss_plan_of({"--peers",    "64",     "--loss",      "chain:p=0.1,recovery=0.25",
                                   "--steps",    "10000",  "--seeds",     "3-5",
                                   "--problem",  "drift",  "--estimator", "count",
@@ -46,7 +50,7 @@ TEST(LossPlan, is_what_was_asked_for) {
                                   "--rho",      "0.9",    "--missed",    "zero",
                                   "--ranges",   "2",      "--elements",  "256",
                                   "--burn-in",  "10",     "--plot",      "a.svg",
-                                  "--json",     "a.json", "--jobs",      "2",
+                                  "--output",   "a.json", "--jobs",      "2",
                                   "--progress", "off"});
   const auto& s = plan.settings;
   EXPECT_EQ(s.ranks.peers, 64u);
@@ -64,7 +68,7 @@ TEST(LossPlan, is_what_was_asked_for) {
   EXPECT_TRUE(plan.drift && !plan.estimates && !plan.fixed_point && !plan.is_as_specified());
   EXPECT_EQ(plan.steps(), 3u * 10000);
   EXPECT_EQ(plan.jobs, 2u);
-  EXPECT_EQ(plan.plot + " " + plan.json + " " + plan.progress, "a.svg a.json off");
+  EXPECT_EQ(plan.plot + " " + plan.results.output + " " + plan.progress, "a.svg a.json off");
   EXPECT_EQ(loss_plan_of({"--travel", "differences"}).settings.ranks.travel, sim::Travel::differences);
   EXPECT_EQ(loss_plan_of({"--seeds", "3"}).seeds, (std::vector<uint64_t>{0, 1, 2}));
 }
@@ -79,7 +83,7 @@ TEST(LossPlan, sizes_fit_the_number_of_ranks_and_each_other) {
   EXPECT_EQ(loss_plan_of({"--peers", "8", "--ranges", "1"}).settings.ranks.elements, 16u);
 }
 
-TEST(LossPlan, refuses_words_that_it_does_not_know) {
+TEST(LossPlan, refuses_unknown_names) {
   expect_loss_refused({"--problem", "drfit"},
                       "--problem 'drfit' is none of all, estimates, drift, fixed-point, network; did you mean 'drift'?");
   expect_loss_refused({"--estimator", "mean"},
@@ -90,7 +94,7 @@ TEST(LossPlan, refuses_words_that_it_does_not_know) {
   expect_loss_refused({"--progress", "loud"}, "--progress 'loud' is none of auto, bar, lines, off");
 }
 
-TEST(LossPlan, refuses_numbers_that_are_none_or_too_large) {
+TEST(LossPlan, refuses_invalid_and_too_large_numbers) {
   for (const char* wrong : {"0", "1", "1025", "-4", "8x", "99999999999999999999"})
     expect_loss_refused({"--peers=" + std::string(wrong)},
                         "--peers '" + std::string(wrong) + "': expected a whole number from 2 to 1024");
@@ -114,19 +118,20 @@ TEST(LossPlan, refuses_sizes_that_do_not_fit) {
                       "--elements '100': expected a multiple of 16, at least 128 with 9 ranges in a shard");
   expect_loss_refused({"--ranges", "2", "--elements", "64"},
                       "--elements '64': expected a multiple of 16, at least 128 with 2 ranges in a shard");
-  expect_loss_refused({"--peers", "1024", "--ranges", "4096"},
-                      "1024 ranks with 4096 ranges of 128 elements: more than a simulation can hold");
+  expect_loss_refused(
+      {"--peers", "1024", "--ranges", "4096"},
+      "--peers, --ranges, --elements: 1024 ranks with 4096 ranges of 128 elements: more than a simulation can hold");
 }
 
-TEST(LossPlan, refuses_models_and_says_what_is_wrong) {
+TEST(LossPlan, errors_of_a_loss_model_name_the_wrong_part) {
   expect_loss_refused({"--loss", "1.5"}, "--loss 1.5: bad_loss_model: p=1.5: not a number from 0 to 1");
   expect_loss_refused({"--loss", "links:8>0=0.1"},
-                      "--loss links:8>0=0.1: bad_loss_model: it names rank 8, and there are 8, from 0");
+                      "--loss links:8>0=0.1: bad_loss_model: names rank 8, but the ranks are 0 to 7");
   expect_loss_refused({"--loss", "1", "--estimator", "horvitz_thompson"},
                       "--estimator horvitz_thompson divides by 1 - p: p must be less than 1");
   expect_loss_refused({"--travel", "differences", "--stale-max", "4"},
-                      "stale_max means nothing where differences travel: nobody knows how old a copy is");
+                      "--stale-max has no effect with --travel differences: nobody knows how old a copy is");
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

@@ -4,13 +4,16 @@
 #include <cstring>
 #include <string>
 
+#include "base/concat.h"
+
 namespace unisono::sim {
 namespace {
 
-constexpr uint32_t block_elements = 16, block_bytes = 64;  // plain fp32: ranges end on cache lines
+// A block of plain fp32 numbers fills one cache line, so ranges end on cache lines.
+constexpr uint32_t block_elements = 16, block_bytes = 64;
 constexpr uint32_t datagram_bytes_min = 576;
 
-// Several ranges fill their datagrams; a single one may be shorter than its datagram.
+// If a shard has several ranges, each range must fill a datagram. If a shard has only one range, that range may be shorter.
 Result<RangeGeometry> geometry_of(const LossRanksOptions& options) {
   const auto blocks = (options.elements + block_elements - 1) / block_elements;
   auto geometry =
@@ -21,8 +24,8 @@ Result<RangeGeometry> geometry_of(const LossRanksOptions& options) {
   if (options.elements == 0 || geometry->shard_elements() != uint64_t{options.ranges} * options.elements ||
       geometry->ranges(0) != options.ranges || (options.ranges > 1 && geometry->range_elements() != options.elements)) {
     return Status(Code::invalid,
-                  std::to_string(options.ranges) + " ranges of " + std::to_string(options.elements) +
-                      " elements: a range has a multiple of 16 elements, at least 128 where a shard has several");
+                  concat(options.ranges, " ranges of ", options.elements,
+                         " elements: a range has a multiple of 16 elements, at least 128 where a shard has several"));
   }
   return geometry;
 }
@@ -30,12 +33,12 @@ Result<RangeGeometry> geometry_of(const LossRanksOptions& options) {
 }  // namespace
 
 Result<LossRanks> LossRanks::make(const LossRanksOptions& options, std::span<const float> values) {
-  if (options.peers < 2) return Status(Code::invalid, "one rank loses nothing");
+  if (options.peers < 2) return Status(Code::invalid, "peers must be at least 2");
   if (auto status = options.model.check(options.peers); !status.ok()) return status;
   const auto geometry = geometry_of(options);
   if (!geometry.ok()) return geometry.status();
   LossRanks made(options, *geometry);
-  if (values.size() != made.shard_elements()) return Status(Code::invalid, "values of another size than a shard");
+  if (values.size() != made.shard_elements()) return Status(Code::invalid, "the number of values is not the size of a shard");
   std::vector<float> all;
   for (Rank rank = 0; rank < options.peers; ++rank) all.insert(all.end(), values.begin(), values.end());
   for (Rank rank = 0; rank < options.peers; ++rank) {
@@ -87,7 +90,8 @@ HalfStep LossRanks::contribute(uint64_t step) {
         if (!pattern_.lost({.sender = sender, .receiver = owner, .step = step, .phase = 0, .range = range}))
           arrivals.mark(range);
       }
-      if (sender == owner) continue;  // the owner's own: for count_all alone
+      // The owner's own contribution is not counted, because only count_all can lose it.
+      if (sender == owner) continue;
       outcome.sent += options_.ranges;
       outcome.lost += arrivals.missing_count();
     }
@@ -121,9 +125,9 @@ void LossRanks::reduce(Estimator estimator) {
                                              .on_empty = options_.on_empty,
                                              .loss = options_.model.loss,
                                              .output = reduced_.data() + size_t{owner} * shard_elements() + begin});
-      const size_t place = size_t{owner} * options_.ranges + range;
-      kinds_[place] = kind;
-      held_[place] = kind == RangeKind::empty && options_.on_empty == OnEmpty::hold;
+      const size_t index = size_t{owner} * options_.ranges + range;
+      kinds_[index] = kind;
+      held_[index] = kind == RangeKind::empty && options_.on_empty == OnEmpty::hold;
     }
   }
 }

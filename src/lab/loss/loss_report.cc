@@ -10,7 +10,13 @@
 #include "lab/loss/loss_text.h"
 #include "training/sharded/drift.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::Corner;
+using cli::Panel;
+using cli::Point;
+using cli::Series;
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -41,7 +47,7 @@ Series line(std::string name, const char* colour, double width, bool dashed, std
   return {.name = std::move(name), .colour = colour, .line_width = width, .dashed = dashed, .points = std::move(points)};
 }
 
-// In units of the second moment of an update.
+// Plots how drift changes over the steps, in units of the second moment of an update.
 Panel drift_panel(const LossResult& result) {
   constexpr const char* owner_colour = "#1f77b4";
   constexpr const char* pair_colour = "#d62728";
@@ -75,7 +81,8 @@ Panel drift_panel(const LossResult& result) {
     panel.title += ranks.travel == sim::Travel::differences ? ", differences travel: a negative control"
                                                             : ", missed becomes zero: a negative control";
     panel.legend = Corner::upper_left;
-    // For differences, the expected drift is a mean over the measured steps, and it grows in proportion to the steps.
+    // Owners send differences, so drift is proportional to the number of steps. expected_drift() is its mean over the measured
+    // steps. At the last step, drift is `times` as large as this mean.
     const auto expected = expected_drift(result);
     const double times = last / (static_cast<double>(result.plan.settings.burn_in + 1 + result.plan.settings.steps) / 2);
     const auto add_slope = [&](const char* name, const char* colour, double mean) {
@@ -163,4 +170,4 @@ std::vector<Panel> panels_of(const LossResult& result) {
   return panels;
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

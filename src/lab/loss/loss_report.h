@@ -1,4 +1,4 @@
-// The output of `unisono-lab simulate loss`: a table, JSON lines, pictures. Pure.
+// Formats the output of `unisono-lab simulate loss`: a table, JSON lines, plots. Performs no I/O.
 #pragma once
 
 #include <span>
@@ -8,13 +8,12 @@
 #include "cli/common/plot.h"
 #include "lab/loss/loss_checks.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
 
 std::string table_of(const LossResult& result, std::span<const LossCheck> checks);
-// A line for the settings, one for each check, one for the curve of drift, one for the verdict. A value that is no number is
-// null.
+// Returns JSON lines: the settings, each check, the drift curve, and the verdicts. NaN and infinity are written as null.
 std::string json_of(const LossResult& result, std::span<const LossCheck> checks);
-// Drift over the steps, and how far each estimator is from the true mean: as many as were run.
-std::vector<Panel> panels_of(const LossResult& result);
+// Returns plots of what was measured: the drift over the steps, and how much each estimator deviates from the true mean.
+std::vector<cli::Panel> panels_of(const LossResult& result);
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

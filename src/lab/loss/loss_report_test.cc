@@ -5,7 +5,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-namespace unisono::cli {
+namespace unisono::lab {
+
+using cli::svg;
+
 namespace {
 
 LossPlan plan_of(const std::string& loss, uint32_t peers) {
@@ -18,7 +21,7 @@ LossPlan plan_of(const std::string& loss, uint32_t peers) {
   return plan;
 }
 
-// As if these had been the means of blocks, again and again.
+// Returns statistics in which these block means repeat ten times.
 sim::BlockMeans blocks(const std::vector<double>& means) {
   sim::BlockMeans made;
   for (int i = 0; i < 10; ++i) {
@@ -60,7 +63,7 @@ const LossCheck& check_named(const std::vector<LossCheck>& checks, const std::st
   return checks.front();
 }
 
-TEST(LossReport, a_biased_mean_is_off_where_it_should_not_be_and_a_control_where_it_should) {
+TEST(LossReport, an_unexpected_bias_is_off_and_an_expected_one_is_a_control) {
   const LossResult result{.plan = plan_of("0.1", 8), .estimates = estimates_of({.05, -.0278, 0, 0, -.2625})};
   const auto checks = checks_of(result);
   EXPECT_EQ(check_named(checks, "deviation of stratified").verdict, CheckVerdict::off);
@@ -108,18 +111,18 @@ TEST(LossReport, drift_that_has_not_settled_is_unsure) {
   const auto checks = checks_of(result);
   const auto& check = check_named(checks, "O, owner against replica");
   EXPECT_EQ(check.verdict, CheckVerdict::unsure);
-  EXPECT_TRUE(check.note.starts_with("not settled: wants --burn-in 1000")) << check.note;
+  EXPECT_TRUE(check.note.starts_with("not settled: needs --burn-in 1000")) << check.note;
   result.plan.settings.ranks.stale_max = 10;
   EXPECT_EQ(check_named(checks_of(result), "O, owner against replica").verdict, CheckVerdict::off)
       << "copies are fetched long before";
 }
 
-TEST(LossReport, what_hardly_ever_happens_or_hardly_ever_ends_is_unsure) {
+TEST(LossReport, rare_losses_and_long_bursts_are_unsure) {
   LossResult rare{.plan = plan_of("1e-9", 8), .drift = drift_of(0, 0)};
   rare.drift->owner = blocks({0, 0, 0, 0});
   const auto checks = checks_of(rare);
   EXPECT_EQ(check_named(checks, "share lost of results").verdict, CheckVerdict::unsure);
-  EXPECT_EQ(check_named(checks, "share lost of results").note, "too little is lost to tell");
+  EXPECT_EQ(check_named(checks, "share lost of results").note, "too few losses for a verdict");
   const LossResult never{.plan = plan_of("none", 8), .drift = drift_of(.1, .1)};
   EXPECT_EQ(check_named(checks_of(never), "O, owner against replica").verdict, CheckVerdict::off)
       << "without loss nothing may drift";
@@ -133,7 +136,7 @@ TEST(LossReport, ablations_are_negative_controls_and_never_off) {
   result.drift->healed = false;
   for (const auto& check : checks_of(result)) {
     if (check.what.starts_with("share") || check.what.starts_with("noise"))
-      continue;  // of links and contributions, which are as ever
+      continue;  // the ablation does not change links and contributions, so these checks keep their verdicts
     EXPECT_NE(check.verdict, CheckVerdict::off) << check.what;
   }
   EXPECT_EQ(check_named(checks_of(result), "replicas alike after a full step").verdict, CheckVerdict::control);
@@ -145,7 +148,7 @@ TEST(LossReport, two_ranks_have_no_row_of_pairs) {
   EXPECT_EQ(panels_of(result)[0].series[0].name, "O, owner against replica");
 }
 
-TEST(LossReport, fixed_points_are_those_derived_for_the_estimator) {
+TEST(LossReport, fixed_points_follow_the_derivation_for_the_estimator) {
   for (const auto& [estimator, value, verdict] : {std::tuple{Estimator::stratified, 3.5, CheckVerdict::ok},
                                                   {Estimator::stratified, 3.6, CheckVerdict::off},
                                                   {Estimator::count, 3.954667, CheckVerdict::control},
@@ -163,7 +166,7 @@ TEST(LossReport, fixed_points_are_those_derived_for_the_estimator) {
   }
 }
 
-TEST(LossReport, what_is_no_number_is_a_dash_for_people_and_null_for_programs) {
+TEST(LossReport, nan_is_a_dash_in_the_table_and_null_in_json) {
   LossResult result{.plan = plan_of("1", 3), .drift = sim::DriftOutcome{}};
   result.drift->ages = {0, 0, 0};
   result.drift->owner_growth = result.drift->pair_growth = {{std::nan(""), std::nan("")}};
@@ -175,7 +178,7 @@ TEST(LossReport, what_is_no_number_is_a_dash_for_people_and_null_for_programs) {
   EXPECT_EQ(svg(panels_of(result)).find("nan"), std::string::npos);
 }
 
-TEST(LossReport, programs_get_everything_a_line_each) {
+TEST(LossReport, json_has_every_value_one_line_each) {
   const LossResult result{.plan = plan_of("0.1", 8), .drift = drift_of(.1111, .2020)};
   const auto checks = checks_of(result);
   const auto text = json_of(result, checks);
@@ -192,7 +195,7 @@ TEST(LossReport, programs_get_everything_a_line_each) {
   EXPECT_EQ(lines.back()["kind"], "verdict");
 }
 
-TEST(LossReport, pictures_show_drift_with_its_formulae_and_the_deviations) {
+TEST(LossReport, plots_show_drift_with_its_formulae_and_the_deviations) {
   const LossResult result{
       .plan = plan_of("0.1", 8), .estimates = estimates_of({0, -.0278, 0, 0, -.26}), .drift = drift_of(.1111, .2020)};
   const auto panels = panels_of(result);
@@ -206,4 +209,4 @@ TEST(LossReport, pictures_show_drift_with_its_formulae_and_the_deviations) {
 }
 
 }  // namespace
-}  // namespace unisono::cli
+}  // namespace unisono::lab

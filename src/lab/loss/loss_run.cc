@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <string>
 
+#include "base/concat.h"
 #include "lab/loss/loss_steps.h"
 
 namespace unisono::sim {
 namespace {
 
-constexpr uint64_t values_max = uint64_t{1} << 27;  // contributions and copies of all ranks: 512 MiB each
+// Two arrays may have at most this many values (512 MiB): one with the contributions of all ranks, and one with the copies of
+// all ranks.
+constexpr uint64_t values_max = uint64_t{1} << 27;
 
 double mean_of(std::span<const float> values) {
   double sum = 0;
@@ -34,7 +37,7 @@ void choose_sizes(LossRanksOptions& options) {
   options.ranges = 1;
   options.elements = least_range;
   if (options.peers >= 32) return;
-  // Ranges are lost independently, their elements are not: many of them, and of few elements.
+  // Prefers many short ranges, because each range is an independent sample, while all elements of a range are lost together.
   const uint32_t links = options.peers * (options.peers - 1);
   options.ranges = std::clamp(samples / links, 1u, ranges_max);
   options.elements = options.ranges > 1 ? full_range : least_range;
@@ -42,14 +45,14 @@ void choose_sizes(LossRanksOptions& options) {
 
 Status check(const LossSettings& settings) {
   const auto& r = settings.ranks;
-  if (r.peers < 2) return {Code::invalid, "one rank loses nothing: at least 2"};
+  if (r.peers < 2) return {Code::invalid, "peers must be at least 2"};
   if (settings.steps == 0 || settings.burn_in >= settings.steps)
-    return {Code::invalid, std::to_string(settings.steps) + " steps, of which the first " + std::to_string(settings.burn_in) +
-                               " are not measured: none is left"};
+    return {Code::invalid,
+            concat(settings.steps, " steps, of which the first ", settings.burn_in, " are not measured: none is left")};
   if (!(settings.rho >= 0 && settings.rho < 1)) return {Code::invalid, "rho: an autocorrelation from 0 to less than 1"};
   if (uint64_t{r.peers} * r.peers * r.ranges > values_max / std::max(1u, r.elements))
-    return {Code::invalid, std::to_string(r.peers) + " ranks with " + std::to_string(r.ranges) + " ranges of " +
-                               std::to_string(r.elements) + " elements: more than a simulation can hold"};
+    return {Code::invalid,
+            concat(r.peers, " ranks with ", r.ranges, " ranges of ", r.elements, " elements: more than a simulation can hold")};
   if (r.on_empty == OnEmpty::fail || r.on_empty == OnEmpty::automatic)
     return {Code::invalid, "an empty range is held, or has the owner's own value, or zero"};
   if (r.stale_max > 0 && r.travel == Travel::differences)
@@ -127,7 +130,7 @@ Result<EstimatesOutcome> run_estimates(const LossSettings& settings, const LossW
   ProgressUpdates updates(settings, watch);
   const double all = static_cast<double>(options.peers) * options.ranges;
   for (uint64_t step = 0; step < settings.steps; ++step, updates.step()) {
-    // Only the links remember anything; they run on from the first step.
+    // Before burn_in, a step changes only the state of the links, and the value of N_eff.
     const auto half = ranks->contribute(step);
     if (step < settings.burn_in) continue;
     for (Rank sender = 0; sender < options.peers; ++sender) delivered[sender] += ranks->delivered(sender);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "base/concat.h"
 #include "lab/loss/loss_law.h"
 #include "training/sharded/drift.h"
 
@@ -28,7 +29,7 @@ DriftOutcome drift(const LossSettings& settings) {
   return outcome.ok() ? *std::move(outcome) : DriftOutcome{};
 }
 
-// In units of sigma_u^2.
+// Drift in units of sigma_u^2.
 double owner_of(const DriftOutcome& outcome) { return outcome.owner.mean() / outcome.update_moment(); }
 double pair_of(const DriftOutcome& outcome) { return outcome.pair.mean() / outcome.update_moment(); }
 
@@ -56,7 +57,7 @@ TEST(LossRun, stratified_and_count_all_are_unbiased_and_the_others_are_not) {
   }
 }
 
-// Check A4 of docs/design/methods/packet_loss.md, in simulated runs; the comments below name others there.
+// Check A4 of docs/design/methods/packet_loss.md, in simulated runs: probabilities of full, reduced and empty ranges.
 TEST(LossRun, ranges_are_full_short_and_empty_as_often_as_they_should_be) {
   const auto outcome = run_estimates(settings_of("0.3", 3, 4000));
   ASSERT_TRUE(outcome.ok());
@@ -71,7 +72,8 @@ TEST(LossRun, ranges_are_full_short_and_empty_as_often_as_they_should_be) {
   EXPECT_NEAR(unequal->delivered_ratio, 2, .1);
 }
 
-// B1, reduced; B2; B3's means over all pairs; B5; B6.
+// Checks B1, B2, B3 (means over all pairs), B5 and B6 of docs/design/methods/packet_loss.md. B1 lists more losses than this
+// test uses.
 TEST(LossRun, drift_is_as_derived) {
   const struct {
     const char* loss;
@@ -82,7 +84,7 @@ TEST(LossRun, drift_is_as_derived) {
                {"0.1", .9, 0, .2420},
                {"0.2", .9, 0, .5996}};
   for (const auto& each : known) {
-    SCOPED_TRACE(std::string(each.loss) + ", rho " + std::to_string(each.rho));
+    SCOPED_TRACE(concat(each.loss, ", rho ", each.rho));
     auto settings = settings_of(each.loss, 8, each.rho > 0 ? 3000 : 1000);
     settings.rho = each.rho;
     const auto outcome = drift(settings);
@@ -104,13 +106,13 @@ TEST(LossRun, drift_is_as_derived) {
   }
 }
 
-// B3: step by step from equality.
+// Check B3 of docs/design/methods/packet_loss.md: drift after each of the first steps, from equal replicas.
 TEST(LossRun, drift_begins_at_zero_and_grows_as_derived) {
   double owner = 0, pairs[3] = {};
   constexpr int seeds = 40;
   for (int seed = 0; seed < seeds; ++seed) {
     auto settings = settings_of("0.2", 8, 3);
-    settings.ranks.ranges = 60;  // 135,000 copies in all
+    settings.ranks.ranges = 60;  // about 135,000 copies of ranges over all seeds
     settings.ranks.seed = static_cast<uint64_t>(seed);
     const auto outcome = drift(settings);
     ASSERT_EQ(outcome.curve.size(), 3u);
@@ -124,7 +126,8 @@ TEST(LossRun, drift_begins_at_zero_and_grows_as_derived) {
   expect_within(owner, .24, .03);
 }
 
-// B4.
+// Check B4 of docs/design/methods/packet_loss.md: drift with fetches, with losses that last over steps, and with losses common
+// to several receivers.
 TEST(LossRun, drift_is_as_derived_where_losses_last_or_are_common_or_copies_are_fetched) {
   auto fetched = settings_of("0.2", 8, 1500);
   fetched.ranks.stale_max = 3;
@@ -155,7 +158,8 @@ TEST(LossRun, bursts_that_last_over_steps_drift_as_the_chain_says) {
   expect_within(pair_of(outcome), expected.pair, .05);
 }
 
-// B5's negative control.
+// Negative control of check B5 of docs/design/methods/packet_loss.md. After t = 1000 steps, P = 2p(1-p) t = 180 and O = p t =
+// 100.
 TEST(LossRun, differences_drift_without_end_and_never_heal) {
   auto settings = settings_of("0.1", 8, 1000);
   settings.ranks.travel = Travel::differences;
@@ -176,8 +180,8 @@ TEST(LossRun, zeros_for_missed_parameters_are_far_worse_than_stale_ones) {
   EXPECT_GT(drift(settings).owner.mean(), 20 * stale.owner.mean());
 }
 
-// C1 and C2, and that `hold` leaves them.
-TEST(LossRun, training_settles_where_it_is_derived_to) {
+// Checks C1 and C2 of docs/design/methods/packet_loss.md. With `hold`, training must settle at the same point.
+TEST(LossRun, training_settles_at_the_derived_point) {
   const struct {
     const char* loss;
     Rank owner;
@@ -201,7 +205,7 @@ TEST(LossRun, training_settles_where_it_is_derived_to) {
   }
 }
 
-TEST(LossRun, the_same_seed_gives_the_same_and_another_one_does_not) {
+TEST(LossRun, the_seed_determines_the_results) {
   auto settings = settings_of("gilbert_elliott:p=0.1,burst=4", 4, 50);
   const auto first = drift(settings), again = drift(settings);
   EXPECT_EQ(first.owner.mean(), again.owner.mean());
@@ -210,7 +214,7 @@ TEST(LossRun, the_same_seed_gives_the_same_and_another_one_does_not) {
   EXPECT_NE(drift(settings).owner.mean(), first.owner.mean());
 }
 
-TEST(LossRun, what_is_counted_is_what_the_losses_were) {
+TEST(LossRun, counts_match_the_losses) {
   auto settings = settings_of("0.3", 3, 40);
   settings.burn_in = 0;
   settings.ranks.ranges = 2;
@@ -244,7 +248,7 @@ TEST(LossRun, without_loss_replicas_are_the_owners_values) {
   EXPECT_TRUE(outcome.healed);
 }
 
-TEST(LossRun, where_nothing_arrives_all_is_held_and_nothing_is_no_number) {
+TEST(LossRun, without_arrivals_all_ranges_are_held_and_deviations_are_empty) {
   auto settings = settings_of("1", 3, 50);
   const auto estimates = run_estimates(settings);
   ASSERT_TRUE(estimates.ok());
@@ -264,7 +268,7 @@ TEST(LossRun, two_ranks_have_no_pair_of_replicas) {
   expect_within(owner_of(outcome), .25, .05);
 }
 
-TEST(LossRun, settings_that_do_not_go_together_are_refused) {
+TEST(LossRun, contradictory_settings_are_refused) {
   const auto refused = [](auto change, const char* says) {
     auto settings = settings_of("0.1", 4, 100);
     change(settings);
@@ -273,7 +277,7 @@ TEST(LossRun, settings_that_do_not_go_together_are_refused) {
     EXPECT_EQ(outcome.status().code(), Code::invalid);
     EXPECT_NE(outcome.status().message().find(says), std::string::npos) << outcome.status().message();
   };
-  refused([](LossSettings& s) { s.ranks.peers = 1; }, "one rank loses nothing");
+  refused([](LossSettings& s) { s.ranks.peers = 1; }, "peers must be at least 2");
   refused([](LossSettings& s) { s.burn_in = 100; }, "none is left");
   refused([](LossSettings& s) { s.rho = 1; }, "rho");
   refused([](LossSettings& s) { s.ranks.elements = 100; }, "a multiple of 16");
@@ -281,7 +285,7 @@ TEST(LossRun, settings_that_do_not_go_together_are_refused) {
   refused([](LossSettings& s) { s.ranks.ranges = ~0u, s.ranks.elements = ~0u; }, "more than a simulation can hold");
   refused([](LossSettings& s) { s.ranks.on_empty = OnEmpty::fail; }, "an empty range is held");
   refused([](LossSettings& s) { s.ranks.travel = Travel::differences, s.ranks.stale_max = 2; }, "stale_max means nothing");
-  refused([](LossSettings& s) { s.ranks.model.dead.push_back({9, 0, 1}); }, "it names rank 9");
+  refused([](LossSettings& s) { s.ranks.model.dead.push_back({9, 0, 1}); }, "names rank 9");
 }
 
 }  // namespace

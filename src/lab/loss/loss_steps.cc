@@ -6,7 +6,7 @@ namespace unisono::sim {
 namespace {
 
 constexpr uint64_t blocks_max = 50, block_steps_min = 100;
-constexpr uint64_t work_between_updates = 4'000'000;  // elements
+constexpr uint64_t work_between_updates = 4'000'000;  // between two progress reports, this many elements are processed
 
 }  // namespace
 

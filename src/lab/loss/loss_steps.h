@@ -1,4 +1,4 @@
-// Helpers that the studies of loss_run.h share: virtual ranks for the settings, blocks of steps, and progress.
+// Helpers for the measurements in loss_run.h: they make the ranks, form blocks of steps, and report progress.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace unisono::sim {
 
-// Ranks whose values all begin as `value`. invalid: as check(settings).
+// Makes ranks in which all values are `value` at first. Fails like check(settings).
 Result<LossRanks> make_ranks(const LossSettings& settings, float rate, float value);
 
-// Steps per block of the statistics.
+// Returns how many steps form a block of the statistics.
 uint64_t block_steps(const LossSettings& settings);
 
-// Reports progress after every few steps, and when the run ends.
+// Reports progress from time to time, and once more when the run ends.
 class ProgressUpdates {
  public:
   ProgressUpdates(const LossSettings& settings, const LossWatch& watch);

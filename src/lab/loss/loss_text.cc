@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace unisono::cli {
+namespace unisono::lab {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -62,4 +62,4 @@ std::string seeds_text(const std::vector<uint64_t>& seeds) {
   return seeds.size() == 1 ? fmt::format("seed {}", seeds[0]) : fmt::format("seeds {}-{}", seeds.front(), seeds.back());
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

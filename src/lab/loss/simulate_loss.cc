@@ -1,23 +1,22 @@
-// `unisono-lab simulate loss`: training in virtual ranks over links that lose, beside what the formulae of lossy delivery say;
-// or lossy all-reduces over a simulated network.
+// `unisono-lab simulate loss`: trains simulated ranks over lossy links, or runs lossy all-reduces over a simulated network.
+// Compares the measurements with the formulae of lossy delivery.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 
-#include "cli/common/monotonic.h"
-#include "cli/common/progress.h"
-#include "cli/common/result_writer.h"
-#include "cli/common/threads.h"
 #include "lab/common/commands.h"
+#include "lab/common/simulation.h"
 #include "lab/loss/loss_network_report.h"
 #include "lab/loss/loss_report.h"
 
-namespace unisono::cli {
+namespace unisono::lab {
+
 namespace {
 
-// All runs on some threads; what they come to, put together seed by seed, does not depend on their number.
+// Runs all problems and seeds on several threads. The results do not depend on the number of threads, because they are combined
+// in the order of the seeds.
 class Runs {
  public:
   explicit Runs(const LossPlan& plan)
@@ -50,7 +49,7 @@ class Runs {
     size_t seed = 0;
     std::string problem;
   };
-  struct OfSeed {
+  struct SeedResults {
     std::optional<sim::EstimatesOutcome> estimates;
     std::optional<sim::DriftOutcome> drift;
     std::optional<sim::FixedPointOutcome> fixed_point;
@@ -80,7 +79,7 @@ class Runs {
   }
 
   const LossPlan& plan_;
-  std::vector<OfSeed> results_;
+  std::vector<SeedResults> results_;
   std::vector<Run> runs_;
   std::atomic<size_t> next_{0};
   std::mutex mutex_;
@@ -89,7 +88,7 @@ class Runs {
   Progress progress_;
 };
 
-// One seed after the other on some threads.
+// Runs the seeds on several threads, and combines their results in the order of the seeds.
 Result<NetworkResult> run_network(const LossPlan& plan) {
   std::vector<Result<sim::UdpOutcome>> outcomes(plan.seeds.size(), Status(Code::internal, "was not run"));
   std::atomic<size_t> next{0};
@@ -115,14 +114,14 @@ Result<NetworkResult> run_network(const LossPlan& plan) {
   return all;
 }
 
-// The exit code.
+// Writes the results. Returns the exit code.
 template <typename Measured>
 int show(const LossPlan& plan, Sink& sink, const Result<Measured>& result) {
   if (!result.ok()) return failed(loss_text, result.status());
   const auto checks = checks_of(*result);
   sink.table(table_of(*result, checks));
   sink.json(json_of(*result, checks));
-  const auto drawn = plan.plot.empty() ? Status() : write_svg(plan.plot, panels_of(*result));
+  const auto drawn = plan.plot.empty() ? Status() : of_option("--plot", write_svg(plan.plot, panels_of(*result)));
   for (const auto& status : {sink.finish(), drawn}) {
     if (!status.ok()) return failed(loss_text, status);
   }
@@ -142,9 +141,10 @@ int run_simulate_loss(const Arguments& arguments) {
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto plan = make_loss_plan(options);
   if (!plan.ok()) return usage_error(loss_text.name, plan.status().message());
-  Sink sink(plan->json);
-  if (auto status = sink.open(true); !status.ok()) return failed(loss_text, status);
+  Sink sink(plan->results);
+  if (auto status = first_wrong({check_writable({"--plot", plan->plot}), sink.open(true)}); !status.ok())
+    return failed(loss_text, status);
   return plan->network ? show(*plan, sink, run_network(*plan)) : show(*plan, sink, Runs(*plan).run());
 }
 
-}  // namespace unisono::cli
+}  // namespace unisono::lab

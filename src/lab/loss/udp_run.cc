@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/concat.h"
 #include "group/api/calls.h"
 #include "lab/loss/udp_tally.h"
 #include "sim/udp/udp_cluster.h"
@@ -12,10 +13,10 @@ namespace unisono::sim {
 namespace {
 
 constexpr uint32_t peers_max = 256;
-constexpr uint64_t bytes_max = 256u << 20;
 constexpr Nanos linking_max = 60 * second, call_timeout = 30 * second;
 
-// A turn looks at every link: of many peers, at more datagrams at a time.
+// Returns the time between two turns of a process. In a turn, a process polls all its links. With many peers, turns are
+// therefore rarer, and each of them handles more datagrams.
 Nanos turn_of(uint32_t peers) { return std::clamp<Nanos>(peers * microsecond, 5 * microsecond, 100 * microsecond); }
 
 Result<RangeGeometry> geometry_of(const UdpRunSettings& settings, uint32_t world, uint32_t datagram_bytes) {
@@ -40,10 +41,10 @@ class UdpRun {
  private:
   struct Caller {
     std::vector<float> input, output;
-    std::shared_ptr<Completion> completion = nullptr;  // of the call that runs
-    bool holds = false;                                // the group is to form again
+    std::shared_ptr<Completion> completion = nullptr;  // completion of the running call
+    bool waits_for_reform = false;                     // true: the process makes no call until the group has been formed again
     bool finished = false;
-    std::vector<Rank> silent = {};  // by its last call
+    std::vector<Rank> silent = {};  // ranks that sent nothing during this process's last call
   };
 
   Nanos since_begin() const { return cluster_.now() - began_; }
@@ -55,7 +56,7 @@ class UdpRun {
   void call_later(PeerIndex process);
   void ended(PeerIndex process);
   std::vector<PeerIndex> lost_members() const;
-  void form_again_if_ready();
+  void reform_if_ready();
   bool is_over() const;
 
   const UdpRunSettings settings_;
@@ -66,10 +67,10 @@ class UdpRun {
   std::vector<Caller> callers_;
   Nanos began_ = 0;
   uint32_t epoch_ = 0;
-  bool breaks_ = false;     // a rank has declared a member lost
-  uint64_t breaks_at_ = 0;  // the operation with which it did
-  uint64_t reported_ = 0;   // operations reported to progress_
-  bool over_ = false;       // fewer than two are left
+  bool must_reform_ = false;   // a rank has declared that a member is lost, so the group must be formed again
+  uint64_t reform_after_ = 0;  // number of the operation in which this was declared
+  uint64_t reported_ = 0;      // number of operations that were reported to progress_
+  bool over_ = false;          // fewer than two members or no operations are left
   Status failure_;
 };
 
@@ -95,9 +96,9 @@ void UdpRun::plan_faults() {
         cluster_.at(from, [this, process] { cluster_.network().cut_off(process, true); });
         if (to != never) cluster_.at(to, [this, process] { cluster_.network().cut_off(process, false); });
         break;
-      case PeerFaultKind::kill: cluster_.at(from, [this, process] { cluster_.kill(process), form_again_if_ready(); }); break;
+      case PeerFaultKind::kill: cluster_.at(from, [this, process] { cluster_.kill(process), reform_if_ready(); }); break;
       case PeerFaultKind::stop: cluster_.at(from, [this, process, to] { cluster_.stop(process, to); }); break;
-      case PeerFaultKind::slow: break;  // from the start
+      case PeerFaultKind::slow: break;  // the process is slow from the start of the run, so there is nothing to plan
     }
   }
 }
@@ -113,7 +114,7 @@ Status UdpRun::form(const std::vector<PeerIndex>& members, uint64_t first_operat
     caller.output.assign(caller.input.size(), 0);
     caller.completion.reset();
     caller.silent.clear();
-    caller.holds = false;
+    caller.waits_for_reform = false;
     call_later(members[rank]);
   }
   return {};
@@ -124,21 +125,21 @@ void UdpRun::call_later(PeerIndex process) {
   const auto spread = static_cast<Nanos>(random_.below(static_cast<uint64_t>(model.spread) + 1));
   const auto work = static_cast<Nanos>(static_cast<double>(model.compute + spread) * slowness(process));
   cluster_.at(cluster_.now() + work, [this, process, epoch = epoch_] {
-    if (epoch == epoch_ && cluster_.alive(process) && !callers_[process].holds) call(process);
+    if (epoch == epoch_ && cluster_.alive(process) && !callers_[process].waits_for_reform) call(process);
   });
 }
 
 void UdpRun::call(PeerIndex process) {
-  const auto& era = tally_.era();
-  const auto rank = era.rank_of(process);
-  if (rank == era.world()) return;  // the others have gone on without it
+  const auto& membership = tally_.membership();
+  const auto rank = membership.rank_of(process);
+  if (rank == membership.world()) return;  // the group was formed again without this process
   auto& caller = callers_[process];
   const CallOptions options{.op = ReduceOp::avg,
                             .timeout = std::chrono::duration_cast<Milliseconds>(std::chrono::nanoseconds(call_timeout)),
                             .delivery = Delivery::lossy,
                             .lossy = settings_.delivery};
   auto request =
-      all_reduce_call({.self = rank, .world = era.world(), .timeout = call_timeout},
+      all_reduce_call({.self = rank, .world = membership.world(), .timeout = call_timeout},
                       ConstTensor(std::span<const float>(caller.input)), Tensor(std::span<float>(caller.output)), options);
   if (!request.ok()) {
     failure_ = request.status();
@@ -154,83 +155,85 @@ void UdpRun::ended(PeerIndex process) {
                cluster_.network());
   caller.silent = tally_.silent_ranks(*completion);
   const auto number = completion->report.number;
-  // A rank that is itself away cannot notify the others, and waits for them.
-  const bool gave_up = completion->status.code() == Code::peer_lost;
-  if (gave_up && !breaks_ && !tally_.is_away(process, since_begin())) {
-    breaks_ = true;
-    breaks_at_ = number;
+  // If this rank itself is away, it cannot tell the others. So its error does not cause the group to be formed again.
+  const bool lost_peer = completion->status.code() == Code::peer_lost;
+  if (lost_peer && !must_reform_ && !tally_.is_away(process, since_begin())) {
+    must_reform_ = true;
+    reform_after_ = number;
   }
-  if (const auto done = tally_.era().first_operation + number + 1; done > reported_) {
+  if (const auto done = tally_.membership().first_operation + number + 1; done > reported_) {
     if (progress_) progress_(done - reported_);
     reported_ = done;
   }
-  caller.holds = gave_up || (breaks_ && number >= breaks_at_);
-  caller.finished = tally_.era().first_operation + number + 1 >= settings_.operations;
-  if (caller.holds) form_again_if_ready();
+  caller.waits_for_reform = lost_peer || (must_reform_ && number >= reform_after_);
+  caller.finished = tally_.membership().first_operation + number + 1 >= settings_.operations;
+  if (caller.waits_for_reform) reform_if_ready();
   else if (!caller.finished) call_later(process);
 }
 
-// The member from which most of the waiting ranks have received nothing.
+// Returns the members that are not alive, and the members from which at least half of the other ranks have received nothing.
 std::vector<PeerIndex> UdpRun::lost_members() const {
-  const auto& era = tally_.era();
-  std::vector<uint32_t> votes(era.world());
-  for (const auto member : era.members) {
-    if (!callers_[member].holds || !cluster_.alive(member)) continue;
+  const auto& membership = tally_.membership();
+  std::vector<uint32_t> votes(membership.world());
+  for (const auto member : membership.members) {
+    if (!callers_[member].waits_for_reform || !cluster_.alive(member)) continue;
     for (const auto rank : callers_[member].silent) ++votes[rank];
   }
   std::vector<PeerIndex> lost;
-  for (Rank rank = 0; rank < era.world(); ++rank) {
-    if (2 * votes[rank] >= era.world() - 1 || !cluster_.alive(era.members[rank])) lost.push_back(era.members[rank]);
+  for (Rank rank = 0; rank < membership.world(); ++rank) {
+    if (2 * votes[rank] >= membership.world() - 1 || !cluster_.alive(membership.members[rank]))
+      lost.push_back(membership.members[rank]);
   }
   return lost;
 }
 
-void UdpRun::form_again_if_ready() {
-  if (!breaks_) return;
-  const auto& era = tally_.era();
+void UdpRun::reform_if_ready() {
+  if (!must_reform_) return;
+  const auto& membership = tally_.membership();
   const auto lost = lost_members();
   std::vector<PeerIndex> members;
-  for (const auto member : era.members) {
+  for (const auto member : membership.members) {
     if (std::find(lost.begin(), lost.end(), member) != lost.end()) continue;
-    if (!callers_[member].holds && !callers_[member].finished) return;
+    if (!callers_[member].waits_for_reform && !callers_[member].finished) return;
     members.push_back(member);
   }
   for (const auto process : lost) tally_.removed(process);
-  const auto next = era.first_operation + breaks_at_ + 1;
-  breaks_ = false;
+  const auto next = membership.first_operation + reform_after_ + 1;
+  must_reform_ = false;
   if (members.size() < 2 || next >= settings_.operations) {
     over_ = true;
     return;
   }
   for (const auto member : members) callers_[member].finished = false;
-  // Not from inside a turn of this group.
+  // The new group is formed in a separate event, because this function may run inside a turn of the old group.
   cluster_.at(cluster_.now(), [this, members, next] {
     if (auto status = form(members, next); !status.ok()) failure_ = status;
   });
 }
 
-// The run does not wait for ranks that stay away.
+// True if the run has ended or failed. If a fault makes a rank absent, the run does not wait for this rank, even if the absence
+// is short.
 bool UdpRun::is_over() const {
   if (over_ || !failure_.ok()) return true;
-  const auto& era = tally_.era();
-  return std::all_of(era.members.begin(), era.members.end(),
+  const auto& membership = tally_.membership();
+  return std::all_of(membership.members.begin(), membership.members.end(),
                      [&](PeerIndex member) { return callers_[member].finished || is_ever_absent(member); });
 }
 
 Result<UdpOutcome> UdpRun::run() {
-  std::vector<PeerIndex> everybody;
+  std::vector<PeerIndex> all_peers;
   for (PeerIndex process = 0; process < settings_.peers; ++process) {
-    everybody.push_back(process);
+    all_peers.push_back(process);
     cluster_.network().slow_down(process, slowness(process));
   }
   if (auto status = cluster_.link_all(linking_max); !status.ok()) return status;
   began_ = cluster_.now();
-  if (auto status = form(everybody, 0); !status.ok()) return status;
+  if (auto status = form(all_peers, 0); !status.ok()) return status;
   plan_faults();
   cluster_.on_turn([this](PeerIndex process) {
     if (callers_[process].completion && callers_[process].completion->done) ended(process);
   });
-  // However long a call may take, with what the fault plan adds.
+  // The run may last at most this long in virtual time: the timeouts of all calls, plus the times in the fault plan.
   auto limit = began_ + static_cast<Nanos>(settings_.operations + 10) * call_timeout;
   for (const auto& fault : settings_.model.faults) limit += fault.to == never ? fault.from : fault.to;
   bool goes_on = true;
@@ -243,7 +246,7 @@ Result<UdpOutcome> UdpRun::run() {
   outcome.is_stuck = is_stuck;
   outcome.linked = began_;
   outcome.datagram_bytes = cluster_.datagram_bytes();
-  outcome.ranges = tally_.era().geometry->ranges(0);
+  outcome.ranges = tally_.membership().geometry->ranges(0);
   outcome.events = cluster_.events();
   return outcome;
 }
@@ -253,11 +256,11 @@ Result<UdpOutcome> UdpRun::run() {
 Status check(const UdpRunSettings& s) {
   const auto invalid = [](const std::string& why) { return Status(Code::invalid, why); };
   if (s.peers < 2 || s.peers > peers_max)
-    return invalid(std::to_string(s.peers) + " peers: 2 to " + std::to_string(peers_max) + " can be simulated over UDP");
-  if (s.bytes < sizeof(float) || s.bytes % sizeof(float) != 0 || s.bytes > bytes_max)
-    return invalid(std::to_string(s.bytes) + " bytes: a multiple of 4, from 4 to 256M");
+    return invalid(concat(s.peers, " peers: 2 to ", peers_max, " can be simulated over UDP"));
+  if (s.bytes < sizeof(float) || s.bytes % sizeof(float) != 0 || s.bytes > udp_bytes_max)
+    return invalid(concat(s.bytes, " bytes: a multiple of 4, from 4 to 256M"));
   if (!s.loss.dead.empty() || !s.loss.slow.empty())
-    return invalid("dead= and slow= of a loss count in steps; over a network say --network dead=3@2s or slow=5x10");
+    return invalid("dead= and slow= of a loss count in steps; over a network use --network dead=3@2s or slow=5x10");
   for (const auto& status : {s.model.check(s.peers), s.loss.check(s.peers), s.delivery.check()}) {
     if (!status.ok()) return status;
   }
@@ -299,18 +302,18 @@ void UdpOutcome::append(const UdpOutcome& other) {
     by_distance[i].missing += other.by_distance[i].missing;
   }
   behind += other.behind;
-  failed_of_well += other.failed_of_well;
-  if (innocent_named == 0) first_innocent = other.first_innocent;
-  innocent_named += other.innocent_named;
+  failed_without_fault += other.failed_without_fault;
+  if (wrongly_named == 0) first_wrong_error = other.first_wrong_error;
+  wrongly_named += other.wrongly_named;
   differing += other.differing;
-  strange += other.strange;
+  out_of_range += other.out_of_range;
   durations_us.insert(durations_us.end(), other.durations_us.begin(), other.durations_us.end());
   std::sort(durations_us.begin(), durations_us.end());
   contributions.append(other.contributions);
   results.append(other.results);
-  kept += other.kept;
-  kept_over += other.kept_over;
-  longest_kept = std::max(longest_kept, other.longest_kept);
+  delayed += other.delayed;
+  delayed_over += other.delayed_over;
+  longest_delay = std::max(longest_delay, other.longest_delay);
   ranges_full += other.ranges_full;
   ranges_short += other.ranges_short;
   ranges_empty += other.ranges_empty;
@@ -332,8 +335,8 @@ void UdpOutcome::append(const UdpOutcome& other) {
 
 int64_t UdpOutcome::duration_us(double part) const {
   if (durations_us.empty()) return 0;
-  const auto place = static_cast<size_t>(std::ceil(part * static_cast<double>(durations_us.size())));
-  return durations_us[std::clamp<size_t>(place, 1, durations_us.size()) - 1];
+  const auto position = static_cast<size_t>(std::ceil(part * static_cast<double>(durations_us.size())));
+  return durations_us[std::clamp<size_t>(position, 1, durations_us.size()) - 1];
 }
 
 }  // namespace unisono::sim

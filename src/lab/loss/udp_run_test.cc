@@ -1,5 +1,5 @@
-// Lossy all-reduces of whole ranks over a simulated network: incast, losses, dead, stopped and slow peers, through the engine
-// and the UDP transport that ship.
+// Tests lossy all-reduces over a simulated network. Cases: incast, losses, and dead, stopped and slow peers. Engine and UDP
+// transport are the production code.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -27,7 +27,7 @@ UdpOutcome run(const UdpRunSettings& settings) {
   if (!outcome.ok()) return {};
   EXPECT_FALSE(outcome->is_stuck);
   EXPECT_EQ(outcome->differing, 0u);
-  EXPECT_EQ(outcome->strange, 0u);
+  EXPECT_EQ(outcome->out_of_range, 0u);
   return *std::move(outcome);
 }
 
@@ -51,7 +51,7 @@ TEST(UdpRun, without_loss_everything_is_complete_and_exact) {
   EXPECT_NEAR(outcome.deviation.mean(), 0, 1e-6);
 }
 
-TEST(UdpRun, losses_shorten_sums_and_not_their_mean) {
+TEST(UdpRun, losses_reduce_contributors_and_leave_the_mean_unbiased) {
   auto settings = settings_of("", "0.1");
   settings.peers = 8;
   settings.operations = 80;
@@ -59,7 +59,7 @@ TEST(UdpRun, losses_shorten_sums_and_not_their_mean) {
   EXPECT_EQ(outcome.ended, (std::map<Code, uint64_t>{{Code::ok, 640}}));
   const auto sent = static_cast<double>(outcome.data[0].sent);
   EXPECT_NEAR(static_cast<double>(outcome.data[0].lost) / sent, .1, 4.5 * std::sqrt(.09 / sent));
-  // Lost contributions are missing, and so are some late ones.
+  // The lost 10 % are missing. Some late contributions are missing, too.
   const double missing =
       static_cast<double>(outcome.contributions.missing) / static_cast<double>(outcome.contributions.expected);
   EXPECT_GT(missing, .08);
@@ -67,10 +67,10 @@ TEST(UdpRun, losses_shorten_sums_and_not_their_mean) {
   EXPECT_EQ(outcome.results.missing, 0u);
   EXPECT_GT(outcome.results.repaired, 0u);
   EXPECT_GT(outcome.ranges_short, 0u);
-  // Senders that are missed more often than others weigh less; zero for what is missing would give -0.2.
+  // A sender with more missing data weighs less, so a small bias is expected. Zeros for missing data would give -0.2.
   EXPECT_NEAR(outcome.deviation.mean(), 0, .03);
   EXPECT_EQ(outcome.contributions.over, 0u) << outcome.contributions.longest;
-  EXPECT_EQ(outcome.failed_of_well + outcome.innocent_named, 0u);
+  EXPECT_EQ(outcome.failed_without_fault + outcome.wrongly_named, 0u);
 }
 
 TEST(UdpRun, incast_overflows_short_queues_and_all_of_it_is_repaired) {
@@ -85,8 +85,9 @@ TEST(UdpRun, incast_overflows_short_queues_and_all_of_it_is_repaired) {
   EXPECT_EQ(outcome.effective, 8);
 }
 
-// Check E3 of docs/design/methods/packet_loss.md, with several senders.
-TEST(UdpRun, rates_that_were_learnt_leave_queues_room) {
+// Check E3 of docs/design/methods/packet_loss.md, with six ranks that send at once: queues drop at most 0.5 % after 50
+// operations.
+TEST(UdpRun, learnt_rates_do_not_overflow_queues) {
   auto settings = settings_of("rate=200M,queue=256K,delay=100us", "0.01");
   settings.peers = 6;
   settings.operations = 70;
@@ -98,34 +99,34 @@ TEST(UdpRun, rates_that_were_learnt_leave_queues_room) {
   EXPECT_LE(static_cast<double>(overflowed), .005 * static_cast<double>(sent));
 }
 
-TEST(UdpRun, a_peer_that_falls_dead_is_named_by_all_and_the_others_go_on_without_it) {
+TEST(UdpRun, a_dead_peer_is_named_by_all_and_the_group_reforms_without_it) {
   auto settings = settings_of("dead=2@300ms", "0.05");
   settings.operations = 160;
   const auto outcome = run(settings);
   ASSERT_EQ(outcome.faults.size(), 1u);
-  const auto& story = outcome.faults[0];
-  EXPECT_TRUE(story.happened);
-  EXPECT_TRUE(story.removed);
-  EXPECT_EQ(story.to_be_named_by, 3u);
-  EXPECT_EQ(story.named_by, 3u);
-  EXPECT_LE(story.last_named, second);
-  EXPECT_GT(outcome.kept, 0u);
-  EXPECT_EQ(outcome.kept_over, 0u) << outcome.longest_kept << " times t_hard";
+  const auto& record = outcome.faults[0];
+  EXPECT_TRUE(record.happened);
+  EXPECT_TRUE(record.removed);
+  EXPECT_EQ(record.to_be_named_by, 3u);
+  EXPECT_EQ(record.named_by, 3u);
+  EXPECT_LE(record.last_named, second);
+  EXPECT_GT(outcome.delayed, 0u);
+  EXPECT_EQ(outcome.delayed_over, 0u) << outcome.longest_delay << " times t_hard";
   EXPECT_GT(outcome.fates.cut, 0u);
   EXPECT_EQ(outcome.operations, 160u);
-  EXPECT_EQ(outcome.failed_of_well, 0u);
-  EXPECT_EQ(outcome.innocent_named, 0u) << outcome.first_innocent;
+  EXPECT_EQ(outcome.failed_without_fault, 0u);
+  EXPECT_EQ(outcome.wrongly_named, 0u) << outcome.first_wrong_error;
 }
 
-TEST(UdpRun, a_process_that_dies_is_noticed_soon_because_its_host_says_so) {
+TEST(UdpRun, a_killed_process_is_detected_fast_by_port_unreachable) {
   auto settings = settings_of("kill=2@300ms", "0.05");
   settings.operations = 160;
   const auto outcome = run(settings);
-  const auto& story = outcome.faults.at(0);
-  EXPECT_TRUE(story.removed);
-  EXPECT_EQ(story.named_by, 3u);
-  EXPECT_LE(story.last_named, second);
-  EXPECT_EQ(outcome.innocent_named, 0u) << outcome.first_innocent;
+  const auto& record = outcome.faults.at(0);
+  EXPECT_TRUE(record.removed);
+  EXPECT_EQ(record.named_by, 3u);
+  EXPECT_LE(record.last_named, second);
+  EXPECT_EQ(outcome.wrongly_named, 0u) << outcome.first_wrong_error;
   EXPECT_EQ(outcome.members, 3u);
 }
 
@@ -136,11 +137,11 @@ TEST(UdpRun, a_peer_that_stops_for_a_while_comes_back_and_stays) {
   EXPECT_TRUE(outcome.faults.at(0).happened);
   EXPECT_FALSE(outcome.faults.at(0).removed);
   EXPECT_EQ(outcome.members, 4u);
-  EXPECT_EQ(outcome.failed_of_well, 0u);
+  EXPECT_EQ(outcome.failed_without_fault, 0u);
   EXPECT_GT(outcome.ended.at(Code::ok), 4u * 80 - 20);
 }
 
-TEST(UdpRun, a_slow_peer_is_waited_for_and_nobody_is_removed) {
+TEST(UdpRun, a_slow_peer_stays_in_the_group) {
   auto settings = settings_of("slow=1x8", "0.02");
   const auto outcome = run(settings);
   EXPECT_EQ(outcome.members, 4u);
@@ -150,7 +151,7 @@ TEST(UdpRun, a_slow_peer_is_waited_for_and_nobody_is_removed) {
   EXPECT_GT(outcome.duration_us(.5), 2 * run(quick).duration_us(.5));
 }
 
-TEST(UdpRun, says_what_does_not_go_together) {
+TEST(UdpRun, errors_name_contradictory_settings) {
   for (const auto& [change, why] : std::initializer_list<std::pair<std::function<void(UdpRunSettings&)>, const char*>>{
            {[](auto& s) { s.peers = 1; }, "1 peers"},
            {[](auto& s) { s.bytes = 6; }, "multiple of 4"},

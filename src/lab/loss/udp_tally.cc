@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "base/concat.h"
 #include "lab/loss/loss_run.h"
 #include "lossy/lossy_operation.h"
 #include "wire/checksum.h"
@@ -13,21 +14,22 @@ namespace {
 
 using End = DeliveryReport::End;
 
-constexpr Nanos notice = 2 * second;  // after a fault is over, it may still be spoken of
+constexpr Nanos report_delay = 2 * second;  // for this time after the end of a fault, ranks may still report it
 constexpr uint64_t blocks_wanted = 40;
 constexpr float rounding = 1e-4f;
 
-// The most that a phase or round with this deadline may take, in µs (check E4 of docs/design/methods/packet_loss.md).
+// Returns how long a phase with this deadline may take, in µs (check E4 of docs/design/methods/packet_loss.md).
 int64_t allowed_us(int64_t hard_us) { return hard_us + std::max<int64_t>(2000, hard_us / 10); }
 
-// Where an element belongs, exact in 32 bits.
-float place_mark(size_t element) { return static_cast<float>(element % 64) / 64; }
+// Returns a number that marks the position of an element, and that fp32 represents exactly. It is added to each value, so that
+// data in a wrong place can be recognised.
+float position_mark(size_t element) { return static_cast<float>(element % 64) / 64; }
 
 bool is_absence(PeerFaultKind kind) { return kind != PeerFaultKind::slow; }
 
-// "rank 3", and not rank 30.
+// True if the message names this rank. For example, "rank 30" does not name rank 3.
 bool names(const std::string& message, Rank rank) {
-  const auto word = "rank " + std::to_string(rank);
+  const auto word = concat("rank ", rank);
   for (auto at = message.find(word); at != message.npos; at = message.find(word, at + 1)) {
     const auto after = at + word.size();
     if (after == message.size() || message[after] < '0' || message[after] > '9') return true;
@@ -37,7 +39,7 @@ bool names(const std::string& message, Rank rank) {
 
 }  // namespace
 
-Rank UdpEra::rank_of(PeerIndex process) const {
+Rank UdpMembership::rank_of(PeerIndex process) const {
   return static_cast<Rank>(std::find(members.begin(), members.end(), process) - members.begin());
 }
 
@@ -51,30 +53,30 @@ UdpTally::UdpTally(const UdpRunSettings& settings) : settings_(settings) {
 }
 
 void UdpTally::fill(Rank rank, std::vector<float>& values) const {
-  const auto world = era_.world();
-  values.resize(era_.geometry->cut().elements);
+  const auto world = membership_.world();
+  values.resize(membership_.geometry->cut().elements);
   for (Rank owner = 0; owner < world; ++owner) {
     const auto own = static_cast<float>(fixed_gradient((rank + world - owner) % world, world));
-    const auto shard = era_.geometry->shard(owner);
-    for (auto at = shard.begin; at < shard.end; ++at) values[at] = own + place_mark(at);
+    const auto shard = membership_.geometry->shard(owner);
+    for (auto at = shard.begin; at < shard.end; ++at) values[at] = own + position_mark(at);
   }
 }
 
 bool UdpTally::is_absent(PeerIndex process, Nanos at) const {
   return std::any_of(settings_.model.faults.begin(), settings_.model.faults.end(), [&](const PeerFault& fault) {
     return fault.process == process && is_absence(fault.kind) && at >= fault.from &&
-           (fault.to == never || at <= fault.to + notice);
+           (fault.to == never || at <= fault.to + report_delay);
   });
 }
 
-// Also shortly after it has come back.
+// True if the process is slow, if it is absent, or if it came back within the last 2 s (`report_delay`).
 bool UdpTally::is_away(PeerIndex process, Nanos at) const {
   return is_absent(process, at) ||
          std::any_of(settings_.model.faults.begin(), settings_.model.faults.end(),
                      [&](const PeerFault& fault) { return fault.process == process && !is_absence(fault.kind); });
 }
 
-bool UdpTally::anybody_away(Nanos now) const {
+bool UdpTally::is_any_away(Nanos now) const {
   for (PeerIndex process = 0; process < settings_.peers; ++process) {
     if (is_away(process, now)) return true;
   }
@@ -93,7 +95,7 @@ std::vector<Rank> UdpTally::silent_ranks(const Completion& completion) const {
 }
 
 void UdpTally::removed(PeerIndex process) {
-  for (auto& story : outcome_.faults) story.removed |= story.fault.process == process && is_absence(story.fault.kind);
+  for (auto& record : outcome_.faults) record.removed |= record.fault.process == process && is_absence(record.fault.kind);
 }
 
 void UdpTally::ended(const Ended& call, const SocketNetwork& network) {
@@ -102,10 +104,10 @@ void UdpTally::ended(const Ended& call, const SocketNetwork& network) {
   const bool is_behind = completion.report.delivery != nullptr && completion.report.delivery->behind > 0;
   outcome_.behind += is_behind;
   if (!completion.status.ok()) {
-    outcome_.failed_of_well += !anybody_away(call.now);
+    outcome_.failed_without_fault += !is_any_away(call.now);
     note_names(call);
   }
-  const auto number = era_.first_operation + completion.report.number;
+  const auto number = membership_.first_operation + completion.report.number;
   while (number >= operations_.size()) note_fates(network, operations_.emplace_back());
   if (!measuring_ && number >= settings_.burn_in) {
     measuring_ = true;
@@ -118,24 +120,24 @@ void UdpTally::ended(const Ended& call, const SocketNetwork& network) {
   if (completion.status.ok()) note_result(call, operation);
 }
 
-// The rank that the user's message blames.
+// Records which ranks are named in the error message of a call.
 void UdpTally::note_names(const Ended& call) {
   const auto& message = call.completion.status.message();
-  for (Rank rank = 0; rank < era_.world(); ++rank) {
+  for (Rank rank = 0; rank < membership_.world(); ++rank) {
     if (!names(message, rank)) continue;
-    const auto process = era_.members[rank];
+    const auto process = membership_.members[rank];
     if (!is_away(process, call.now) && !is_away(call.process, call.now)) {
-      if (outcome_.innocent_named++ == 0)
-        outcome_.first_innocent = "rank " + std::to_string(era_.rank_of(call.process)) + ": " + message;
+      if (outcome_.wrongly_named++ == 0)
+        outcome_.first_wrong_error = concat("rank ", membership_.rank_of(call.process), ": ", message);
     }
     for (size_t i = 0; i < outcome_.faults.size(); ++i) {
-      auto& story = outcome_.faults[i];
-      if (story.fault.process != process || call.now < story.fault.from || named_by_[i][call.process]) continue;
+      auto& record = outcome_.faults[i];
+      if (record.fault.process != process || call.now < record.fault.from || named_by_[i][call.process]) continue;
       named_by_[i][call.process] = true;
-      const auto after = call.now - story.fault.from;
-      story.first_named = std::min(story.first_named, after);
+      const auto after = call.now - record.fault.from;
+      record.first_named = std::min(record.first_named, after);
       if (!is_away(call.process, call.now))
-        story.last_named = story.last_named == never ? after : std::max(story.last_named, after);
+        record.last_named = record.last_named == never ? after : std::max(record.last_named, after);
     }
   }
 }
@@ -160,15 +162,15 @@ void UdpTally::note_delivery(const Ended& call, Operation& operation) {
   for (Rank rank = 0; rank < delivery.contribute.streams.size(); ++rank) {
     const auto& stream = delivery.contribute.streams[rank];
     ++outcome_.ends[static_cast<size_t>(stream.end)];
-    if (stream.end == End::silent || stream.end == End::lost) ++outcome_.silent[era_.members[rank]];
+    if (stream.end == End::silent || stream.end == End::lost) ++outcome_.silent[membership_.members[rank]];
     operation.expected += stream.expected;
     operation.missing += stream.missing;
-    if (era_.world() != settings_.peers || !call.completion.status.ok()) continue;
-    auto& sender = outcome_.by_distance[(rank + era_.world() - era_.rank_of(call.process)) % era_.world()];
+    if (membership_.world() != settings_.peers || !call.completion.status.ok()) continue;
+    auto& sender = outcome_.by_distance[(rank + membership_.world() - membership_.rank_of(call.process)) % membership_.world()];
     sender.expected += stream.expected;
     sender.missing += stream.missing;
   }
-  if (!delivery.contribute.learning && hard_us > 0) note_kept(call, hard_us);
+  if (!delivery.contribute.learning && hard_us > 0) note_delay(call, hard_us);
   if (!call.completion.status.ok()) return;
   outcome_.ranges_full += delivery.full_ranges;
   outcome_.ranges_short += delivery.short_ranges;
@@ -178,20 +180,21 @@ void UdpTally::note_delivery(const Ended& call, Operation& operation) {
   ++effective_count_;
 }
 
-// How long a call went on although a member was away, however it ended.
-void UdpTally::note_kept(const Ended& call, int64_t hard_us) {
+// Records for how long a member was absent during the call, because this may have delayed the call. The call may have succeeded
+// or failed.
+void UdpTally::note_delay(const Ended& call, int64_t hard_us) {
   const auto began = call.now - call.completion.report.total_us * microsecond;
-  Nanos kept = -1;
+  Nanos delayed = -1;
   for (const auto& fault : settings_.model.faults) {
-    if (!is_absence(fault.kind) || era_.rank_of(fault.process) == era_.world()) continue;
-    kept = std::max(kept, std::min(call.now, fault.to) - std::max(began, fault.from));
+    if (!is_absence(fault.kind) || membership_.rank_of(fault.process) == membership_.world()) continue;
+    delayed = std::max(delayed, std::min(call.now, fault.to) - std::max(began, fault.from));
   }
-  if (kept <= 0) return;
-  const auto kept_us = kept / microsecond;
-  ++outcome_.kept;
-  // Contributions by t_hard; then results, until their rank has been silent.
-  outcome_.kept_over += kept_us > allowed_us(hard_us + std::max<int64_t>(hard_us, lossy_silence_min / microsecond));
-  outcome_.longest_kept = std::max(outcome_.longest_kept, static_cast<double>(kept_us) / static_cast<double>(hard_us));
+  if (delayed <= 0) return;
+  const auto delayed_us = delayed / microsecond;
+  ++outcome_.delayed;
+  // An absence can delay contributions by t_hard. It can also delay results until the absent rank counts as silent.
+  outcome_.delayed_over += delayed_us > allowed_us(hard_us + std::max<int64_t>(hard_us, lossy_silence_min / microsecond));
+  outcome_.longest_delay = std::max(outcome_.longest_delay, static_cast<double>(delayed_us) / static_cast<double>(hard_us));
 }
 
 void UdpTally::note_result(const Ended& call, Operation& operation) {
@@ -206,9 +209,10 @@ void UdpTally::note_result(const Ended& call, Operation& operation) {
   measure(call.result);
 }
 
-// Every element is a mean with weights of contributions: whatever is lost, it lies between them.
+// Measures the error of a result. Every element is a weighted mean of contributions. So even if data is lost, it must not be
+// below the smallest or above the largest contribution.
 void UdpTally::measure(std::span<const float> result) {
-  const auto world = era_.world();
+  const auto world = membership_.world();
   const auto values = fixed_gradients(world);
   double truth = 0;
   for (const double value : values) truth += value / world;
@@ -216,8 +220,8 @@ void UdpTally::measure(std::span<const float> result) {
   const auto low = static_cast<float>(*least) - rounding, high = static_cast<float>(*most) + rounding;
   double sum = 0, squares = 0;
   for (size_t at = 0; at < result.size(); ++at) {
-    const float value = result[at] - place_mark(at);
-    outcome_.strange += !(value >= low && value <= high);
+    const float value = result[at] - position_mark(at);
+    outcome_.out_of_range += !(value >= low && value <= high);
     const double away = static_cast<double>(value) - truth;
     sum += away;
     squares += away * away;
@@ -238,7 +242,7 @@ void UdpTally::note_fates(const SocketNetwork& network, Operation& operation) {
 UdpOutcome UdpTally::finish(const SocketNetwork& network, Nanos now) {
   outcome_.operations = operations_.size();
   outcome_.virtual_time = now;
-  outcome_.members = era_.world();
+  outcome_.members = membership_.world();
   if (!measuring_) before_ = network.fates(), data_before_ = {network.fates_of_data(0), network.fates_of_data(1)};
   outcome_.fates = network.fates() - before_;
   for (const uint32_t phase : {0u, 1u}) outcome_.data[phase] = network.fates_of_data(phase) - data_before_[phase];
@@ -270,12 +274,12 @@ UdpOutcome UdpTally::finish(const SocketNetwork& network, Nanos now) {
   }
   std::sort(outcome_.durations_us.begin(), outcome_.durations_us.end());
   for (size_t i = 0; i < outcome_.faults.size(); ++i) {
-    auto& story = outcome_.faults[i];
-    story.happened = now >= story.fault.from;
+    auto& record = outcome_.faults[i];
+    record.happened = now >= record.fault.from;
     for (PeerIndex process = 0; process < settings_.peers; ++process) {
-      if (process == story.fault.process || is_away(process, std::min(now, story.fault.from))) continue;
-      ++story.to_be_named_by;
-      story.named_by += named_by_[i][process];
+      if (process == record.fault.process || is_away(process, std::min(now, record.fault.from))) continue;
+      ++record.to_be_named_by;
+      record.named_by += named_by_[i][process];
     }
   }
   return std::move(outcome_);

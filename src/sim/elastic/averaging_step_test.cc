@@ -1,5 +1,5 @@
-// Whole averaging steps over fitted grids: joint guarantees of grid, weights and line means. Checks A11, A12 and A13 of
-// docs/design/methods/moshpit.md.
+// Tests whole averaging steps over fitted grids, with grid, weights and means together. Covers checks A11 to A13 of
+// docs/design/methods/moshpit.md: exactness, an example computed by hand, and identical bits.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "elastic/layout/moshpit_grid.h"
 #include "elastic/round/line_average.h"
@@ -20,7 +21,7 @@ MoshpitGrid grid_of(std::vector<uint32_t> dims, uint32_t peers) {
   return std::move(grid).value();
 }
 
-// One element per peer, in double.
+// Values (x) and weights (w) of the peers: one element per peer, in double.
 struct Peers {
   std::vector<double> x, w;
 };
@@ -44,7 +45,7 @@ std::vector<LineMember> line_of(const MoshpitGrid& grid, const std::vector<uint3
   return members;
 }
 
-// One round; present(rank): whether the peer takes part.
+// Executes one round. present(rank) says whether the peer takes part.
 void average(const MoshpitGrid& grid, uint32_t axis, Peers& peers, const auto& present) {
   for (uint32_t line = 0; line < grid.line_count(axis); ++line) {
     const auto ranks = grid.line_members(axis, line);
@@ -69,7 +70,7 @@ void expect_conserved(const Peers& peers, const Peers& before, const std::string
 
 void expect_exact_step(uint32_t count, uint32_t max_group) {
   Random random(count);
-  const auto what = std::to_string(count) + " peers (the seed), groups of " + std::to_string(max_group);
+  const auto what = concat(count, " peers (the seed), groups of ", max_group);
   const auto grid = grid_of(fitted_dims(count, max_group), count);
   const auto before = random_peers(count, random);
   auto peers = before;
@@ -81,10 +82,11 @@ void expect_exact_step(uint32_t count, uint32_t max_group) {
   for (const auto x : peers.x) ASSERT_NEAR(x, mean, 1e-12) << what;
 }
 
-// Rounds from which each peer is absent with probability 0.3, and then an averaging step without absences.
+// Executes `rounds` rounds, in each of which a peer is absent with probability 0.3. A whole averaging step without absences
+// follows.
 void expect_conserved_through_absences(uint32_t count, uint32_t max_group, int rounds) {
   Random random(count);
-  const auto what = std::to_string(count) + " peers (the seed), groups of " + std::to_string(max_group);
+  const auto what = concat(count, " peers (the seed), groups of ", max_group);
   const auto grid = grid_of(fitted_dims(count, max_group), count);
   const auto before = random_peers(count, random);
   auto peers = before;
@@ -92,7 +94,7 @@ void expect_conserved_through_absences(uint32_t count, uint32_t max_group, int r
   for (int round = 0; round < rounds; ++round) {
     for (auto& one : here) one = !random.chance(0.3);
     average(grid, static_cast<uint32_t>(round) % grid.axes(), peers, [&](uint32_t rank) { return here[rank] != 0; });
-    ASSERT_NO_FATAL_FAILURE(expect_conserved(peers, before, what + ", round " + std::to_string(round)));
+    ASSERT_NO_FATAL_FAILURE(expect_conserved(peers, before, concat(what, ", round ", round)));
   }
   for (uint32_t axis = 0; axis < grid.axes(); ++axis) average(grid, axis, peers, everybody);
   const double mean = weighted_sum(before) / weight_sum(before);
@@ -126,7 +128,7 @@ void expect_near(const std::vector<double>& got, const std::vector<double>& expe
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-12) << "peer " << i;
 }
 
-TEST(MoshpitAveraging, of_five_peers_on_four_cells_goes_as_by_hand) {
+TEST(MoshpitAveraging, of_five_peers_on_four_cells_matches_values_computed_by_hand) {
   const auto grid = grid_of({2, 2}, 5);
   Peers peers{.x = {1, 2, 3, 4, 10}, .w = {1, 1, 1, 1, 1}};
   average(grid, 0, peers, everybody);
@@ -137,7 +139,7 @@ TEST(MoshpitAveraging, of_five_peers_on_four_cells_goes_as_by_hand) {
   expect_near(peers.w, {.625, 1.25, 1.25, 1.25, .625});
 }
 
-TEST(MoshpitAveraging, of_five_peers_with_one_absent_goes_as_by_hand) {
+TEST(MoshpitAveraging, of_five_peers_with_one_absent_matches_values_computed_by_hand) {
   const auto grid = grid_of({2, 2}, 5);
   Peers peers{.x = {1, 2, 3, 4, 10}, .w = {1, 1, 1, 1, 1}};
   average(grid, 0, peers, [](uint32_t rank) { return rank != 1; });
@@ -148,11 +150,11 @@ TEST(MoshpitAveraging, of_five_peers_with_one_absent_goes_as_by_hand) {
   EXPECT_NEAR(weighted_sum(peers), 20, 1e-12);
 }
 
-// Computes the averaging step in fp32, as peers do. All peers must end with the same bits, close to the weighted mean.
+// Computes an averaging step in fp32, as peers do. All peers must end with the same bits, close to the weighted mean.
 void expect_identical_bits(uint32_t count, uint32_t max_group, bool weighted) {
   constexpr size_t elements = 70;
   Random random(count);
-  const auto what = std::to_string(count) + " peers (the seed), groups of " + std::to_string(max_group);
+  const auto what = concat(count, " peers (the seed), groups of ", max_group);
   const auto grid = grid_of(fitted_dims(count, max_group), count);
   std::vector<std::vector<float>> x(count, std::vector<float>(elements));
   std::vector<double> w(count, 1), exact(elements);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/concat.h"
 
 namespace unisono::sim {
 
@@ -10,7 +11,7 @@ namespace {
 
 constexpr std::string_view address_begin = "sim://";
 
-std::string address_of(uint32_t index) { return std::string(address_begin) + std::to_string(index); }
+std::string address_of(uint32_t index) { return concat(address_begin, index); }
 
 }  // namespace
 
@@ -18,7 +19,7 @@ struct ElasticMember final : ElasticActor, ElasticPort {
   ElasticMember(ElasticCluster& owner, const MoshpitSettings& settings, uint32_t number)
       : cluster(owner), index(number), peer(settings, *this) {}
 
-  // ElasticPort
+  // Implementation of ElasticPort.
   void know(const PeerId&, const std::vector<std::string>&, bool) override {}
   void send(const PeerId& to, SharedMessage message) override {
     if (const auto found = cluster.indices_.find(to); found != PeerSlots::none)
@@ -33,7 +34,7 @@ struct ElasticMember final : ElasticActor, ElasticPort {
   }
   void close(const PeerId&) override {}
 
-  // ElasticActor
+  // Implementation of ElasticActor.
   void started(Nanos now) override {
     (void)peer.start(now);
     step(now);
@@ -56,14 +57,14 @@ struct ElasticMember final : ElasticActor, ElasticPort {
     peer.woke(now);
     step(now);
   }
-  void fetch() const override {
+  void prefetch() const override {
     constexpr size_t line = 64;
     const auto* begin = reinterpret_cast<const char*>(this);
     for (size_t at = 0; at < sizeof(*this); at += line) __builtin_prefetch(begin + at);
   }
   Nanos next_deadline() const override { return peer.left() ? never : std::min(peer.next_deadline(), train_until); }
 
-  // The training loop: train, average, train, …
+  // Continues the training loop: train, average, train, …
   void step(Nanos now) {
     if (const auto loaded = peer.take_state(); loaded && loaded->loaded) {
       values = loaded->values;
@@ -78,7 +79,7 @@ struct ElasticMember final : ElasticActor, ElasticPort {
     }
     if (started_step || !peer.ready() || peer.left() || (train_until != never && now < train_until)) return;
     train_until = never;
-    if (cluster.goes_on && !cluster.goes_on(index)) return;
+    if (cluster.should_continue && !cluster.should_continue(index)) return;
     const double weight = cluster.prepare ? cluster.prepare(index, values) : 1;
     started_step = peer.begin_step({.values = peer_values(), .weight = weight}, now).ok();
   }
@@ -107,7 +108,7 @@ uint32_t ElasticCluster::add(const MoshpitSettings& settings, Nanos at) {
   const auto index = static_cast<uint32_t>(members_.size());
   auto own = settings;
   own.self = {random_.next(), random_.next()};
-  own.name = "peer " + std::to_string(index);
+  own.name = concat("peer ", index);
   own.addresses = {address_of(index)};
   own.seed = random_.next();
   own.found = index == 0;
@@ -129,12 +130,12 @@ void ElasticCluster::kill(uint32_t index) { network_.kill(index); }
 
 void ElasticCluster::leave(uint32_t index) {
   members_[index]->peer.leave(network_.now());
-  network_.attend(index);
+  network_.schedule_wake_up(index);
 }
 
-void ElasticCluster::recheck(uint32_t index) {
+void ElasticCluster::check_continue(uint32_t index) {
   members_[index]->step(network_.now());
-  network_.attend(index);
+  network_.schedule_wake_up(index);
 }
 
 MoshpitPeer* ElasticCluster::peer(uint32_t index) { return network_.alive(index) ? &members_[index]->peer : nullptr; }

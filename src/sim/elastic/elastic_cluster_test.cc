@@ -1,5 +1,5 @@
-// Whole elastic runs in virtual time. Without faults, any number of peers averages exactly. With faults, nothing hangs, is lost
-// or is counted twice.
+// Whole elastic runs in virtual time. Without faults, averages are exact for any number of peers. With faults, no peer hangs,
+// and no value is lost or counted twice.
 #include "sim/elastic/elastic_cluster.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST(ElasticCluster, weights_count) {
 
 TEST(ElasticCluster, every_peer_may_be_a_client_or_a_reducer_beside_ordinary_ones) {
   auto options = options_for(6, 8);
-  options.settings.min_peers = 5;  // a reducer has no values and is not counted
+  options.settings.min_peers = 5;  // a reducer has no values and does not count towards min_peers
   CountedRun run(4, options);
   auto client = options.settings, reducer = options.settings;
   client.role = ElasticRole::client;
@@ -58,8 +58,8 @@ TEST(ElasticCluster, every_peer_may_be_a_client_or_a_reducer_beside_ordinary_one
     for (const auto& id : run.cluster.peer(index)->keeper().holders("any/key"))
       EXPECT_NE(run.cluster.index_of(id), client_index);
   }
-  // Check A34 of docs/design/methods/moshpit.md: the client owned no chunk, so it sent only its own values, and no results. The
-  // reducer had no values of its own.
+  // The client owned no chunk, so it sent its values but no results. The reducer had no values. See check A34 of
+  // docs/design/methods/moshpit.md.
   EXPECT_LT(run.cluster.network().bytes_from(client_index), run.cluster.network().bytes_from(0));
   EXPECT_TRUE(run.cluster.values(reducer_index).empty());
 }
@@ -67,9 +67,9 @@ TEST(ElasticCluster, every_peer_may_be_a_client_or_a_reducer_beside_ordinary_one
 TEST(ElasticCluster, a_joiner_gets_the_runs_state_and_ends_its_first_whole_step_with_the_mean) {
   CountedRun run(6, options_for(6, 4));
   ASSERT_TRUE(run.run_steps(3, 60 * second));
-  run.cluster.goes_on = nullptr;
+  run.cluster.should_continue = nullptr;
   for (uint32_t index = 0; index < 6; ++index)
-    run.cluster.network().at(run.cluster.now(), [&run, index] { run.cluster.recheck(index); });
+    run.cluster.network().at(run.cluster.now(), [&run, index] { run.cluster.check_continue(index); });
   std::map<uint64_t, std::vector<float>> of_step;
   bool compared = false;
   const auto joiner = run.cluster.add(run.cluster.now() + second);
@@ -88,9 +88,9 @@ TEST(ElasticCluster, a_joiner_gets_the_runs_state_and_ends_its_first_whole_step_
   ASSERT_TRUE(run.cluster.run(run.cluster.now() + 60 * second, [&] { return compared; }));
 }
 
-TEST(ElasticCluster, without_absences_each_peer_says_once_that_one_flat_group_would_send_less) {
+TEST(ElasticCluster, without_absences_each_peer_reports_once_that_one_flat_group_sends_less) {
   CountedRun run(9, options_for(9, 4));
-  std::map<uint32_t, std::vector<uint64_t>> said;  // by peer: its averaging steps with a message
+  std::map<uint32_t, std::vector<uint64_t>> said;  // by peer: the averaging steps whose report contains the note
   std::map<uint32_t, uint64_t> steps;
   run.cluster.on_step = [&](uint32_t index, const FinishedStep& step) {
     ++steps[index];
@@ -104,7 +104,7 @@ TEST(ElasticCluster, without_absences_each_peer_says_once_that_one_flat_group_wo
   for (const auto& [index, when] : said) EXPECT_EQ(when, std::vector<uint64_t>{100}) << index;
 }
 
-TEST(ElasticCluster, an_island_that_was_cut_off_comes_back) {
+TEST(ElasticCluster, peers_that_were_cut_off_rejoin) {
   auto options = options_for(9, 4);
   options.links.silence = 3 * second;
   options.compute = 200 * millisecond;
@@ -113,7 +113,7 @@ TEST(ElasticCluster, an_island_that_was_cut_off_comes_back) {
   run.resume();
   run.cluster.network().cut({0, 1, 2});
   run.cluster.run(run.cluster.now() + 60 * second);
-  // Both sides continued separately.
+  // Each side continued as a separate group.
   EXPECT_EQ(run.cluster.peer(0)->keeper().roster().present().size(), 3u);
   EXPECT_EQ(run.cluster.peer(5)->keeper().roster().present().size(), 6u);
   const auto before = run.steps;
@@ -126,7 +126,7 @@ TEST(ElasticCluster, an_island_that_was_cut_off_comes_back) {
   }
 }
 
-TEST(ElasticCluster, a_process_that_was_stopped_goes_on_with_the_others) {
+TEST(ElasticCluster, a_resumed_process_averages_with_the_others_again) {
   auto options = options_for(6, 4);
   options.compute = 200 * millisecond;
   CountedRun run(6, options);

@@ -1,4 +1,4 @@
-// Elastic runs for tests: small vectors, known values, counted averaging steps.
+// Simulated elastic runs for tests. The vectors are small, their first values are known, and the averaging steps are counted.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ inline std::vector<float> values_of(uint32_t index, size_t elements) {
   return values;
 }
 
-// A run whose first `peers` processes are counted.
+// A run that counts the averaging steps of its first `peers` processes.
 struct CountedRun {
   CountedRun(uint32_t peers, const ElasticClusterOptions& options,
              std::function<std::vector<float>(uint32_t index)> initial = {})
@@ -44,9 +44,10 @@ struct CountedRun {
     };
     for (uint32_t index = 0; index < peers; ++index) cluster.add();
   }
-  // True if all living peers reached this many averaging steps, and began no more.
+  // Runs until every living peer has made `count` averaging steps. A peer then begins no further step. Returns false if the run
+  // has not finished by time `until`.
   bool run_steps(uint32_t count, Nanos until) {
-    cluster.goes_on = [this, count](uint32_t index) { return index >= steps.size() || steps[index] < count; };
+    cluster.should_continue = [this, count](uint32_t index) { return index >= steps.size() || steps[index] < count; };
     return cluster.run(until, [&] {
       for (uint32_t index = 0; index < steps.size(); ++index) {
         if (cluster.peer(index) != nullptr && steps[index] < count) return false;
@@ -54,10 +55,10 @@ struct CountedRun {
       return true;
     });
   }
-  // From now on they do not stop.
+  // Lets the peers continue without a limit of averaging steps.
   void resume() {
-    cluster.goes_on = nullptr;
-    for (uint32_t index = 0; index < cluster.size(); ++index) cluster.recheck(index);
+    cluster.should_continue = nullptr;
+    for (uint32_t index = 0; index < cluster.size(); ++index) cluster.check_continue(index);
   }
   ElasticCluster cluster;
   std::vector<uint32_t> steps;

@@ -1,5 +1,5 @@
-// Check A29 of docs/design/methods/moshpit.md, and that deaths block no peer: peers are killed at random, others join, and
-// every averaging step of the living ends soon.
+// Up to 1000 peers are killed at random while others join. Every averaging step of the living peers must end soon, and memory
+// must stay bounded. This is check A29 of docs/design/methods/moshpit.md.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct Deaths {
   }
   static std::vector<float> begin(uint32_t index) {
     auto values = values_of(index, few_elements);
-    values[0] = 1;  // of every peer, so of every mean
+    values[0] = 1;  // all peers contribute 1 here, so every mean must be 1
     return values;
   }
   static ElasticClusterOptions options(uint64_t seed, uint32_t count) {
@@ -32,7 +32,7 @@ struct Deaths {
     options.compute_jitter = 30 * millisecond;
     return options;
   }
-  // One peer dies and one joins.
+  // Kills one peer and adds another.
   void one() {
     std::vector<uint32_t> live;
     for (uint32_t index = 0; index < run.cluster.size(); ++index) {
@@ -65,7 +65,7 @@ void check(uint64_t seed, uint32_t deaths) {
   for (uint32_t death = 0; death < deaths; ++death) job.one();
   EXPECT_EQ(job.wrong, 0u) << "seed " << seed;
   EXPECT_LE(job.longest, 4.5) << "seed " << seed;
-  // Contributions, their results, those of the previous round, and early messages.
+  // A peer may hold contributions and results of two rounds, the current and the previous one. It may also hold early messages.
   EXPECT_LE(job.held, 8 * few_elements * sizeof(float) + (1u << 16)) << "seed " << seed;
   // The run recovers: all peers are in one layout, and averages are exact again.
   const auto settled = [&] { return job.run.cluster.settled(); };

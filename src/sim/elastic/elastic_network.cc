@@ -13,15 +13,15 @@ uint32_t ElasticNetwork::add(ElasticActor* actor, Nanos when) {
 }
 
 void ElasticNetwork::push(Event event) {
-  uint32_t place = static_cast<uint32_t>(events_.size());
+  uint32_t index = static_cast<uint32_t>(events_.size());
   if (free_events_.empty()) {
     events_.emplace_back();
   } else {
-    place = free_events_.back();
+    index = free_events_.back();
     free_events_.pop_back();
   }
-  queue_.push({.at = event.at, .sequence = sequence_++, .event = place});
-  events_[place] = std::move(event);
+  queue_.push({.at = event.at, .sequence = sequence_++, .event = index});
+  events_[index] = std::move(event);
 }
 
 ElasticNetwork::Link& ElasticNetwork::link(uint32_t from, uint32_t to) {
@@ -45,7 +45,7 @@ void ElasticNetwork::send(uint32_t from, uint32_t to, SharedBuffer message) {
   auto& there = link(from, to);
   if (!there.linked) there.linked = link(to, from).linked = true;
   if (separated(from, to)) {
-    severed_[{from, to}].emplace_back(now_, std::move(message));
+    cut_messages_[{from, to}].emplace_back(now_, std::move(message));
     push({.at = now_ + model_.silence, .to = to, .from = from, .kind = Kind::heal_check});
     return;
   }
@@ -54,7 +54,8 @@ void ElasticNetwork::send(uint32_t from, uint32_t to, SharedBuffer message) {
     const auto time = static_cast<Nanos>(static_cast<double>(message.size()) * 1e9 / model_.bytes_per_second);
     sender.line_free = std::max(sender.line_free, now_) + time;
     auto& receiver = processes_[to];
-    // The downlink serves messages in the order of sending, like a switch with one queue per port.
+    // The receiver's downlink carries messages in the order in which they were sent. A switch with one queue per port does the
+    // same.
     receiver.down_free = std::max(receiver.down_free + time, sender.line_free);
     arrives = receiver.down_free;
   }
@@ -93,7 +94,7 @@ void ElasticNetwork::stop(uint32_t index) { processes_[index].stopped = true; }
 void ElasticNetwork::go_on(uint32_t index) {
   auto& process = processes_[index];
   process.stopped = false;
-  // Messages in the kernel come before any timer, as with a poll.
+  // As with poll(), messages that arrived in the meantime are handled before any timer.
   for (auto held = std::exchange(process.held, {}); auto& event : held) {
     event.at = now_;
     push(std::move(event));
@@ -105,7 +106,7 @@ void ElasticNetwork::cut(const std::set<uint32_t>& cut_side) { cut_side_ = cut_s
 
 void ElasticNetwork::heal() {
   cut_side_.clear();
-  for (auto& [pair, waiting] : std::exchange(severed_, {})) {
+  for (auto& [pair, waiting] : std::exchange(cut_messages_, {})) {
     for (auto& [sent, message] : waiting) {
       if (alive(pair.second))
         push({.at = now_ + model_.delay,
@@ -118,7 +119,7 @@ void ElasticNetwork::heal() {
   }
 }
 
-void ElasticNetwork::attend(uint32_t index) {
+void ElasticNetwork::schedule_wake_up(uint32_t index) {
   auto& process = processes_[index];
   if (process.actor == nullptr || process.stopped) return;
   const auto deadline = process.actor->next_deadline();
@@ -128,9 +129,9 @@ void ElasticNetwork::attend(uint32_t index) {
 }
 
 void ElasticNetwork::arrive(Event& event) {
-  // The two were separated while the message was on its way.
+  // If the network was cut while the message was in flight, the message waits at the cut.
   if (separated(event.from, event.to)) {
-    severed_[{event.from, event.to}].emplace_back(now_, std::move(event.message));
+    cut_messages_[{event.from, event.to}].emplace_back(now_, std::move(event.message));
     return push({.at = now_ + model_.silence, .to = event.to, .from = event.from, .kind = Kind::heal_check});
   }
   processes_[event.to].actor->received(event.from, std::move(event.message), now_);
@@ -139,9 +140,9 @@ void ElasticNetwork::arrive(Event& event) {
 void ElasticNetwork::deliver(Event& event) {
   if (event.kind == Kind::action) return actions_.extract(event.to).mapped()();
   if (event.kind == Kind::heal_check) {
-    auto found = severed_.find({event.from, event.to});
-    if (found == severed_.end() || found->second.empty() || found->second.front().first + model_.silence > now_) return;
-    severed_.erase(found);
+    auto found = cut_messages_.find({event.from, event.to});
+    if (found == cut_messages_.end() || found->second.empty() || found->second.front().first + model_.silence > now_) return;
+    cut_messages_.erase(found);
     link(event.from, event.to).linked = false;
     event = {.at = now_, .to = event.from, .from = event.to, .kind = Kind::lost};
   }
@@ -165,25 +166,25 @@ void ElasticNetwork::deliver(Event& event) {
       break;
     default: break;
   }
-  attend(event.to);
+  schedule_wake_up(event.to);
 }
 
-void ElasticNetwork::fetch_next() const {
+void ElasticNetwork::prefetch_next() const {
   if (queue_.empty()) return;
   const auto& next = events_[queue_.top().event];
   if (next.kind == Kind::action) return;
   __builtin_prefetch(next.message.data());
-  if (const auto* actor = processes_[next.to].actor) actor->fetch();
+  if (const auto* actor = processes_[next.to].actor) actor->prefetch();
 }
 
 bool ElasticNetwork::run(Nanos until, const std::function<bool()>& done) {
   while (!queue_.empty() && queue_.top().at <= until) {
-    const auto place = queue_.top();
+    const auto entry = queue_.top();
     queue_.pop();
-    now_ = place.at;
-    fetch_next();
-    auto event = std::exchange(events_[place.event], {});
-    free_events_.push_back(place.event);
+    now_ = entry.at;
+    prefetch_next();
+    auto event = std::exchange(events_[entry.event], {});
+    free_events_.push_back(entry.event);
     deliver(event);
     if (done && done()) return true;
   }

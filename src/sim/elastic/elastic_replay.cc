@@ -6,12 +6,17 @@
 #include <set>
 #include <utility>
 
+#include "base/concat.h"
+
 namespace unisono::sim {
 namespace {
 
 constexpr size_t examples_max = 5;
-constexpr uint64_t steps_kept = 1000;  // a process that was stopped begins a round long after the others have ended it
-constexpr double weight_tolerance = 1e-12, value_tolerance = 1e-6;  // of sums in double; of a mean rounded to fp32
+// A group is forgotten when the newest averaging step is this many steps later. The number is large, because a stopped process
+// may begin its round long after the other members have ended theirs.
+constexpr uint64_t steps_kept = 1000;
+// Weights are summed in double, and means are rounded to fp32.
+constexpr double weight_tolerance = 1e-12, value_tolerance = 1e-6;
 
 bool same_bits(const SharedBuffer& a, const SharedBuffer& b) {
   return a.data() == b.data() || (a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0);
@@ -25,30 +30,30 @@ ElasticReplay::Group& ElasticReplay::open(const GroupDescriptor& descriptor) {
     std::erase_if(groups_, [&](const auto& one) { return one.second.descriptor.slot.step + steps_kept <= newest_; });
   }
   auto& group = groups_[descriptor.id];
-  if (group.given.empty()) {
+  if (group.input.empty()) {
     group.descriptor = descriptor;
-    group.given.resize(descriptor.members.size());
+    group.input.resize(descriptor.members.size());
   }
   return group;
 }
 
-void ElasticReplay::began(const RoundView& sight) {
-  auto& group = open(sight.group);
-  if (group.descriptor != sight.group)
-    wrong(group, sight.group.rank_of(sight.self), "holds another descriptor of the group than others");
-  auto& given = group.given[sight.group.rank_of(sight.self)];
-  given = {.began = true, .over = false, .values = sight.values, .states = {sight.states.begin(), sight.states.end()}};
-  last_[sight.self] = sight.group.id;
+void ElasticReplay::began(const RoundView& view) {
+  auto& group = open(view.group);
+  if (group.descriptor != view.group)
+    wrong(group, view.group.rank_of(view.self), "holds another descriptor of the group than others");
+  auto& input = group.input[view.group.rank_of(view.self)];
+  input = {.began = true, .over = false, .values = view.values, .states = {view.states.begin(), view.states.end()}};
+  last_[view.self] = view.group.id;
 }
 
-void ElasticReplay::ended(const RoundView& sight, const MoshpitRound& round) {
-  const auto found = groups_.find(sight.group.id);
+void ElasticReplay::ended(const RoundView& view, const MoshpitRound& round) {
+  const auto found = groups_.find(view.group.id);
   if (found == groups_.end()) return;
   auto& group = found->second;
-  const auto rank = sight.group.rank_of(sight.self);
+  const auto rank = view.group.rank_of(view.self);
   ++counts_.rounds;
   if (!std::exchange(group.counted, true)) ++counts_.groups;
-  check_member(group, rank, sight, round);
+  check_member(group, rank, view, round);
   over(group, rank);
 }
 
@@ -61,63 +66,58 @@ void ElasticReplay::gone(const PeerId& peer) {
 }
 
 void ElasticReplay::over(Group& group, uint32_t rank) {
-  group.given[rank].over = true;
-  // Contributions can be dropped once they were averaged here.
+  group.input[rank].over = true;
+  // After every chunk of the group was replayed or discarded, the contributions are no longer needed.
   const bool replayed = std::ranges::all_of(
       group.outcomes, [](const Outcome& outcome) { return outcome.decided && (!outcome.result || outcome.mean); });
-  for (auto& given : group.given) {
-    if (given.over && replayed && !group.outcomes.empty()) given.values = {};
+  for (auto& input : group.input) {
+    if (input.over && replayed && !group.outcomes.empty()) input.values = {};
   }
-  if (std::ranges::all_of(group.given, [](const Given& given) { return given.over; })) groups_.erase(group.descriptor.id);
+  if (std::ranges::all_of(group.input, [](const MemberInput& input) { return input.over; })) groups_.erase(group.descriptor.id);
 }
 
-void ElasticReplay::check_member(Group& group, uint32_t rank, const RoundView& sight, const MoshpitRound& round) {
-  const auto& before = group.given[rank];
-  group.outcomes.resize(std::max<size_t>(group.outcomes.size(), sight.states.size()));
+void ElasticReplay::check_member(Group& group, uint32_t rank, const RoundView& view, const MoshpitRound& round) {
+  const auto& before = group.input[rank];
+  group.outcomes.resize(std::max<size_t>(group.outcomes.size(), view.states.size()));
   const bool decided = round.report().undecided == 0;
   if (!decided) ++counts_.undecided;
-  for (uint32_t chunk = 0; chunk < sight.states.size(); ++chunk) {
+  for (uint32_t chunk = 0; chunk < view.states.size(); ++chunk) {
     const auto* result = round.applied(chunk);
-    if (decided && (result != nullptr || round.report().lost == 0)) settle(group, chunk, sight, result);
-    const auto& after = sight.states[chunk];
+    if (decided && (result != nullptr || round.report().lost == 0)) settle(group, chunk, view, result);
+    const auto& after = view.states[chunk];
     const auto& outcome = group.outcomes[chunk];
     const bool in = result != nullptr && result->contributors[rank];
     if (!in) {
-      if (!same_bits(before.values.buffer(chunk), sight.values.buffer(chunk)) || before.states[chunk].weight != after.weight)
-        wrong(group, rank, "changed chunk " + std::to_string(chunk) + ", which it has no part in");
+      if (!same_bits(before.values.buffer(chunk), view.values.buffer(chunk)) || before.states[chunk].weight != after.weight)
+        wrong(group, rank, concat("changed chunk ", chunk, ", which it has no part in"));
       continue;
     }
     uint32_t sharers = 0;
-    for (uint32_t other = 0; other < group.given.size(); ++other) {
+    for (uint32_t other = 0; other < group.input.size(); ++other) {
       sharers +=
           result->contributors[other] && group.descriptor.members[other].position == group.descriptor.members[rank].position
               ? 1
               : 0;
     }
-    if (!same_bits(sight.values.buffer(chunk), outcome.mean))
-      wrong(group, rank, "has other bits of chunk " + std::to_string(chunk));
+    if (!same_bits(view.values.buffer(chunk), outcome.mean)) wrong(group, rank, concat("has other bits of chunk ", chunk));
     const double weight = outcome.mean_weight / (static_cast<double>(outcome.positions) * sharers);
     if (std::abs(after.weight - weight) > weight_tolerance * weight)
-      wrong(group, rank,
-            "has weight " + std::to_string(after.weight) + " of chunk " + std::to_string(chunk) + " instead of " +
-                std::to_string(weight));
+      wrong(group, rank, concat("has weight ", after.weight, " of chunk ", chunk, " instead of ", weight));
   }
 }
 
-// Checks the result of the first member that decides; compares later results with it.
-void ElasticReplay::settle(Group& group, uint32_t chunk, const RoundView& sight, const ChunkResult* result) {
+// The first member that decides defines the outcome of the chunk. Later members are compared with it.
+void ElasticReplay::settle(Group& group, uint32_t chunk, const RoundView& view, const ChunkResult* result) {
   auto& outcome = group.outcomes[chunk];
-  const auto rank = sight.group.rank_of(sight.self);
+  const auto rank = view.group.rank_of(view.self);
   if (outcome.decided) {
     if (outcome.result.has_value() != (result != nullptr))
-      return wrong(
-          group, rank,
-          std::string(result != nullptr ? "applied" : "did not apply") + " chunk " + std::to_string(chunk) + ", unlike others");
+      return wrong(group, rank, concat(result != nullptr ? "applied" : "did not apply", " chunk ", chunk, ", unlike others"));
     if (result != nullptr && (outcome.result->contributors != result->contributors || outcome.result->total != result->total ||
                               outcome.result->digest != result->digest))
-      wrong(group, rank, "applied another result of chunk " + std::to_string(chunk));
+      wrong(group, rank, concat("applied another result of chunk ", chunk));
     if (result != nullptr && !outcome.mean && result->contributors[rank])
-      replay(group, chunk, *result, sight.values.buffer(chunk));
+      replay(group, chunk, *result, view.values.buffer(chunk));
     return;
   }
   outcome.decided = true;
@@ -127,9 +127,9 @@ void ElasticReplay::settle(Group& group, uint32_t chunk, const RoundView& sight,
   }
   ++counts_.chunks;
   outcome.result = *result;
-  counts_.absences += group.given.size() - result->contributors.count();
-  // A member that was left out has no copy of the mean.
-  if (result->contributors[rank]) replay(group, chunk, *result, sight.values.buffer(chunk));
+  counts_.absences += group.input.size() - result->contributors.count();
+  // A replay needs the mean, which only contributors have.
+  if (result->contributors[rank]) replay(group, chunk, *result, view.values.buffer(chunk));
 }
 
 void ElasticReplay::replay(Group& group, uint32_t chunk, const ChunkResult& result, const SharedBuffer& mean) {
@@ -139,15 +139,16 @@ void ElasticReplay::replay(Group& group, uint32_t chunk, const ChunkResult& resu
   double total = 0;
   const size_t count = mean.size() / sizeof(float);
   std::vector<double> sums(count), largest(count);
-  for (uint32_t rank = 0; rank < group.given.size(); ++rank) {
+  for (uint32_t rank = 0; rank < group.input.size(); ++rank) {
     if (!result.contributors[rank]) continue;
-    const auto& given = group.given[rank];
-    if (!given.began) return wrong(group, rank, "is said to have given chunk " + std::to_string(chunk) + " and never began");
+    const auto& input = group.input[rank];
+    if (!input.began)
+      return wrong(group, rank, concat("is listed as a contributor of chunk ", chunk, ", but never began the round"));
     positions.insert(group.descriptor.members[rank].position);
-    const double weight = given.states[chunk].weight;
+    const double weight = input.states[chunk].weight;
     total += weight;
     if (weight == 0) continue;
-    const auto* values = given.values.chunk(chunk);
+    const auto* values = input.values.chunk(chunk);
     for (size_t i = 0; i < count; ++i) {
       sums[i] += weight * static_cast<double>(values[i]);
       largest[i] = std::max(largest[i], std::abs(static_cast<double>(values[i])));
@@ -165,18 +166,16 @@ void ElasticReplay::replay(Group& group, uint32_t chunk, const ChunkResult& resu
   }
   counts_.value_error = std::max(counts_.value_error, value_error);
   if (!(weight_error <= weight_tolerance))
-    wrong(group, 0,
-          "chunk " + std::to_string(chunk) + " has weight " + std::to_string(result.total) + ", its contributors " +
-              std::to_string(total));
+    wrong(group, 0, concat("chunk ", chunk, " has weight ", result.total, ", its contributors ", total));
   if (!(value_error <= value_tolerance))
-    wrong(group, 0, "chunk " + std::to_string(chunk) + " is not the mean of its contributors' values");
+    wrong(group, 0, concat("chunk ", chunk, " is not the mean of its contributors' values"));
 }
 
 void ElasticReplay::wrong(const Group& group, uint32_t rank, const std::string& what) {
   ++counts_.wrong;
   if (counts_.examples.size() < examples_max)
-    counts_.examples.push_back(to_string(group.descriptor.slot) + ", rank " + std::to_string(rank) + " of " +
-                               std::to_string(group.given.size()) + ": " + what);
+    counts_.examples.push_back(
+        concat(to_string(group.descriptor.slot), ", rank ", rank, " of ", group.input.size(), ": ", what));
 }
 
 }  // namespace unisono::sim

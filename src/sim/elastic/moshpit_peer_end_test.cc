@@ -1,5 +1,5 @@
-// Requests that must not begin an averaging step; averaging steps that are cancelled; and peers that leave, in each phase. All
-// end soon, and no peer waits for them.
+// Tests refused requests for averaging steps, cancelled averaging steps, and peers that leave in each phase. A cancelled step
+// and a leaving peer must end soon. No other peer may wait for them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ void expect_cancelled_without_a_round(SteeredPeers& peers, uint32_t index) {
 
 }  // namespace
 
-TEST(MoshpitPeerBegin, what_makes_no_sense_is_refused_and_begins_nothing) {
+TEST(MoshpitPeerBegin, invalid_input_is_refused_and_begins_no_step) {
   SteeredPeers peers(options_for(2, 4));
   peers.add();
   const auto joiner = peers.add();
@@ -42,7 +42,7 @@ TEST(MoshpitPeerBegin, what_makes_no_sense_is_refused_and_begins_nothing) {
   EXPECT_TRUE(leaving.message().starts_with("SHUTTING_DOWN")) << leaving.message();
 }
 
-TEST(MoshpitPeerBegin, a_weight_that_sums_or_products_could_lose_is_refused) {
+TEST(MoshpitPeerBegin, a_weight_out_of_range_is_refused) {
   constexpr auto infinity = std::numeric_limits<double>::infinity();
   SteeredPeers peers(2);
   for (const double weight :
@@ -63,7 +63,7 @@ TEST(MoshpitPeerBegin, a_weight_that_sums_or_products_could_lose_is_refused) {
   }
 }
 
-TEST(MoshpitPeerCancel, without_a_layout_it_ends_at_once) {
+TEST(MoshpitPeerCancel, without_a_layout_the_step_ends_at_once) {
   SteeredPeers peers(options_for(2, 4));
   peers.add();
   peers.run(second);
@@ -77,7 +77,7 @@ TEST(MoshpitPeerCancel, without_a_layout_it_ends_at_once) {
   EXPECT_FALSE(peers.peer(0).take_step().has_value()) << "there was none";
 }
 
-TEST(MoshpitPeerCancel, while_it_waits_for_others_to_begin_no_peer_waits_for_it) {
+TEST(MoshpitPeerCancel, no_peer_waits_for_a_cancelled_peer_that_awaits_the_next_step) {
   SteeredPeers peers(3);
   peers.average({0, 1, 2});
   peers.average({0, 1});
@@ -91,7 +91,7 @@ TEST(MoshpitPeerCancel, while_it_waits_for_others_to_begin_no_peer_waits_for_it)
   EXPECT_LE(peers.run_to_end({0, 1}), soon);
 }
 
-TEST(MoshpitPeerCancel, while_it_seeks_a_group_it_ends_at_once_and_withdraws) {
+TEST(MoshpitPeerCancel, a_peer_that_seeks_a_group_ends_at_once_and_withdraws) {
   SteeredPeers peers(2);
   peers.average({0, 1});
   ASSERT_TRUE(peers.begin(0).ok());
@@ -101,13 +101,13 @@ TEST(MoshpitPeerCancel, while_it_seeks_a_group_it_ends_at_once_and_withdraws) {
   expect_cancelled_without_a_round(peers, 0);
   peers.run(millisecond);
   ASSERT_TRUE(peers.begin(1).ok());
-  EXPECT_LE(peers.run_to_end({1}), soon) << "nobody else comes, and that is known";
+  EXPECT_LE(peers.run_to_end({1}), soon) << "the other peers are known not to come";
   const auto done = peers.take(1);
   EXPECT_EQ(done.report.step, 1u);
   EXPECT_EQ(done.report.rounds.at(0).outcome, "alone");
 }
 
-TEST(MoshpitPeerCancel, in_a_round_it_ends_after_that_round_and_the_others_do_not_wait_in_the_next) {
+TEST(MoshpitPeerCancel, a_peer_in_a_round_ends_after_it_and_the_others_do_not_wait_in_the_next) {
   SteeredPeers peers(4, 4, {2, 2});
   for (uint32_t index = 0; index < 4; ++index) ASSERT_TRUE(peers.begin(index).ok());
   ASSERT_TRUE(peers.run(second, [&] { return peers.in_round(0); }));
@@ -123,7 +123,7 @@ TEST(MoshpitPeerCancel, in_a_round_it_ends_after_that_round_and_the_others_do_no
   for (uint32_t index = 1; index < 4; ++index) EXPECT_EQ(peers.take(index).report.rounds.size(), 2u);
 }
 
-TEST(MoshpitPeerLeave, without_a_step_it_is_gone_at_once_and_the_others_know) {
+TEST(MoshpitPeerLeave, a_peer_without_a_step_leaves_at_once_and_the_others_know) {
   SteeredPeers peers(3);
   peers.average({0, 1, 2});
   peers.leave(2);
@@ -137,7 +137,7 @@ TEST(MoshpitPeerLeave, without_a_step_it_is_gone_at_once_and_the_others_know) {
   EXPECT_LE(peers.run_to_end({0, 1}), soon);
 }
 
-TEST(MoshpitPeerLeave, before_it_has_joined_it_is_gone_at_once) {
+TEST(MoshpitPeerLeave, a_peer_that_has_not_joined_leaves_at_once) {
   SteeredPeers peers(1);
   const auto joiner = peers.add();
   peers.run(50 * microsecond);
@@ -148,7 +148,7 @@ TEST(MoshpitPeerLeave, before_it_has_joined_it_is_gone_at_once) {
   EXPECT_FALSE(peers.peer(joiner).joined());
 }
 
-TEST(MoshpitPeerLeave, while_it_loads_it_is_gone_at_once_and_no_peer_serves_it) {
+TEST(MoshpitPeerLeave, a_loading_peer_leaves_at_once_and_no_donor_serves_it) {
   auto options = options_for(1, 4);
   options.settings.elements = 1 << 20;
   options.links.bytes_per_second = 1e6;
@@ -165,7 +165,7 @@ TEST(MoshpitPeerLeave, while_it_loads_it_is_gone_at_once_and_no_peer_serves_it) 
   EXPECT_EQ(peers.peer(0).status(peers.network.now()).serving, 0u);
 }
 
-TEST(MoshpitPeerLeave, before_its_round_has_begun_it_is_gone_at_once_and_the_others_do_not_wait) {
+TEST(MoshpitPeerLeave, a_peer_whose_round_has_not_begun_leaves_at_once_and_the_others_do_not_wait) {
   for (const bool seeking : {false, true}) {
     SteeredPeers peers(3);
     peers.average({0, 1, 2});
@@ -183,7 +183,7 @@ TEST(MoshpitPeerLeave, before_its_round_has_begun_it_is_gone_at_once_and_the_oth
   }
 }
 
-TEST(MoshpitPeerLeave, in_a_round_it_goes_when_that_has_ended) {
+TEST(MoshpitPeerLeave, a_peer_in_a_round_leaves_when_the_round_has_ended) {
   SteeredPeers peers(3);
   for (uint32_t index = 0; index < 3; ++index) ASSERT_TRUE(peers.begin(index).ok());
   ASSERT_TRUE(peers.run(second, [&] { return peers.in_round(2); }));
@@ -195,7 +195,7 @@ TEST(MoshpitPeerLeave, in_a_round_it_goes_when_that_has_ended) {
   for (uint32_t index = 0; index < 3; ++index) EXPECT_EQ(peers.take(index).report.rounds.at(0).contributors_min, 3u);
 }
 
-TEST(MoshpitPeerLeave, a_round_that_does_not_end_within_the_grace_goes_on_without_it) {
+TEST(MoshpitPeerLeave, a_round_that_outlasts_leave_grace_continues_without_the_leaver) {
   auto options = options_for(4, 4);
   options.settings.times.leave_grace = 500 * millisecond;
   SteeredPeers peers(options);

@@ -1,5 +1,5 @@
-// Peers that are late, skip averaging steps, are alone or have just joined: the averaging step they take part in, the peers
-// that wait for them, and the weight of their values.
+// Tests peers that are late, skip averaging steps, are alone, or have just joined. Checks their averaging steps, the peers that
+// wait for them, and the weight of their values.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -25,10 +25,10 @@ bool all_replaced(const FinishedStep& step) {
 
 }  // namespace
 
-TEST(MoshpitPeerLate, it_announces_itself_for_the_next_step_and_does_not_open_it) {
+TEST(MoshpitPeerLate, a_late_peer_pre_registers_for_the_next_step_and_does_not_open_it) {
   SteeredPeers peers(3);
   peers.average({0, 1, 2});
-  // Other coordinators each time.
+  // Repeated because each averaging step has a different coordinator.
   for (uint64_t missed = 1; missed < 16; missed += 2) {
     peers.average({0, 1});
     ASSERT_TRUE(peers.begin(2).ok());
@@ -46,7 +46,7 @@ TEST(MoshpitPeerLate, it_announces_itself_for_the_next_step_and_does_not_open_it
   }
 }
 
-TEST(MoshpitPeerLate, it_begins_the_next_step_itself_if_no_peer_does_for_a_round_timeout) {
+TEST(MoshpitPeerLate, a_late_peer_begins_the_next_step_itself_after_round_timeout) {
   SteeredPeers peers(3);
   peers.average({0, 1, 2});
   peers.average({0, 1});
@@ -60,13 +60,14 @@ TEST(MoshpitPeerLate, it_begins_the_next_step_itself_if_no_peer_does_for_a_round
   EXPECT_EQ(done.report.rounds[0].outcome, "alone");
 }
 
-TEST(MoshpitPeerLate, no_peer_waits_for_it_in_a_step_that_it_skips) {
+TEST(MoshpitPeerLate, no_peer_waits_for_a_late_peer_in_a_step_that_it_skips) {
   SteeredPeers peers(3);
   peers.average({0, 1, 2});
   ASSERT_TRUE(peers.begin(0).ok() && peers.begin(1).ok());
   peers.run(soon);
   ASSERT_TRUE(peers.peer(0).averaging());
-  // It learns that peers which neither of these two has met are two averaging steps ahead.
+  // A forged message tells peer 2 that some peers are two averaging steps ahead. Peers 0 and 1 do not get it. So only peer 2
+  // skips the current step.
   RosterMessage news{
       .run = fnv1a64(peers.settings.run_id), .steps_opened = 4, .body = RosterGossip{.answer = true}, .claims = {}};
   peers.network.send(0, 2, SharedBuffer::copy(encode(news)));
@@ -78,7 +79,7 @@ TEST(MoshpitPeerLate, no_peer_waits_for_it_in_a_step_that_it_skips) {
     EXPECT_EQ(done.report.step, 1u);
     ASSERT_EQ(done.report.rounds.size(), 1u);
     EXPECT_EQ(done.report.rounds[0].outcome, "averaged");
-    EXPECT_TRUE(done.report.rounds[0].absent.empty()) << "it is absent by its own wish";
+    EXPECT_EQ(done.report.rounds[0].absent, std::vector<std::string>{"peer 2 (did not take part)"}) << "by its own wish";
     EXPECT_NEAR(done.values.all()[7], mean_of({0, 1}, 7), 1e-6);
   }
 }
@@ -104,7 +105,7 @@ TEST(MoshpitPeerLate, a_lone_peer_waits_for_lagging_ones_and_does_not_run_ahead)
   }
 }
 
-TEST(MoshpitPeerNewcomer, its_first_step_takes_the_mean_and_gives_nothing_and_the_next_one_counts) {
+TEST(MoshpitPeerNewcomer, takes_the_mean_in_its_first_step_and_contributes_from_the_next_on) {
   SteeredPeers peers(3);
   peers.average({0, 1, 2});
   peers.average({0, 1, 2});
@@ -133,7 +134,7 @@ TEST(MoshpitPeerNewcomer, its_first_step_takes_the_mean_and_gives_nothing_and_th
   EXPECT_EQ(second_one.values.all()[7], 5.0f / 8);
 }
 
-TEST(MoshpitPeerNewcomer, where_all_are_newcomers_their_values_count_once_they_have_met) {
+TEST(MoshpitPeerNewcomer, values_of_newcomers_count_after_a_round_of_newcomers_only) {
   SteeredPeers peers(2);
   peers.average({0, 1});
   const auto third = peers.add(), fourth = peers.add();
@@ -141,7 +142,7 @@ TEST(MoshpitPeerNewcomer, where_all_are_newcomers_their_values_count_once_they_h
   peers.network.kill(0);
   peers.network.kill(1);
   peers.run(second);
-  peers.average({third, fourth});  // in the layout with the dead peers: each averages alone
+  peers.average({third, fourth});  // the layout still contains the dead peers, and each of these two averages alone
   for (const auto& done : peers.average({third, fourth})) {
     EXPECT_EQ(done.report.rounds.at(0).outcome, "void");
     EXPECT_FALSE(done.report.exact);

@@ -1,4 +1,4 @@
-// Peers of an elastic run on virtual links. A test begins, cancels and finishes their averaging steps itself, peer by peer.
+// Peers of an elastic run on virtual links. The test begins, cancels and finishes the averaging steps of each peer.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,19 +10,20 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "elastic/peer/moshpit_peer.h"
 #include "sim/elastic/elastic_cluster_test_support.h"
 #include "sim/elastic/elastic_network.h"
 
 namespace unisono::sim {
 
-inline constexpr Nanos soon = 100 * millisecond;  // a few delays; shorter than every timeout
+inline constexpr Nanos soon = 100 * millisecond;  // several link delays, but shorter than every timeout
 
-class SteeredPeers final : private RoundWatch {
+class SteeredPeers final : private RoundObserver {
  public:
   explicit SteeredPeers(const ElasticClusterOptions& options)
       : settings(options.settings), network(options.links, options.seed), random_(options.seed) {}
-  // Starts `count` peers, which form a layout.
+  // Starts `count` peers and runs until they have formed a layout.
   explicit SteeredPeers(uint32_t count, uint32_t max_group = 4, std::vector<uint32_t> dims = {})
       : SteeredPeers(options_for(count, max_group)) {
     settings.dims = std::move(dims);
@@ -31,13 +32,14 @@ class SteeredPeers final : private RoundWatch {
         run(10 * second, [&] { return std::ranges::all_of(processes_, [](const auto& one) { return one->peer.ready(); }); }));
   }
 
-  // The first peer founds the run; the others join through it, unless other seeds are given.
+  // Adds a peer and returns its index. The first peer founds the run. Later peers join through it, or through `seeds` if the
+  // test gives them.
   uint32_t add(std::vector<std::string> seeds = {"sim://0"}) {
     const auto index = static_cast<uint32_t>(processes_.size());
     auto own = settings;
     own.self = {random_.next(), random_.next()};
-    own.name = "peer " + std::to_string(index);
-    own.addresses = {"sim://" + std::to_string(index)};
+    own.name = concat("peer ", index);
+    own.addresses = {concat("sim://", index)};
     own.seed = random_.next();
     own.found = index == 0;
     own.seeds = index == 0 ? std::vector<std::string>{} : std::move(seeds);
@@ -48,14 +50,14 @@ class SteeredPeers final : private RoundWatch {
   }
   MoshpitPeer& peer(uint32_t index) { return processes_[index]->peer; }
   PeerId id(uint32_t index) const { return processes_[index]->id; }
-  // Calls a peer from outside.
+  // Calls act(peer, now), and then lets the network check the peer's next deadline.
   template <typename Act>
   auto with(uint32_t index, Act act) {
-    struct Attend {
+    struct AtExit {
       ElasticNetwork& network;
       uint32_t index;
-      ~Attend() { network.attend(index); }
-    } const attend{network, index};
+      ~AtExit() { network.schedule_wake_up(index); }
+    } const at_exit{network, index};
     return act(peer(index), network.now());
   }
   Status begin(uint32_t index, const std::vector<float>& values, double weight = 1) {
@@ -71,7 +73,7 @@ class SteeredPeers final : private RoundWatch {
     with(index, [](MoshpitPeer& one, Nanos now) { one.leave(now); });
   }
   bool run(Nanos time, const std::function<bool()>& done = {}) { return network.run(network.now() + time, done); }
-  // Time until none of these peers was in an averaging step; `never`: longer than `time`.
+  // Runs until none of these peers is in an averaging step. Returns the time taken, or `never` if it is longer than `time`.
   Nanos run_to_end(const std::vector<uint32_t>& who, Nanos time = 60 * second) {
     const auto began = network.now();
     const auto over = [&] { return std::ranges::none_of(who, [&](uint32_t index) { return peer(index).averaging(); }); };
@@ -82,7 +84,7 @@ class SteeredPeers final : private RoundWatch {
     EXPECT_TRUE(done.has_value()) << "peer " << index << " has ended no averaging step";
     return done ? std::move(*done) : FinishedStep{};
   }
-  // One averaging step of these peers, each with its own values.
+  // Executes one averaging step of these peers, each with its own values.
   std::vector<FinishedStep> average(const std::vector<uint32_t>& who) {
     for (const auto index : who) EXPECT_TRUE(begin(index).ok());
     EXPECT_NE(run_to_end(who), never);
@@ -114,7 +116,7 @@ class SteeredPeers final : private RoundWatch {
     }
     void link_lost(uint32_t other, bool refused, Nanos now) override {
       peer.link_lost(all.id(other), {refused ? Code::peer_lost : Code::unavailable, "the link is gone"}, refused, now);
-      if (refused) peer.address_failed("sim://" + std::to_string(other), {Code::unavailable, "connection refused"}, now);
+      if (refused) peer.address_failed(concat("sim://", other), {Code::unavailable, "connection refused"}, now);
     }
     void credit(uint32_t other, Nanos now) override { peer.credit(all.id(other), now); }
     void woke(Nanos now) override { peer.woke(now); }
@@ -127,11 +129,11 @@ class SteeredPeers final : private RoundWatch {
     MoshpitPeer peer;
   };
 
-  void began(const RoundView& sight) override { processes_[indices_.at(sight.self)]->in_round = true; }
-  void ended(const RoundView& sight, const MoshpitRound&) override { processes_[indices_.at(sight.self)]->in_round = false; }
+  void began(const RoundView& view) override { processes_[indices_.at(view.self)]->in_round = true; }
+  void ended(const RoundView& view, const MoshpitRound&) override { processes_[indices_.at(view.self)]->in_round = false; }
 
  public:
-  MoshpitSettings settings;  // of peers added from now on
+  MoshpitSettings settings;  // settings of peers that are added later
   ElasticNetwork network;
 
  private:

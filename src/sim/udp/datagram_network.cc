@@ -28,6 +28,7 @@ class DatagramNetwork::Service final : public DatagramService {
   }
   uint32_t datagram_bytes(std::span<const PeerIndex>) const override { return network_.settings_.datagram_bytes; }
   bool datagram_bytes_known(std::span<const PeerIndex>) const override { return true; }
+  void measure_rate(PeerIndex) override {}
   void send_stream(uint32_t group, const OutStream& what) override {
     const auto ranges = static_cast<uint32_t>((what.bytes.size() + what.range_bytes - 1) / what.range_bytes);
     streams_.push_back({.group = group, .what = what, .ranges = ranges, .repaired_at = std::vector<Nanos>(ranges, -1)});
@@ -36,8 +37,8 @@ class DatagramNetwork::Service final : public DatagramService {
   void drop_stream(uint32_t group, Rank to, StreamName name) override {
     std::erase_if(streams_, [&](const Stream& s) { return s.group == group && s.what.to == to && s.what.name == name; });
   }
-  void ask(uint32_t group, Rank from, StreamName name, uint16_t slice, uint32_t first,
-           std::span<const std::byte> bitmap) override {
+  void request_repair(uint32_t group, Rank from, StreamName name, uint16_t slice, uint32_t first,
+                      std::span<const std::byte> bitmap) override {
     Packet packet{.from = self_, .to = from, .header = header_for(group, from, name), .payload = {}};
     packet.header.kind = DatagramKind::repair_request;
     packet.header.slice = slice;
@@ -46,14 +47,15 @@ class DatagramNetwork::Service final : public DatagramService {
     requests_.push_back(std::move(packet));
     network_.wake(self_);
   }
-  bool stream_wanted(uint32_t group, Rank to, StreamName name) const override {
+  bool stream_unconfirmed(uint32_t group, Rank to, StreamName name) const override {
     return std::any_of(streams_.begin(), streams_.end(),
                        [&](const Stream& s) { return s.group == group && s.what.to == to && s.what.name == name && s.wanted; });
   }
   Nanos answer_time(uint32_t, Rank) const override { return network_.settings_.answer_time; }
   DatagramCounters datagram_counters(uint32_t, Rank) const override { return {}; }
 
-  // The next packet to send, or null; `later` is then the time at which one may be due.
+  // Returns the next packet to send, or null if no packet is due. In the latter case, `later` is the earliest time at which a
+  // packet may be due, or `never`.
   std::shared_ptr<Packet> next(Nanos now, Nanos& later) {
     later = never;
     if (!requests_.empty()) {
@@ -61,7 +63,7 @@ class DatagramNetwork::Service final : public DatagramService {
       requests_.pop_front();
       return packet;
     }
-    // Round-robin over the streams, so that all receivers get their share.
+    // Takes the streams in turn, so that no receiver has to wait for the stream of another receiver.
     for (size_t i = 0; i < streams_.size(); ++i) {
       auto& stream = streams_[(turn_ + i) % streams_.size()];
       if (auto packet = next_of(stream, now, later)) {
@@ -74,7 +76,7 @@ class DatagramNetwork::Service final : public DatagramService {
   void received(const Packet& packet, Nanos now) {
     for (auto& [number, group] : groups_) {
       if (group.what.epoch != packet.header.epoch) continue;
-      if (packet.header.kind == DatagramKind::repair_request) return asked(number, packet, now);
+      if (packet.header.kind == DatagramKind::repair_request) return on_repair_request(number, packet, now);
       group.sink->datagram(number, packet.from, packet.header, packet.payload, now);
       return;
     }
@@ -122,7 +124,7 @@ class DatagramNetwork::Service final : public DatagramService {
       later = std::min(later, stream.end_at);
       return nullptr;
     }
-    // As in the UDP transport: an unconfirmed end is repeated, with growing intervals.
+    // An end-of-stream datagram is repeated at growing intervals until it is confirmed, as in the UDP transport.
     if (++stream.ends < ends_sent) {
       stream.end_at = now + end_interval;
     } else {
@@ -156,7 +158,7 @@ class DatagramNetwork::Service final : public DatagramService {
     packet->payload.assign(bytes.begin(), bytes.end());
     return packet;
   }
-  void asked(uint32_t group, const Packet& packet, Nanos now) {
+  void on_repair_request(uint32_t group, const Packet& packet, Nanos now) {
     for (auto& stream : streams_) {
       if (stream.group != group || stream.what.to != packet.from ||
           stream.what.name != StreamName{packet.header.op, packet.header.phase})
@@ -183,8 +185,8 @@ class DatagramNetwork::Service final : public DatagramService {
   size_t turn_ = 0;
 
  public:
-  Nanos departs_at = never;  // the valid one of the events scheduled for the outgoing port
-  Nanos free_at = 0;         // when the outgoing port is free
+  Nanos departs_at = never;  // time of the valid `depart` event; all other `depart` events are obsolete
+  Nanos free_at = 0;         // time at which the outgoing port becomes free
 };
 
 DatagramNetwork::DatagramNetwork(const DatagramNetworkSettings& settings)
@@ -212,7 +214,7 @@ void DatagramNetwork::depart_at(Rank rank, Nanos at) {
 
 void DatagramNetwork::depart(Rank rank, Nanos now) {
   auto& service = *services_[rank];
-  if (service.departs_at != now) return;  // a packet was scheduled earlier
+  if (service.departs_at != now) return;  // obsolete: depart_at() has scheduled an earlier event meanwhile
   service.departs_at = never;
   Nanos later = never;
   const auto packet = service.next(now, later);

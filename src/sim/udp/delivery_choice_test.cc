@@ -1,5 +1,5 @@
-// Groups over virtual links that switch between lossy and reliable delivery: rising and varying loss, ranks that are notified
-// late, and reliable delivery over lossy links.
+// Tests groups that switch between lossy and reliable delivery, over virtual links. The loss of the links rises or varies, and
+// ranks may learn of a switch late. Also tests reliable delivery over lossy links.
 #include <gtest/gtest.h>
 
 #include "base/random.h"
@@ -12,8 +12,8 @@ namespace {
 
 constexpr size_t count = 20'000;  // 15 ranges for each of 4 owners
 
-// Links whose loss the test sets.
-struct Weather {
+// Links whose loss a test can change during the run.
+struct LossyLinks {
   double loss = 0;
   DatagramNetworkSettings settings(uint32_t ranks) {
     return {.ranks = ranks, .loses = [this](Rank from, Rank to, uint32_t number) {
@@ -23,12 +23,12 @@ struct Weather {
 };
 
 struct Round {
-  std::vector<std::shared_ptr<const DeliveryReport>> reports;  // by rank
-  bool exact = true;                                           // equal to a reliable two_step to the bit
-  uint32_t reliable = 0;                                       // ranks
+  std::vector<std::shared_ptr<const DeliveryReport>> reports;  // indexed by rank
+  bool exact = true;                                           // the result equals the mean of a reliable two_step, to the bit
+  uint32_t reliable = 0;                                       // number of ranks that used reliable delivery
 };
 
-// One all-reduce, which must succeed and give equal bits on all ranks.
+// Executes one all-reduce, which must succeed and give equal bits on all ranks.
 Round round(LossyCluster& cluster, uint32_t ranks, const CallOptions& options, uint64_t seed) {
   auto values = random_values(ranks, count, seed);
   const auto expected = mean_of(values);
@@ -52,9 +52,9 @@ CallOptions calls(Delivery delivery, double loss_budget) {
   return options;
 }
 
-TEST(DeliverySwitch, lossy_calls_are_reliable_from_twenty_operations_above_loss_off_on) {
-  Weather weather{.loss = 0.2};
-  LossyCluster cluster(weather.settings(4));
+TEST(DeliverySwitch, lossy_calls_become_reliable_after_twenty_operations_above_loss_off) {
+  LossyLinks links{.loss = 0.2};
+  LossyCluster cluster(links.settings(4));
   const auto options = calls(Delivery::lossy, 1);
   uint64_t seed = 0, inexact = 0;
   for (int i = 0; i < 60; ++i) {
@@ -63,14 +63,15 @@ TEST(DeliverySwitch, lossy_calls_are_reliable_from_twenty_operations_above_loss_
     EXPECT_EQ(done.reports[0]->note, "");
     inexact += !done.exact;
   }
-  EXPECT_EQ(inexact, 40u);  // all but the twenty that learn
-  weather.loss = 0.55;
+  EXPECT_EQ(inexact, 40u);  // the first twenty learn the deadlines and lose nothing
+  links.loss = 0.55;
   int until_change = 0;
   while (until_change < 40 && round(cluster, 4, options, ++seed).reliable == 0) ++until_change;
-  // The mean over twenty rises by 1.75 points with each operation, and a decision applies from the one after the next.
+  // The decision uses the mean loss of the last twenty operations. It starts at 0.2 and rises by (0.55 - 0.2) / 20 = 0.0175 per
+  // operation. After 12 operations it is above loss_off (0.4). The decision applies from the operation after the next.
   EXPECT_NEAR(until_change, 13, 2);
   for (int i = 0; i < 30; ++i) {
-    if (i == 10) weather.loss = 0.01;  // has no further effect
+    if (i == 10) links.loss = 0.01;  // low loss has no effect any more
     const auto done = round(cluster, 4, options, ++seed);
     EXPECT_EQ(done.reliable, 4u);
     EXPECT_TRUE(done.exact);
@@ -84,20 +85,20 @@ TEST(DeliverySwitch, lossy_calls_are_reliable_from_twenty_operations_above_loss_
   }
 }
 
-TEST(DeliverySwitch, a_loss_off_of_one_never_switches_off) {
-  Weather weather{.loss = 0.5};
-  LossyCluster cluster(weather.settings(3));
+TEST(DeliverySwitch, a_loss_off_of_one_never_switches_to_reliable_delivery) {
+  LossyLinks links{.loss = 0.5};
+  LossyCluster cluster(links.settings(3));
   auto options = calls(Delivery::lossy, 1);
   options.lossy.loss_off = 1;
   for (uint64_t seed = 1; seed <= 60; ++seed) ASSERT_EQ(round(cluster, 3, options, seed).reliable, 0u) << seed;
 }
 
 TEST(DeliverySwitch, automatic_calls_are_lossy_while_links_lose_and_are_late) {
-  Weather weather;
-  LossyCluster cluster(weather.settings(4));
+  LossyLinks links;
+  LossyCluster cluster(links.settings(4));
   const auto options = calls(Delivery::automatic, 0.3);
   uint64_t seed = 0;
-  // Clean links: delivery stays reliable.
+  // On clean links, delivery stays reliable.
   for (int i = 0; i < 100; ++i) {
     const auto done = round(cluster, 4, options, ++seed);
     ASSERT_EQ(done.reliable, 4u);
@@ -105,11 +106,11 @@ TEST(DeliverySwitch, automatic_calls_are_lossy_while_links_lose_and_are_late) {
     ASSERT_EQ(done.reports[1]->note, "");
   }
   // One of eight operations has loss and takes longer.
-  const auto bad_weather = [&](int i) { return i % 8 == 0 ? 0.2 : 0; };
+  const auto loss_of = [&](int i) { return i % 8 == 0 ? 0.2 : 0; };
   int until_lossy = 0;
   for (;; ++until_lossy) {
     ASSERT_LT(until_lossy, 100);
-    weather.loss = bad_weather(until_lossy);
+    links.loss = loss_of(until_lossy);
     const auto done = round(cluster, 4, options, ++seed);
     if (done.reliable == 0) break;
     EXPECT_TRUE(done.exact) << "reliable operations lose nothing";
@@ -118,16 +119,16 @@ TEST(DeliverySwitch, automatic_calls_are_lossy_while_links_lose_and_are_late) {
   int inexact = 0;
   std::string note;
   for (int i = 0; i < 64; ++i) {
-    weather.loss = bad_weather(i);
+    links.loss = loss_of(i);
     const auto done = round(cluster, 4, options, ++seed);
     ASSERT_EQ(done.reliable, 0u);
     inexact += !done.exact;
     note = done.reports[3]->note;
   }
   EXPECT_GE(inexact, 7);
-  EXPECT_NE(note.find("times as long as usual: lossy delivery (rank 0, from operation "), std::string::npos) << note;
-  // Clean links again: reliable once the last 256 operations were clean.
-  weather.loss = 0;
+  EXPECT_NE(note.find("times the median: lossy delivery (rank 0, from operation "), std::string::npos) << note;
+  // On clean links, delivery becomes reliable again after about 256 operations without loss.
+  links.loss = 0;
   int until_reliable = 0;
   while (until_reliable < 400 && round(cluster, 4, options, ++seed).reliable == 0) ++until_reliable;
   EXPECT_NEAR(until_reliable, 254, 5);
@@ -136,14 +137,14 @@ TEST(DeliverySwitch, automatic_calls_are_lossy_while_links_lose_and_are_late) {
   EXPECT_NE(last.reports[2]->note.find("is below 0.05 %: reliable delivery again"), std::string::npos) << last.reports[2]->note;
 }
 
-TEST(DeliverySwitch, ranks_that_hear_of_a_change_late_do_no_harm) {
-  Weather weather{.loss = 0.55};
-  LossyCluster cluster(weather.settings(4));
+TEST(DeliverySwitch, ranks_notified_late_of_a_change_get_equal_results) {
+  LossyLinks links{.loss = 0.55};
+  LossyCluster cluster(links.settings(4));
   const auto options = calls(Delivery::lossy, 1);
   cluster.set_notification_delay(second);
   uint64_t seed = 0, mixed = 0, after = 0;
   for (int i = 0; i < 100; ++i) {
-    const auto done = round(cluster, 4, options, ++seed);  // equal bits on all ranks
+    const auto done = round(cluster, 4, options, ++seed);  // also checks that all ranks have equal bits
     mixed += done.reliable > 0 && done.reliable < 4;
     if (done.reliable < 4) continue;
     EXPECT_TRUE(done.exact);
@@ -155,8 +156,8 @@ TEST(DeliverySwitch, ranks_that_hear_of_a_change_late_do_no_harm) {
 
 TEST(DeliverySwitch, reliable_operations_wait_for_a_rank_that_lossy_ones_leave_out) {
   for (const auto delivery : {Delivery::lossy, Delivery::automatic}) {
-    Weather weather;
-    LossyCluster cluster(weather.settings(3));
+    LossyLinks links;
+    LossyCluster cluster(links.settings(3));
     const auto options = calls(delivery, 0.05);
     uint64_t seed = 0;
     for (int i = 0; i < 25; ++i) (void)round(cluster, 3, options, ++seed);
@@ -164,7 +165,8 @@ TEST(DeliverySwitch, reliable_operations_wait_for_a_rank_that_lossy_ones_leave_o
     const auto expected = mean_of(values);
     std::vector<std::shared_ptr<Completion>> done;
     for (Rank rank = 0; rank < 2; ++rank) done.push_back(cluster.submit(rank, values[rank], options));
-    cluster.pass(7 * millisecond);  // t_hard is 5 ms; results may take as long again
+    // a lossy operation waits at most 5 ms (t_hard) for contributions, and then at most 5 ms for results
+    cluster.pass(7 * millisecond);
     done.push_back(cluster.submit(2, values[2], options));
     cluster.finish(done);
     for (Rank rank = 0; rank < 3; ++rank) {
@@ -175,9 +177,9 @@ TEST(DeliverySwitch, reliable_operations_wait_for_a_rank_that_lossy_ones_leave_o
   }
 }
 
-TEST(DeliverySwitch, reliable_operations_take_no_deadlines_of_lossy_ones_and_end_late_by_the_calls_own) {
-  Weather weather;
-  LossyCluster cluster(weather.settings(3));
+TEST(DeliverySwitch, reliable_operations_ignore_lossy_deadlines_and_end_late_at_the_calls_timeout) {
+  LossyLinks links;
+  LossyCluster cluster(links.settings(3));
   auto options = calls(Delivery::automatic, 1);
   options.lossy.deadline = std::chrono::milliseconds(5);
   options.lossy.deadline_max = std::chrono::milliseconds(10);
@@ -196,11 +198,11 @@ TEST(DeliverySwitch, reliable_operations_take_no_deadlines_of_lossy_ones_and_end
   }
 }
 
-TEST(DeliverySwitch, a_lost_rank_ends_a_reliable_operation_also_where_it_owns_nothing) {
+TEST(DeliverySwitch, a_lost_rank_that_owns_nothing_ends_a_reliable_operation) {
   for (const auto delivery : {Delivery::lossy, Delivery::automatic}) {
-    Weather weather;
-    LossyCluster cluster(weather.settings(3));
-    std::vector<float> values[] = {{1}, {2}};  // one element, owned by rank 0
+    LossyLinks links;
+    LossyCluster cluster(links.settings(3));
+    std::vector<float> values[] = {{1}, {2}};  // the only element is owned by rank 0
     std::vector<std::shared_ptr<Completion>> done;
     for (Rank rank = 0; rank < 2; ++rank) done.push_back(cluster.submit(rank, values[rank], calls(delivery, 1)));
     cluster.pass(millisecond);
@@ -212,9 +214,9 @@ TEST(DeliverySwitch, a_lost_rank_ends_a_reliable_operation_also_where_it_owns_no
   }
 }
 
-TEST(DeliverySwitch, lossy_and_automatic_calls_of_one_group_are_judged_apart) {
-  Weather weather{.loss = 0.5};
-  LossyCluster cluster(weather.settings(2));
+TEST(DeliverySwitch, lossy_and_automatic_calls_of_one_group_switch_independently) {
+  LossyLinks links{.loss = 0.5};
+  LossyCluster cluster(links.settings(2));
   uint64_t seed = 0;
   for (int i = 0; i < 30; ++i) (void)round(cluster, 2, calls(Delivery::lossy, 1), ++seed);
   EXPECT_EQ(round(cluster, 2, calls(Delivery::lossy, 1), ++seed).reliable, 2u);

@@ -1,4 +1,4 @@
-// Several lossy groups in one process over virtual links, driven in turn in virtual time.
+// Several lossy groups in one process over virtual links. The groups take turns in virtual time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "engine/lossy/lossy_group.h"
 #include "group/api/calls.h"
@@ -26,13 +27,14 @@ class LossyCluster {
           .datagrams = {.run_id = 1, .epoch = 7, .self = rank, .world = world_},
           .peers = {},
           .datagram_bytes = settings.datagram_bytes,
-          .place = [](Rank r) { return "process " + std::to_string(r); },
-          .tell = [this, rank](
-                      Rank to, uint32_t op,
-                      const CallDescriptor& call) { told_.push_back({.from = rank, .to = to, .op = op, .call = call}); },
-          .say =
-              [this, rank](Rank to, Bytes news) {
-                said_.push_back({.from = rank, .to = to, .at = now_ + notification_delay_, .news = std::move(news)});
+          .location = [](Rank r) { return concat("process ", r); },
+          .announce_call =
+              [this, rank](Rank to, uint32_t op, const CallDescriptor& call) {
+                notifications_.push_back({.from = rank, .to = to, .op = op, .call = call});
+              },
+          .send_message =
+              [this, rank](Rank to, Bytes payload) {
+                messages_.push_back({.from = rank, .to = to, .at = now_ + notification_delay_, .payload = std::move(payload)});
               }};
       for (Rank peer = 0; peer < world_; ++peer) setup.peers.push_back(peer);
       groups_.push_back(std::move(LossyGroup::make(network_.at(rank), std::move(setup)).value()));
@@ -42,7 +44,9 @@ class LossyCluster {
   DatagramNetwork& network() { return network_; }
   LossyGroup& group(Rank rank) { return *groups_[rank]; }
   Nanos now() const { return now_; }
-  // Delay of notifications between ranks.
+  // While announcements of calls are held, they do not arrive, as if they had been lost and were sent again later.
+  void hold_announcements(bool held) { announcements_held_ = held; }
+  // Sets the delay of notifications between ranks.
   void set_notification_delay(Nanos time) { notification_delay_ = time; }
 
   std::shared_ptr<Completion> submit(Rank rank, std::vector<float>& values, const CallOptions& options) {
@@ -56,7 +60,7 @@ class LossyCluster {
     groups_[rank]->submit(std::move(*request), completion, now_);
     return completion;
   }
-  // Advances the time until all are done.
+  // Advances the time until all operations have ended.
   void finish(const std::vector<std::shared_ptr<Completion>>& completions) {
     const auto all_done = [&] {
       return std::all_of(completions.begin(), completions.end(), [](const auto& c) { return c->done; });
@@ -80,36 +84,40 @@ class LossyCluster {
 
  private:
   void step(Nanos until) {
-    auto next = told_.empty() ? std::min(until, network_.next_event()) : now_;
+    auto next = notifications_.empty() || announcements_held_ ? std::min(until, network_.next_event()) : now_;
     for (const auto& group : groups_) next = std::min(next, group->next_deadline());
-    for (const auto& said : said_) next = std::min(next, said.at);
+    for (const auto& message : messages_) next = std::min(next, message.at);
     now_ = std::max(now_, next);
     network_.run_until(now_);
-    for (const auto& told : std::exchange(told_, {})) groups_[told.to]->heard_call(told.from, told.op, told.call, now_);
-    for (auto& said : std::exchange(said_, {})) {
-      if (said.at <= now_) EXPECT_TRUE(groups_[said.to]->heard(said.from, said.news, now_));
-      else said_.push_back(std::move(said));
+    if (!announcements_held_) {
+      for (const auto& notification : std::exchange(notifications_, {}))
+        groups_[notification.to]->on_call(notification.from, notification.op, notification.call, now_);
+    }
+    for (auto& message : std::exchange(messages_, {})) {
+      if (message.at <= now_) EXPECT_TRUE(groups_[message.to]->on_message(message.from, message.payload, now_));
+      else messages_.push_back(std::move(message));
     }
     for (const auto& group : groups_) group->step(now_);
   }
 
-  struct Told {
+  struct CallNotification {
     Rank from = 0, to = 0;
     uint32_t op = 0;
     CallDescriptor call;
   };
 
-  struct Said {
+  struct ControlMessage {
     Rank from = 0, to = 0;
     Nanos at = 0;
-    Bytes news;
+    Bytes payload;
   };
 
   DatagramNetwork network_;
   uint32_t world_;
   Nanos notification_delay_ = 0;
-  std::vector<Said> said_;
-  std::vector<Told> told_;
+  bool announcements_held_ = false;
+  std::vector<ControlMessage> messages_;
+  std::vector<CallNotification> notifications_;
   std::vector<std::unique_ptr<LossyGroup>> groups_;
   Nanos now_ = 0;
 };

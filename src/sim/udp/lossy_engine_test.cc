@@ -1,6 +1,7 @@
-// Lossy calls among other calls in whole engines: their order, and the choice made for automatic calls.
+// Tests lossy calls among other calls in whole engines: the order of calls, and the delivery of automatic calls.
 #include "sim/udp/lossy_engine_test_support.h"
 
+#include "base/concat.h"
 #include "base/random.h"
 
 namespace unisono::sim {
@@ -23,16 +24,15 @@ void expect_differ(const LossyEngines& engines, const Completions& done, Nanos s
   EXPECT_LT(engines.now() - started, 10 * millisecond);
 }
 
-TEST(CallOrder, a_lossy_and_a_reliable_call_of_one_number_are_distinguished_on_all_ranks_at_once) {
+TEST(CallOrder, a_lossy_and_a_reliable_call_with_one_number_fail_on_all_ranks_at_once) {
   for (const size_t count : {size_t{1}, size_t{1000}, size_t{100'000}}) {
     for (const Rank odd : {0u, 2u}) {
       for (const bool odd_is_lossy : {false, true}) {
-        for (const int late : {-1, 0, 1}) {  // the odd rank calls before, with or after the others
-          SCOPED_TRACE(std::to_string(count) + " elements, rank " + std::to_string(odd) +
-                       (odd_is_lossy ? " lossy" : " reliable") +
-                       (late < 0   ? " early"
-                        : late > 0 ? " late"
-                                   : ""));
+        for (const int late : {-1, 0, 1}) {  // the odd rank calls before, with, or after the others
+          SCOPED_TRACE(concat(count, " elements, rank ", odd, odd_is_lossy ? " lossy" : " reliable",
+                              late < 0   ? " early"
+                              : late > 0 ? " late"
+                                         : ""));
           LossyEngines engines({.ranks = 3});
           Values values(3, std::vector<float>(count, 1));
           Completions warm;
@@ -63,9 +63,8 @@ TEST(CallOrder, a_late_call_after_the_mismatch_was_found_fails_at_once) {
   for (const Rank odd : {0u, 1u, 2u}) {
     for (const bool odd_is_lossy : {false, true}) {
       for (const Rank last : {0u, 1u, 2u}) {
-        SCOPED_TRACE("rank " + std::to_string(odd) + (odd_is_lossy ? " lossy, rank " : " reliable, rank ") +
-                     std::to_string(last) + " last");
-        if (odd == last) continue;  // nothing differs until the odd rank calls
+        SCOPED_TRACE(concat("rank ", odd, odd_is_lossy ? " lossy, rank " : " reliable, rank ", last, " last"));
+        if (odd == last) continue;  // there is no mismatch before the odd rank calls
         LossyEngines engines({.ranks = 3});
         Values values(3, std::vector<float>(1000, 1));
         Completions warm, others, done(3);
@@ -82,7 +81,7 @@ TEST(CallOrder, a_late_call_after_the_mismatch_was_found_fails_at_once) {
         engines.finish(others);
         engines.pass(3 * millisecond);
         call(last);
-        EXPECT_TRUE(done[last]->done) << "the others say no more";
+        EXPECT_TRUE(done[last]->done) << "the call must fail at once, because the other ranks send nothing more";
         const auto started = engines.now();
         engines.finish(done);
         expect_differ(engines, done, started);
@@ -91,7 +90,7 @@ TEST(CallOrder, a_late_call_after_the_mismatch_was_found_fails_at_once) {
   }
 }
 
-TEST(CallOrder, names_the_calls_of_both_and_how_many_came_before) {
+TEST(CallOrder, the_error_names_both_calls_and_how_many_came_before) {
   LossyEngines engines({.ranks = 2});
   Values values(2, std::vector<float>(1000, 1));
   Completions done;
@@ -100,8 +99,8 @@ TEST(CallOrder, names_the_calls_of_both_and_how_many_came_before) {
   done = {engines.sum(0, values[0], lossy), engines.submit(1, barrier_call(engines.caller(1), {}))};
   engines.finish(done);
   EXPECT_EQ(done[0]->status.message(),
-            "all_reduce 1: calls differ: rank 1 (process 1) calls barrier(f32, 0 elements, one_shot) with reliable delivery, "
-            "after 1 lossy and 0 other calls; this rank "
+            "all_reduce 1: calls differ: rank 1 (process 1) calls barrier(one_shot) with reliable delivery, "
+            "after 1 lossy and 0 other calls; rank 0 "
             "calls all_reduce(f32 sum, 1000 elements, two_step) with lossy delivery, after 1 lossy and 0 other calls");
   EXPECT_NE(done[1]->status.message().find(
                 "rank 0 (process 0) calls all_reduce(f32 sum, 1000 elements, two_step) with lossy delivery"),
@@ -109,8 +108,9 @@ TEST(CallOrder, names_the_calls_of_both_and_how_many_came_before) {
       << done[1]->status.message();
 }
 
-TEST(CallOrder, a_rank_that_only_waits_finds_out_too) {
-  // A leaf of a broadcast sends nothing; it receives the others' datagrams before or after its call.
+TEST(CallOrder, a_rank_that_only_waits_detects_a_mismatch) {
+  // A leaf of a broadcast sends nothing. It detects the mismatch from the datagrams of the other ranks, which may come before
+  // or after its call.
   for (const bool late : {false, true}) {
     LossyEngines engines({.ranks = 3});
     Values values(3, std::vector<float>(1000, 1));
@@ -127,11 +127,11 @@ TEST(CallOrder, a_rank_that_only_waits_finds_out_too) {
   }
 }
 
-TEST(CallOrder, a_lossy_call_that_waits_behind_another_may_be_the_one_that_differs) {
+TEST(CallOrder, a_queued_lossy_call_that_differs_is_detected) {
   LossyEngines engines({.ranks = 2});
   Values values(2, std::vector<float>(500'000, 1)), more = values;
   const Completions first{engines.sum(0, values[0], lossy), engines.sum(1, values[1], lossy)};
-  // The options of the waiting call are gone when the call is described.
+  // The engine describes this call in an error later. The call's options are destroyed before that.
   auto encoded = std::make_unique<CallOptions>(lossy);
   encoded->codec = *Codec::parse("int8");
   Completions second{engines.sum(0, more[0], *encoded)};
@@ -143,10 +143,11 @@ TEST(CallOrder, a_lossy_call_that_waits_behind_another_may_be_the_one_that_diffe
   for (const auto& completion : first) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
 }
 
-// Calls of all kinds, in one order on all ranks, randomly overlapping: none is mistaken for another, whatever is lost or late.
-TEST(CallOrder, calls_that_overlap_in_one_order_are_never_taken_for_different_ones) {
+// Calls of all kinds overlap at random, in equal order on all ranks. Late or lost messages must not make the engine take a call
+// for another one.
+TEST(CallOrder, overlapping_calls_in_equal_order_never_mismatch) {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     Random random(seed);
     const auto ranks = 2 + static_cast<uint32_t>(random.below(3));
     LossyEngines engines({.ranks = ranks, .loses = [seed](Rank from, Rank to, uint32_t number) {
@@ -162,7 +163,7 @@ TEST(CallOrder, calls_that_overlap_in_one_order_are_never_taken_for_different_on
     while (std::any_of(next.begin(), next.end(), [](size_t n) { return n < calls; })) {
       const auto rank = static_cast<Rank>(random.below(ranks));
       auto& at = next[rank];
-      // At most three at once.
+      // At most three calls of a rank are in flight.
       if (at == calls || (at >= 3 && !of[rank][at - 3]->done)) {
         engines.pass(100 * microsecond);
         continue;
@@ -183,7 +184,7 @@ TEST(CallOrder, calls_that_overlap_in_one_order_are_never_taken_for_different_on
   }
 }
 
-TEST(CallOrder, equal_calls_in_turn_need_no_notification) {
+TEST(CallOrder, repeated_equal_calls_need_no_notification) {
   LossyEngines engines({.ranks = 3});
   Values values(3, std::vector<float>(10'000, 1));
   const auto round = [&](const CallOptions& options) {
@@ -198,7 +199,7 @@ TEST(CallOrder, equal_calls_in_turn_need_no_notification) {
   EXPECT_LE(engines.lossy_frames(0) + engines.lossy_frames(1) + engines.lossy_frames(2), before + 2);
 }
 
-TEST(CallOrder, calls_with_an_id_have_no_place_in_it) {
+TEST(CallOrder, calls_with_an_id_are_not_ordered) {
   LossyEngines engines({.ranks = 2});
   Values values(2, std::vector<float>(1000, 1)), more = values;
   const Completions done{engines.sum(0, values[0], lossy), engines.sum(1, more[1], {.id = 5}),
@@ -207,7 +208,7 @@ TEST(CallOrder, calls_with_an_id_have_no_place_in_it) {
   for (const auto& completion : done) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
 }
 
-TEST(LossyAbort, ends_what_the_others_call_before_and_after) {
+TEST(LossyAbort, an_abort_ends_earlier_and_later_calls_of_other_ranks) {
   LossyEngines engines({.ranks = 3});
   Values values(3, std::vector<float>(20'000, 1));
   Completions warm;
@@ -224,11 +225,12 @@ TEST(LossyAbort, ends_what_the_others_call_before_and_after) {
   EXPECT_LT(engines.now() - started, 10 * millisecond);
   for (const auto& ended : {waiting[0], waiting[1], later[0], later[1]}) {
     EXPECT_EQ(ended->status.code(), Code::unavailable) << ended->status.to_string();
-    EXPECT_NE(ended->status.message().find("rank 0 gave up: aborted: enough"), std::string::npos) << ended->status.to_string();
+    EXPECT_NE(ended->status.message().find("rank 0 aborted the operation: aborted: enough"), std::string::npos)
+        << ended->status.to_string();
   }
 }
 
-TEST(AutomaticDelivery, is_a_lossy_operation_repaired_to_completion_where_links_carry_datagrams) {
+TEST(AutomaticDelivery, automatic_calls_are_lossy_operations_repaired_to_completion_on_datagram_links) {
   LossyEngines engines({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) {
                           return mix64(from * 31u + to * 17u + number * 77'777ull) % 5 == 0;
                         }});
@@ -246,7 +248,7 @@ TEST(AutomaticDelivery, is_a_lossy_operation_repaired_to_completion_where_links_
   }
 }
 
-TEST(AutomaticDelivery, calls_that_need_more_staging_memory_than_they_may_go_without_datagrams) {
+TEST(AutomaticDelivery, calls_beyond_the_staging_limit_use_no_datagrams) {
   LossyEngines engines({.ranks = 2});
   Values values(2, std::vector<float>(600'000, 1));
   CallOptions options{.delivery = Delivery::automatic};
@@ -255,13 +257,13 @@ TEST(AutomaticDelivery, calls_that_need_more_staging_memory_than_they_may_go_wit
   engines.finish(done);
   for (const auto& completion : done) {
     ASSERT_TRUE(completion->status.ok()) << completion->status.to_string();
-    EXPECT_EQ(completion->report.delivery->note, "contributions of 1200000 bytes would wait here, more than staging=1048576");
+    EXPECT_EQ(completion->report.delivery->note, "contributions of 1200000 bytes exceed the staging memory, staging=1048576");
     EXPECT_FALSE(completion->report.delivery->contribute.ran);
   }
 }
 
-TEST(AutomaticDelivery, what_rank_0_decides_reaches_all_and_only_rank_0_may_decide) {
-  uint32_t loss = 60;  // percent
+TEST(AutomaticDelivery, decisions_of_rank_0_reach_all_ranks_and_others_are_refused) {
+  uint32_t loss = 60;  // percentage of lost datagrams
   LossyEngines engines({.ranks = 3, .loses = [&loss](Rank from, Rank to, uint32_t number) {
                           return mix64(from * 31u + to * 17u + number * 77'777ull) % 100 < loss;
                         }});
@@ -281,11 +283,12 @@ TEST(AutomaticDelivery, what_rank_0_decides_reaches_all_and_only_rank_0_may_deci
   };
   for (int i = 0; i < 21; ++i) EXPECT_EQ(round(), 0u);
   EXPECT_EQ(round(), 3u);
-  // Only rank 0 may send this notification, so rank 2's is ignored.
+  // Rank 1 must ignore this notification, because rank 2 sends it and only rank 0 may.
   FrameHeader header{.kind = FrameKind::lossy, .epoch = 7, .group = 1, .sender = 2};
-  const auto news = DeliveryDecision{.asked = Delivery::lossy, .used = Delivery::lossy, .from = 0, .note = "so say I"}.encode();
-  header.payload_bytes = static_cast<uint32_t>(news.size());
-  engines.engine(1).received(2, header, {.data = news.data(), .bytes = news.size()});
+  const auto payload =
+      DeliveryDecision{.asked = Delivery::lossy, .used = Delivery::lossy, .from = 0, .note = "forged decision"}.encode();
+  header.payload_bytes = static_cast<uint32_t>(payload.size());
+  engines.engine(1).received(2, header, {.data = payload.data(), .bytes = payload.size()});
   EXPECT_EQ(engines.engine(1).counters().frames_refused, 1u);
   EXPECT_EQ(round(), 3u);
 }

@@ -1,4 +1,4 @@
-// Engines whose links deliver frames immediately, and datagrams over virtual links that may lose them, driven in turn in
+// Engines whose frames arrive immediately. Their datagrams take virtual links, which may lose them. The engines take turns in
 // virtual time.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "engine/engine.h"
 #include "engine/inline_compute.h"
 #include "group/api/calls.h"
@@ -18,7 +19,7 @@
 
 namespace unisono::sim {
 
-// Combines both in one transport.
+// A transport that sends frames through one transport and datagrams through a datagram service.
 class TransportWithDatagrams final : public Transport {
  public:
   TransportWithDatagrams(Transport& frames, DatagramService& datagrams) : frames_(frames), datagrams_(datagrams) {}
@@ -35,9 +36,7 @@ class TransportWithDatagrams final : public Transport {
     return frames_.send(peer, header, payload, id);
   }
   void release(const View& view) override { frames_.release(view); }
-  void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override {
-    frames_.cancel(match, mask, group, operation);
-  }
+  void cancel(const Cancellation& what) override { frames_.cancel(what); }
   bool poll(Nanos now, Sink& sink) override { return frames_.poll(now, sink); }
   Nanos next_deadline() const override { return frames_.next_deadline(); }
   void close(PeerIndex peer) override { frames_.close(peer); }
@@ -48,7 +47,7 @@ class TransportWithDatagrams final : public Transport {
   TransportCounters counters() const override { return frames_.counters(); }
   std::string describe(PeerIndex peer) const override { return frames_.describe(peer); }
 
-  uint64_t lossy_frames = 0;  // sent
+  uint64_t lossy_frames = 0;  // number of frames of kind `lossy` that were sent
 
  private:
   Transport& frames_;
@@ -68,7 +67,7 @@ class LossyEngines {
       engine.set_datagrams(DatagramSecret{.run_id = 1, .key = {}, .datagram_bytes = settings.datagram_bytes});
       std::vector<PeerIndex> members;
       for (Rank peer = 0; peer < world_; ++peer) {
-        if (peer != r) engine.add_peer(peer, *transports_.back(), "process " + std::to_string(peer));
+        if (peer != r) engine.add_peer(peer, *transports_.back(), concat("process ", peer));
         members.push_back(peer == r ? self_peer : peer);
       }
       std::vector<uint32_t> host_groups(world_);
@@ -91,7 +90,7 @@ class LossyEngines {
     const Tensor tensor{std::span<float>(values)};
     return submit(rank, all_reduce_call(caller(rank), ConstTensor(tensor), tensor, options), options.id);
   }
-  // Runs until all are done, or 100 s have passed.
+  // Runs until all operations have ended, or 100 s have passed.
   void finish(const std::vector<std::shared_ptr<Completion>>& operations) {
     const auto until = now_ + 100 * second;
     for (settle(); now_ < until && !std::all_of(operations.begin(), operations.end(), [](const auto& c) { return c->done; });
@@ -104,7 +103,7 @@ class LossyEngines {
   }
 
  private:
-  // Runs without advancing the time.
+  // Lets all engines work until none makes progress, without advancing the time.
   void settle() {
     for (bool progress = true; progress;) {
       progress = false;

@@ -1,5 +1,5 @@
-// Check D4 of docs/design/methods/packet_loss.md, for faults that only a lossy operation can detect: each datagram is refused
-// for one reason, and does not change the sum.
+// Faults of datagrams that only a lossy operation can detect. There is one test for each reason to refuse a datagram. A refused
+// datagram must not change the sum. This is check D4 of docs/design/methods/packet_loss.md.
 #include <gtest/gtest.h>
 
 #include "sim/udp/lossy_cluster_test_support.h"
@@ -7,8 +7,8 @@
 namespace unisono::sim {
 namespace {
 
-// Four ranks have finished operation 0, and rank 0 is in operation 1: one range in each shard, of 256 elements, and of 232 in
-// the last.
+// Four ranks have finished operation 0, and rank 0 has begun operation 1. Each shard has one range of 256 elements; the last
+// one has 232 elements.
 class LossyGroupFaults : public testing::Test {
  protected:
   static constexpr size_t count = 1000, own_elements = 256;
@@ -17,15 +17,15 @@ class LossyGroupFaults : public testing::Test {
     for (const auto& outcome : cluster_.all_reduce(values, options_)) ASSERT_TRUE(outcome.ok()) << outcome.status().to_string();
     completions_.push_back(cluster_.submit(0, outputs_[0], options_));
   }
-  DatagramFault give(const std::function<void(DatagramHeader&)>& change, size_t bytes = own_elements * sizeof(float),
-                     Rank from = 1) {
+  DatagramFault deliver(const std::function<void(DatagramHeader&)>& change, size_t bytes = own_elements * sizeof(float),
+                        Rank from = 1) {
     DatagramHeader header{
         .op = 1, .sender = static_cast<uint16_t>(from), .receiver = 0, .payload_bytes = static_cast<uint16_t>(bytes)};
     change(header);
     const std::vector<std::byte> payload(bytes, std::byte{0x42});
     return cluster_.group(0).datagram(1, from, header, payload, cluster_.now());
   }
-  // The other ranks join; no refused datagram is in any sum.
+  // Lets the other ranks join operation 1, and checks that no refused datagram is in any sum.
   void expect_exact_sum() {
     for (Rank rank = 1; rank < 4; ++rank) completions_.push_back(cluster_.submit(rank, outputs_[rank], options_));
     cluster_.finish(completions_);
@@ -43,47 +43,48 @@ class LossyGroupFaults : public testing::Test {
   std::vector<std::shared_ptr<Completion>> completions_;
 };
 
-TEST_F(LossyGroupFaults, op_old_is_one_that_has_ended_also_if_it_is_replayed) {
-  EXPECT_EQ(give([](auto& header) { header.op = 0; }), DatagramFault::op_old);
-  EXPECT_EQ(give([](auto& header) { header.op = 0xFFFFFFFF; }), DatagramFault::op_old);
-  EXPECT_EQ(give([](auto& header) { header.op = 0, header.kind = DatagramKind::end; }, 0), DatagramFault::op_old);
+TEST_F(LossyGroupFaults, datagrams_of_ended_or_replayed_operations_are_op_old) {
+  EXPECT_EQ(deliver([](auto& header) { header.op = 0; }), DatagramFault::op_old);
+  EXPECT_EQ(deliver([](auto& header) { header.op = 0xFFFFFFFF; }), DatagramFault::op_old);
+  EXPECT_EQ(deliver([](auto& header) { header.op = 0, header.kind = DatagramKind::end; }, 0), DatagramFault::op_old);
   expect_exact_sum();
 }
 
-TEST_F(LossyGroupFaults, op_ahead_is_all_but_this_one_and_the_next) {
-  EXPECT_EQ(give([](auto& header) { header.op = 3; }), DatagramFault::op_ahead);
-  EXPECT_EQ(give([](auto& header) { header.op = 2; }), DatagramFault::none) << "kept until it begins";
+TEST_F(LossyGroupFaults, datagrams_beyond_the_next_operation_are_op_ahead) {
+  EXPECT_EQ(deliver([](auto& header) { header.op = 3; }), DatagramFault::op_ahead);
+  EXPECT_EQ(deliver([](auto& header) { header.op = 2; }), DatagramFault::none) << "kept until it begins";
   expect_exact_sum();
 }
 
-TEST_F(LossyGroupFaults, place_is_a_phase_a_slice_or_an_index_that_the_shard_does_not_have) {
-  EXPECT_EQ(give([](auto& header) { header.phase = 2; }), DatagramFault::place);
-  EXPECT_EQ(give([](auto& header) { header.slice = 1; }), DatagramFault::place);
-  EXPECT_EQ(give([](auto& header) { header.packet_index = 1; }), DatagramFault::place);
-  EXPECT_EQ(give([](auto& header) { header.packet_index = 0xFFFFFFFF; }), DatagramFault::place);
-  EXPECT_EQ(give([](auto& header) { header.op = 2, header.phase = 2; }), DatagramFault::place) << "of the next operation, too";
+TEST_F(LossyGroupFaults, phases_slices_and_indices_outside_the_shard_are_place) {
+  EXPECT_EQ(deliver([](auto& header) { header.phase = 2; }), DatagramFault::place);
+  EXPECT_EQ(deliver([](auto& header) { header.slice = 1; }), DatagramFault::place);
+  EXPECT_EQ(deliver([](auto& header) { header.packet_index = 1; }), DatagramFault::place);
+  EXPECT_EQ(deliver([](auto& header) { header.packet_index = 0xFFFFFFFF; }), DatagramFault::place);
+  EXPECT_EQ(deliver([](auto& header) { header.op = 2, header.phase = 2; }), DatagramFault::place)
+      << "also in the next operation";
   expect_exact_sum();
 }
 
-TEST_F(LossyGroupFaults, size_is_all_but_that_of_the_range) {
+TEST_F(LossyGroupFaults, sizes_other_than_that_of_the_range_are_size) {
   const size_t right = own_elements * sizeof(float);
   for (const size_t bytes : {size_t{0}, size_t{4}, right - 1, right + 1, right + 72})
-    EXPECT_EQ(give([](auto&) {}, bytes), DatagramFault::size) << bytes;
-  // Results of rank 3 are shorter.
-  EXPECT_EQ(give([](auto& header) { header.phase = 1; }, right, 3), DatagramFault::size);
+    EXPECT_EQ(deliver([](auto&) {}, bytes), DatagramFault::size) << bytes;
+  // Results of rank 3 have 232 elements instead of 256.
+  EXPECT_EQ(deliver([](auto& header) { header.phase = 1; }, right, 3), DatagramFault::size);
   expect_exact_sum();
 }
 
-TEST_F(LossyGroupFaults, duplicate_is_a_range_that_has_come) {
+TEST_F(LossyGroupFaults, ranges_received_before_are_duplicate) {
   std::vector<float> twos(own_elements, 2);
   const DatagramHeader header{.op = 1, .sender = 1, .receiver = 0, .payload_bytes = own_elements * sizeof(float)};
   EXPECT_EQ(cluster_.group(0).datagram(1, 1, header, std::as_bytes(std::span(twos)), cluster_.now()), DatagramFault::none);
-  EXPECT_EQ(give([](auto&) {}), DatagramFault::duplicate);
-  EXPECT_EQ(give([](auto& other) { other.flags = datagram_repaired; }), DatagramFault::duplicate);
+  EXPECT_EQ(deliver([](auto&) {}), DatagramFault::duplicate);
+  EXPECT_EQ(deliver([](auto& other) { other.flags = datagram_repaired; }), DatagramFault::duplicate);
   expect_exact_sum();
 }
 
-TEST_F(LossyGroupFaults, late_is_a_contribution_after_its_phase_was_closed) {
+TEST_F(LossyGroupFaults, contributions_after_the_end_of_their_phase_are_late) {
   for (const Rank from : {1u, 2u, 3u}) {
     std::vector<float> own(own_elements, static_cast<float>(from + 1));
     const DatagramHeader header{
@@ -91,9 +92,9 @@ TEST_F(LossyGroupFaults, late_is_a_contribution_after_its_phase_was_closed) {
     EXPECT_EQ(cluster_.group(0).datagram(1, from, header, std::as_bytes(std::span(own)), cluster_.now()), DatagramFault::none);
   }
   cluster_.group(0).step(cluster_.now());
-  EXPECT_EQ(give([](auto&) {}), DatagramFault::late);
+  EXPECT_EQ(deliver([](auto&) {}), DatagramFault::late);
   expect_exact_sum();
-  EXPECT_EQ(completions_[0]->report.delivery->contribute.streams[1].late, 2u) << "that one, and the real one";
+  EXPECT_EQ(completions_[0]->report.delivery->contribute.streams[1].late, 2u) << "the injected datagram and the real one";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Lossy operations of whole groups over virtual links: call order, learnt deadlines, and the effects of loss, silence and
-// lateness.
+// Tests lossy operations of whole groups over virtual links: the order of calls, learnt deadlines, and loss. Ranks may be
+// silent or late.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -16,7 +16,7 @@ namespace {
 
 const CallOptions lossy_mean{.op = ReduceOp::avg, .delivery = Delivery::lossy};
 
-TEST(LossyGroup, without_loss_gives_the_bits_of_a_reliable_two_step) {
+TEST(LossyGroup, without_loss_results_equal_a_reliable_two_step_to_the_bit) {
   for (const uint32_t ranks : {2u, 3u, 5u, 8u}) {
     LossyCluster cluster({.ranks = ranks});
     for (const size_t count : {size_t{1}, size_t{5}, size_t{1000}, size_t{100'003}}) {
@@ -32,7 +32,7 @@ TEST(LossyGroup, without_loss_gives_the_bits_of_a_reliable_two_step) {
   }
 }
 
-TEST(LossyGroup, all_ranks_have_the_same_bits_whatever_is_lost) {
+TEST(LossyGroup, all_ranks_get_equal_bits_whatever_is_lost) {
   LossyCluster cluster({.ranks = 4, .loses = [](Rank from, Rank to, uint32_t number) {
                           return mix64(from * 1'000'003u + to * 7'919u + number) % 10 == 0;
                         }});
@@ -49,11 +49,13 @@ TEST(LossyGroup, all_ranks_have_the_same_bits_whatever_is_lost) {
       shortened += outcomes[rank]->delivery->short_ranges;
     }
   }
-  // 28 ranges in each shard; after 20 learning rounds, 10 % of three contributions to each are missing.
+  // Each of the 4 shards has 29 ranges. The first 20 rounds learn the deadlines and repair all losses. In the last 40 rounds, a
+  // range counts as short if its owner misses any contribution of the three other ranks. Each contribution is lost with
+  // probability 0.1.
   EXPECT_NEAR(static_cast<double>(shortened), 40 * 4 * 29 * (1 - std::pow(0.9, 3)), 250);
 }
 
-TEST(LossyGroup, repairs_to_completion_while_it_learns_and_without_a_budget) {
+TEST(LossyGroup, operations_are_repaired_to_completion_while_learning_and_without_a_budget) {
   LossyCluster cluster({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) {
                           return mix64(from * 31u + to * 17u + number * 1'000'003ull) % 5 == 0;
                         }});
@@ -68,12 +70,13 @@ TEST(LossyGroup, repairs_to_completion_while_it_learns_and_without_a_budget) {
       EXPECT_EQ(values[rank], expected) << "rank " << rank << " in round " << round;
     }
   }
-  // Repairs hardly exceed the losses: 20 % of the data, and again of the repairs.
+  // 20 % of all datagrams are lost, repairs included. So about 0.2 / (1 - 0.2) = 25 % of the original data must be repaired.
+  // The test permits twice that.
   EXPECT_LT(static_cast<double>(cluster.network().counts().repairs),
             2.0 * 0.25 * static_cast<double>(cluster.network().counts().data));
 }
 
-TEST(LossyGroup, asks_at_once_for_what_is_missing_when_all_was_sent) {
+TEST(LossyGroup, missing_ranges_are_requested_as_soon_as_all_was_sent) {
   LossyCluster cluster({.ranks = 2, .loses = [](Rank from, Rank, uint32_t number) { return from == 0 && number == 3; }});
   auto values = random_values(2, 20'000, 5);
   const auto expected = mean_of(values);
@@ -87,7 +90,7 @@ TEST(LossyGroup, asks_at_once_for_what_is_missing_when_all_was_sent) {
       << "the end comes after 0.4 ms; without it nothing would be asked for during 5 ms";
 }
 
-TEST(LossyGroup, ends_by_the_hard_deadline_without_a_silent_rank_and_names_it) {
+TEST(LossyGroup, an_operation_ends_by_the_hard_deadline_and_names_the_silent_rank) {
   LossyCluster cluster({.ranks = 4});
   const size_t count = 10'000;
   for (int round = 0; round < 25; ++round) {
@@ -101,7 +104,7 @@ TEST(LossyGroup, ends_by_the_hard_deadline_without_a_silent_rank_and_names_it) {
   const auto start = cluster.now();
   const auto outcomes = cluster.all_reduce(values, options);
   for (Rank rank = 0; rank < 3; ++rank) {
-    // Its result is unavailable, and results are never estimated.
+    // The results of rank 3's shard are missing. A result is never estimated, so the call fails.
     ASSERT_FALSE(outcomes[rank].ok());
     EXPECT_EQ(outcomes[rank].status().code(), Code::late);
     EXPECT_NE(outcomes[rank].status().message().find("rank 3 (process 3)"), std::string::npos)
@@ -112,7 +115,7 @@ TEST(LossyGroup, ends_by_the_hard_deadline_without_a_silent_rank_and_names_it) {
   EXPECT_LE(cluster.now() - start, 201 * millisecond);
 }
 
-TEST(LossyGroup, keeps_datagrams_that_come_before_their_operation_begins) {
+TEST(LossyGroup, early_datagrams_are_kept_for_their_operation) {
   LossyCluster cluster({.ranks = 3});
   auto values = random_values(3, 5'000, 1);
   const auto expected = mean_of(values);
@@ -124,14 +127,14 @@ TEST(LossyGroup, keeps_datagrams_that_come_before_their_operation_begins) {
   for (Rank rank = 0; rank < 3; ++rank) EXPECT_EQ(values[rank], expected) << rank;
 }
 
-TEST(LossyGroup, calls_that_differ_end_with_invalid_on_all_ranks_and_are_named) {
+TEST(LossyGroup, different_calls_end_with_invalid_on_all_ranks_and_are_named) {
   LossyCluster cluster({.ranks = 3});
   for (int round = 0; round < 3; ++round) {
     auto values = random_values(3, 1000, 1);
     for (const auto& outcome : cluster.all_reduce(values, lossy_mean)) ASSERT_TRUE(outcome.ok());
   }
   auto values = random_values(3, 1000, 2);
-  // Two of three ranks change their calls; the third, with the old call, gets both notifications.
+  // Ranks 1 and 2 change their calls. Rank 0, with the old call, gets a notification from both.
   values[1].resize(900), values[2].resize(900);
   auto outcomes = cluster.all_reduce(values, lossy_mean);
   for (const auto& outcome : outcomes) {
@@ -150,7 +153,7 @@ TEST(LossyGroup, calls_that_differ_end_with_invalid_on_all_ranks_and_are_named) 
   }
 }
 
-TEST(LossyGroup, a_rank_that_was_away_learns_how_far_behind_it_is_and_joins_the_newest_operation) {
+TEST(LossyGroup, a_rank_that_was_away_skips_to_the_newest_operation) {
   LossyCluster cluster({.ranks = 4});
   auto options = lossy_mean;
   options.timeout = Milliseconds(100);
@@ -158,7 +161,8 @@ TEST(LossyGroup, a_rank_that_was_away_learns_how_far_behind_it_is_and_joins_the_
     auto values = random_values(4, 10'000, static_cast<uint64_t>(round) + 1);
     for (const auto& outcome : cluster.all_reduce(values, options)) ASSERT_TRUE(outcome.ok());
   }
-  // Rank 3 is stopped. The others' two operations fail without its results, which are never estimated.
+  // Rank 3 is stopped. The other ranks execute two operations. Both fail, because the results of rank 3 are missing and are
+  // never estimated.
   auto values = random_values(4, 10'000, 77);
   const auto others_call = [&] {
     std::vector<std::shared_ptr<Completion>> completions;
@@ -171,7 +175,7 @@ TEST(LossyGroup, a_rank_that_was_away_learns_how_far_behind_it_is_and_joins_the_
     for (const auto& completion : completions)
       EXPECT_EQ(completion->status.code(), Code::late) << completion->status.to_string();
   }
-  // It missed operations 25 and 26, and returns while the others are at 27.
+  // Rank 3 missed operations 25 and 26, and returns while the others execute operation 27.
   values = random_values(4, 10'000, 78);
   const auto expected = mean_of(values);
   auto completions = others_call();
@@ -190,7 +194,7 @@ TEST(LossyGroup, a_rank_that_was_away_learns_how_far_behind_it_is_and_joins_the_
   EXPECT_EQ(completions[3]->report.number, 27u);
 }
 
-TEST(LossyGroup, a_rank_of_which_nothing_comes_ends_the_operation_by_the_deadlines_that_were_learnt) {
+TEST(LossyGroup, a_silent_rank_delays_an_operation_only_to_the_learnt_deadlines) {
   LossyCluster cluster({.ranks = 4});
   for (int round = 0; round < 25; ++round) {
     auto values = random_values(4, 10'000, static_cast<uint64_t>(round) + 1);
@@ -205,7 +209,8 @@ TEST(LossyGroup, a_rank_of_which_nothing_comes_ends_the_operation_by_the_deadlin
   for (const auto& completion : completions) {
     EXPECT_EQ(completion->status.code(), Code::late) << completion->status.to_string();
     const auto& delivery = *completion->report.delivery;
-    // Contributions by t_hard, results by as much again.
+    // The phase of contributions ends by the learnt deadline t_hard. The phase of results takes at most the same time. The test
+    // adds 10 % to both.
     EXPECT_LE(delivery.contribute.duration_us, delivery.contribute.hard_us * 11 / 10);
     EXPECT_LE(delivery.result.duration_us, delivery.contribute.hard_us * 11 / 10);
     EXPECT_EQ(delivery.contribute.streams[3].end, DeliveryReport::End::silent);
@@ -214,7 +219,7 @@ TEST(LossyGroup, a_rank_of_which_nothing_comes_ends_the_operation_by_the_deadlin
   EXPECT_LE(cluster.now() - start, 25 * millisecond);
 }
 
-TEST(LossyGroup, a_rank_that_dies_in_the_middle_of_an_operation_keeps_the_others_no_longer_than_a_silent_one) {
+TEST(LossyGroup, a_rank_that_dies_during_an_operation_delays_others_no_longer_than_a_silent_one) {
   for (const Nanos after : {100 * microsecond, 200 * microsecond, 400 * microsecond}) {
     LossyCluster cluster({.ranks = 4});
     for (int round = 0; round < 25; ++round) {
@@ -225,7 +230,7 @@ TEST(LossyGroup, a_rank_that_dies_in_the_middle_of_an_operation_keeps_the_others
     std::vector<std::shared_ptr<Completion>> completions;
     for (Rank rank = 0; rank < 4; ++rank) completions.push_back(cluster.submit(rank, values[rank], lossy_mean));
     const auto start = cluster.now();
-    cluster.pass(after);  // its contributions take 0.25 ms, all results as long again
+    cluster.pass(after);  // rank 3 sends contributions for 0.25 ms, then results for 0.25 ms
     cluster.network().cut_off(3, true);
     completions.pop_back();
     cluster.finish(completions);
@@ -237,7 +242,7 @@ TEST(LossyGroup, a_rank_that_dies_in_the_middle_of_an_operation_keeps_the_others
   }
 }
 
-TEST(LossyGroup, all_calls_end_when_the_group_does_also_those_that_wait) {
+TEST(LossyGroup, all_calls_including_queued_ones_end_with_the_group) {
   LossyCluster cluster({.ranks = 2});
   auto values = random_values(2, 1000, 1);
   std::vector<std::shared_ptr<Completion>> completions;
@@ -250,7 +255,7 @@ TEST(LossyGroup, all_calls_end_when_the_group_does_also_those_that_wait) {
   EXPECT_EQ(cluster.group(0).active(), 0u);
 }
 
-TEST(LossyGroup, a_call_that_waits_ends_at_its_own_deadline) {
+TEST(LossyGroup, a_queued_call_ends_at_its_own_deadline) {
   LossyCluster cluster({.ranks = 2});
   auto values = random_values(2, 1000, 1);
   auto short_one = lossy_mean;
@@ -260,7 +265,7 @@ TEST(LossyGroup, a_call_that_waits_ends_at_its_own_deadline) {
   EXPECT_FALSE(first->done);
   ASSERT_TRUE(second->done);
   EXPECT_EQ(second->status.code(), Code::late) << second->status.to_string();
-  // Its number is used, so the other rank's calls find theirs.
+  // The failed call has used operation number 1. So the third call has number 2 on both ranks.
   auto third = cluster.submit(0, values[0], lossy_mean);
   std::vector<std::shared_ptr<Completion>> completions{first, third, cluster.submit(1, values[1], lossy_mean),
                                                        cluster.submit(1, values[1], short_one),
@@ -271,7 +276,7 @@ TEST(LossyGroup, a_call_that_waits_ends_at_its_own_deadline) {
   EXPECT_EQ(third->report.number, 2u);
 }
 
-TEST(LossyGroup, a_codec_of_a_call_that_waits_is_its_own) {
+TEST(LossyGroup, a_queued_call_keeps_its_codec) {
   LossyCluster cluster({.ranks = 2});
   auto values = random_values(2, 5000, 1);
   auto more = random_values(2, 5000, 2);
@@ -312,11 +317,12 @@ TEST(LossyGroup, calls_without_elements_use_no_number) {
   }
 }
 
-TEST(LossyGroup, refuses_what_would_take_more_memory_than_it_may) {
+TEST(LossyGroup, calls_beyond_the_memory_limit_are_refused) {
   LossyCluster cluster({.ranks = 3});
   auto options = lossy_mean;
   options.lossy.staging_bytes_max = 1u << 20;
-  auto values = random_values(3, 400'000, 1);  // 134,000 elements per shard, from two other ranks
+  // a rank must hold 134,000 elements of each of the two other ranks, which is above the limit
+  auto values = random_values(3, 400'000, 1);
   for (const auto& outcome : cluster.all_reduce(values, options)) {
     ASSERT_FALSE(outcome.ok());
     EXPECT_EQ(outcome.status().code(), Code::invalid);
@@ -326,7 +332,7 @@ TEST(LossyGroup, refuses_what_would_take_more_memory_than_it_may) {
   for (const auto& outcome : cluster.all_reduce(values, options)) EXPECT_TRUE(outcome.ok()) << outcome.status().to_string();
 }
 
-TEST(LossyGroup, averages_16_bit_and_encoded_tensors_alike_on_all_ranks) {
+TEST(LossyGroup, averages_of_16_bit_and_encoded_tensors_are_equal_on_all_ranks) {
   for (const auto* codec : {"plain", "int8", "int4:group=64"}) {
     LossyCluster cluster({.ranks = 4, .loses = [](Rank from, Rank to, uint32_t number) {
                             return mix64(from * 31u + to * 17u + number * 77'777ull) % 8 == 0;
@@ -345,7 +351,7 @@ TEST(LossyGroup, averages_16_bit_and_encoded_tensors_alike_on_all_ranks) {
       double error = 0;
       for (size_t i = 0; i < expected.size(); ++i)
         error += std::abs(values[0][i] - expected[i]) / static_cast<double>(expected.size());
-      // Means of values with a deviation of 0.58: loss plus the codec's error.
+      // The inputs have a standard deviation of 0.58. The error bound covers both the loss and the codec.
       EXPECT_LT(error, 0.15) << codec;
     }
   }
@@ -372,7 +378,7 @@ TEST(LossyGroup, a_rank_without_pending_data_is_not_needed) {
           << "rank " << rank << ", round " << round << ": " << completions[rank]->status.to_string();
     cluster.network().cut_off(0, false);
   }
-  EXPECT_GT(pending, 0u) << "it was never the first to be done";
+  EXPECT_GT(pending, 0u) << "the rank was never the first to end";
 }
 
 TEST(LossyGroup, three_silent_operations_in_a_row_end_with_peer_lost) {
@@ -388,7 +394,7 @@ TEST(LossyGroup, three_silent_operations_in_a_row_end_with_peer_lost) {
   }
 }
 
-// A rank that is behind gets nothing for its own operation from a rank that is ahead, which is not gone.
+// Rank 1 is ahead: rank 0 gets datagrams from it, but none for the operation of rank 0. Rank 0 must not consider rank 1 lost.
 TEST(LossyGroup, a_rank_that_is_ahead_is_not_silent) {
   LossyCluster cluster({.ranks = 4});
   cluster.network().cut_off(1, true);
@@ -409,7 +415,7 @@ TEST(LossyGroup, a_rank_that_is_ahead_is_not_silent) {
   }
 }
 
-TEST(LossyGroup, runs_several_calls_in_their_order) {
+TEST(LossyGroup, several_calls_run_in_order) {
   LossyCluster cluster({.ranks = 3});
   std::vector<std::vector<std::vector<float>>> tensors;
   std::vector<std::vector<float>> expected;

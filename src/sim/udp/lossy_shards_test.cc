@@ -1,5 +1,5 @@
-// The halves of a lossy all-reduce, for ranks that each keep a shard: ranges arrive at their position, missing ranges are
-// reported, and needed ranges arrive.
+// Tests the two halves of a lossy all-reduce, in which each rank keeps one shard. A range that arrives is stored at its
+// position, and a missing range is reported. A needed range always arrives.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ Floats random_floats(uint32_t seed, size_t count) {
   return values;
 }
 
-// One shard and one replica per rank.
+// One shard and one replica of the whole tensor per rank.
 struct Shards {
   Shards(LossyCluster& with, uint32_t ranks, size_t elements, const CallOptions& call = {})
       : cluster(with), options(call), whole(elements) {
@@ -67,7 +67,7 @@ struct Shards {
 
 bool every_tenth(Rank from, Rank to, uint32_t number) { return mix64(from * 1'000'003u + to * 7'919u + number) % 10 == 0; }
 
-TEST(LossyShards, without_loss_are_an_all_reduce_in_two_halves) {
+TEST(LossyShards, without_loss_reduce_and_gather_equal_an_all_reduce) {
   for (const uint32_t ranks : {2u, 3u, 8u}) {
     for (const size_t elements : {size_t{113}, size_t{1'003}, size_t{50'003}}) {
       LossyCluster cluster({.ranks = ranks});
@@ -85,7 +85,7 @@ TEST(LossyShards, without_loss_are_an_all_reduce_in_two_halves) {
   }
 }
 
-// The owner's new value everywhere, except the old one exactly where the report says so.
+// Checks the replica against the new values of the owners. Ranges that the report lists as missing must keep their old values.
 void expect_stale_where_said(const Shards& shards, Rank rank, const DeliveryReport& report) {
   for (Rank owner = 0; owner < shards.shards.size(); ++owner) {
     const auto& missing = report.result.streams[owner].missing_ranges;
@@ -99,7 +99,7 @@ void expect_stale_where_said(const Shards& shards, Rank rank, const DeliveryRepo
   }
 }
 
-TEST(LossyShards, what_is_missing_keeps_its_old_value_and_is_named) {
+TEST(LossyShards, missing_ranges_keep_old_values_and_are_reported) {
   LossyCluster cluster({.ranks = 4, .loses = every_tenth});
   Shards shards(cluster, 4, 60'000, {.lossy = {.loss_budget = 1}});
   for (int round = 0; round < 25; ++round) {  // until all deadlines are learnt
@@ -139,7 +139,7 @@ TEST(LossyShards, a_range_without_contributions_is_held_and_reported) {
   EXPECT_GT(held, 5u);
 }
 
-TEST(LossyShards, ranges_that_must_come_are_asked_for_and_no_others) {
+TEST(LossyShards, only_needed_ranges_are_repaired) {
   LossyCluster cluster({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) {
                           return mix64(from * 31u + to * 17u + number * 1'000'003ull) % 2 == 0;
                         }});
@@ -159,7 +159,8 @@ TEST(LossyShards, ranges_that_must_come_are_asked_for_and_no_others) {
     }
     EXPECT_GT(missing, 30u);
   }
-  // Twenty repairs, half of which are lost, and half of those again, and so on.
+  // Ten needed ranges go to two other ranks each, so at most 20 lost datagrams must be repaired. Half of all datagrams are
+  // lost, so a repair arrives after two attempts on average. About 40 repairs are expected at most.
   EXPECT_LE(cluster.network().counts().repairs - repairs, 60u);
 }
 
@@ -182,8 +183,8 @@ TEST(LossyShards, a_silent_owner_is_named_and_delays_no_rank_beyond_the_deadline
   EXPECT_LE(cluster.now() - start, 6 * millisecond);
 }
 
-// A rank's own values in its replica equal the others' decoded values, although encoding loses precision.
-TEST(LossyShards, the_own_shard_is_what_others_decode) {
+// Encoding loses precision. A rank must store its own shard in its replica with this loss, as the other ranks decode it.
+TEST(LossyShards, a_ranks_replica_of_its_own_shard_equals_what_others_decode) {
   for (const auto* codec : {"bf16", "int4"}) {
     LossyCluster cluster({.ranks = 3});
     Shards shards(cluster, 3, 5'000, {.codec = Codec::parse(codec).value()});
@@ -194,8 +195,8 @@ TEST(LossyShards, the_own_shard_is_what_others_decode) {
   }
 }
 
-// The same two calls in turn are announced only once; a rank that is one call ahead is still detected.
-TEST(LossyShards, calls_that_are_out_of_step_are_told_from_the_datagrams_phase) {
+// The ranks repeat two calls in turn, and announce each call only once. They must still detect that one rank is one call ahead.
+TEST(LossyShards, calls_out_of_step_are_detected_by_the_datagrams_phase) {
   LossyCluster cluster({.ranks = 2});
   Shards shards(cluster, 2, 5'000);
   for (int round = 0; round < 3; ++round) shards.reduce(), shards.gather();
@@ -207,7 +208,7 @@ TEST(LossyShards, calls_that_are_out_of_step_are_told_from_the_datagrams_phase) 
   }
 }
 
-TEST(LossyShards, refuse_sizes_and_options_that_make_no_sense) {
+TEST(LossyShards, invalid_sizes_and_options_are_refused) {
   const Caller caller{.self = 1, .world = 3, .timeout = second};
   Floats whole(1000), shard(336), wrong(335);
   const CallOptions lossy{.delivery = Delivery::lossy};
@@ -218,13 +219,13 @@ TEST(LossyShards, refuse_sizes_and_options_that_make_no_sense) {
   EXPECT_TRUE(reduce(whole, shard, {}).ok());
   EXPECT_EQ(reduce(whole, wrong, lossy).message(), "the shard has 335 elements, expected 336");
   Floats few(20), some(4);
-  EXPECT_NE(reduce(few, some, lossy).message().find("would have none"), std::string::npos)
+  EXPECT_NE(reduce(few, some, lossy).message().find("would have no elements"), std::string::npos)
       << reduce(few, some, lossy).to_string();
   EXPECT_EQ(reduce(whole, shard, {.op = ReduceOp::max, .delivery = Delivery::lossy}).code(), Code::invalid);
   EXPECT_EQ(reduce(whole, shard, {.delivery = Delivery::lossy, .shard_unit = 24}).code(), Code::invalid);
   const std::vector<std::vector<uint32_t>> needed(3);
   EXPECT_EQ(reduce(whole, shard, {.delivery = Delivery::lossy, .needed_ranges = &needed}).message(),
-            "needed_ranges is for gather_shards");
+            "needed_ranges is only for gather_shards");
   EXPECT_EQ(gather_shards_call(caller, ConstTensor(std::span<const float>(shard)), Tensor(std::span(whole)),
                                {.delivery = Delivery::lossy, .lossy = {.on_empty = OnEmpty::hold}})
                 .status()

@@ -1,10 +1,10 @@
-// Bytes on the wire per datagram besides its payload; both virtual networks charge them.
+// Bytes that each datagram takes on the wire in addition to its payload. Both virtual networks count them.
 #pragma once
 
 #include <cstddef>
 
 namespace unisono::sim {
 
-constexpr size_t packet_overhead = 28 + 38;  // IP and UDP headers; Ethernet's header, checksum, preamble and gap
+constexpr size_t packet_overhead = 28 + 38;  // 28: IP and UDP headers; 38: Ethernet header, checksum, preamble and gap
 
 }  // namespace unisono::sim

@@ -1,5 +1,5 @@
-// Lossy groups over whole UDP transports on shaped links, driven in turn in virtual time. Each process is scheduled some
-// time after an event wakes it.
+// Lossy groups over whole UDP transports on shaped links. The processes take turns in virtual time. A process runs some time
+// after the event that wakes it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "engine/lossy/lossy_group.h"
 #include "group/api/calls.h"
@@ -30,10 +31,10 @@ class ShapedCluster : Sink {
     UdpOptions options;
     options.clock = [this] { return now_; };
     for (size_t rank = 0; rank < settings.ranks; ++rank) {
-      std::vector<std::unique_ptr<DatagramSocket>> sockets;
+      DatagramSockets sockets;
       sockets.push_back(network_.socket(rank));
       options.self = id(rank);
-      transports_.push_back(UdpTransport::over(options, std::move(sockets)));
+      transports_.push_back(UdpTransport::from_sockets(options, std::move(sockets)));
       transports_[rank]->set_job(JobKey{});
     }
     groups_.resize(settings.ranks);
@@ -47,7 +48,8 @@ class ShapedCluster : Sink {
   void pass(Nanos time) {
     for (const Nanos until = now_ + time; now_ < until;) step(until);
   }
-  // Time until the last rank is done, if all start together; `never` if a call failed.
+  // Executes an all-reduce that all ranks start together. Returns the time until the last rank is done, or `never` if a call
+  // failed.
   Nanos all_reduce(std::vector<std::vector<float>>& values, double loss_budget) {
     CallOptions call{.schedule = ScheduleKind::two_step, .delivery = Delivery::lossy};
     call.lossy.loss_budget = loss_budget;
@@ -73,14 +75,14 @@ class ShapedCluster : Sink {
   }
 
  private:
-  struct Told {
+  struct CallNotification {
     Rank from = 0, to = 0;
     uint32_t op = 0;
     CallDescriptor call;
   };
   static PeerId id(size_t rank) { return {rank + 1, 1000}; }
-  // No frames here.
-  std::byte* place(PeerIndex, const FrameHeader&) override { return nullptr; }
+  // Implementation of Sink: these tests expect no frames.
+  std::byte* receive_buffer(PeerIndex, const FrameHeader&) override { return nullptr; }
   void received(PeerIndex, const FrameHeader&, const View&) override { ADD_FAILURE(); }
   void sent(uint64_t) override {}
   void lost(PeerIndex, const Status& why) override { ADD_FAILURE() << why.to_string(); }
@@ -95,7 +97,7 @@ class ShapedCluster : Sink {
         EXPECT_TRUE(transports_[rank]
                         ->add_peer({.peer = other,
                                     .id = id(other),
-                                    .label = "rank " + std::to_string(other),
+                                    .label = concat("rank ", other),
                                     .endpoints = {"udp://" + ShapedNetwork::endpoint(other)},
                                     .dial = rank < other,
                                     .deadline = now_ + 10 * second})
@@ -108,10 +110,10 @@ class ShapedCluster : Sink {
                             .datagrams = {.run_id = 1, .epoch = 7, .self = rank, .world = settings_.ranks},
                             .peers = peers,
                             .datagram_bytes = transports_[rank]->datagram_bytes(peers),
-                            .place = [](Rank r) { return "process " + std::to_string(r); },
-                            .tell =
+                            .location = [](Rank r) { return concat("process ", r); },
+                            .announce_call =
                                 [this, rank](Rank to, uint32_t op, const CallDescriptor& call) {
-                                  told_.push_back({.from = rank, .to = to, .op = op, .call = call});
+                                  notifications_.push_back({.from = rank, .to = to, .op = op, .call = call});
                                 }};
       groups_[rank] = std::move(LossyGroup::make(*transports_[rank]->datagrams(), std::move(setup)).value());
     }
@@ -121,12 +123,13 @@ class ShapedCluster : Sink {
     return groups_[rank] ? std::min(due, groups_[rank]->next_deadline()) : due;
   }
   void step(Nanos until) {
-    auto next = told_.empty() ? std::min(until, network_.next_event()) : now_;
+    auto next = notifications_.empty() ? std::min(until, network_.next_event()) : now_;
     for (size_t rank = 0; rank < settings_.ranks; ++rank)
       next = std::min(next, wakes_[rank] != never ? wakes_[rank] : due(rank));
     now_ = std::max(now_, next);
     network_.run_until(now_, [this](size_t rank) { arrived_[rank] = true; });
-    for (const auto& told : std::exchange(told_, {})) groups_[told.to]->heard_call(told.from, told.op, told.call, now_);
+    for (const auto& notification : std::exchange(notifications_, {}))
+      groups_[notification.to]->on_call(notification.from, notification.op, notification.call, now_);
     for (size_t rank = 0; rank < settings_.ranks; ++rank) {
       if (wakes_[rank] == never && (arrived_[rank] || due(rank) <= now_)) wakes_[rank] = now_ + latency();
       if (wakes_[rank] > now_) continue;
@@ -149,7 +152,7 @@ class ShapedCluster : Sink {
   std::vector<bool> arrived_;
   std::vector<std::unique_ptr<UdpTransport>> transports_;
   std::vector<std::unique_ptr<LossyGroup>> groups_;
-  std::vector<Told> told_;
+  std::vector<CallNotification> notifications_;
   Nanos now_ = second;
 };
 

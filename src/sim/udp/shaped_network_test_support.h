@@ -1,5 +1,5 @@
-// Virtual sockets behind shaped links: every host has one link to a switch, with a token bucket and a queue in each direction,
-// like the kernel's tbf.
+// Virtual sockets behind shaped links. Every host has one link to a switch. Each direction of a link has a token bucket and a
+// queue, like tbf of the Linux kernel.
 #pragma once
 
 #include <netinet/in.h>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/concat.h"
 #include "base/random.h"
 #include "net/datagram_socket.h"
 
@@ -24,9 +25,9 @@ struct ShapedSettings {
   uint32_t ranks = 8;
   double bytes_per_second = 12.5e6;
   double bucket_bytes = 128u << 10, queue_bytes = 640u << 10;
-  Nanos delay = 15 * microsecond;  // on each half of the path
-  double loss = 0;                 // of datagrams that reach their receiver
-  Nanos wake = 0;                  // mean delay until a process gets its processor, exponential
+  Nanos delay = 15 * microsecond;  // delay from a host to the switch, and from the switch to a host
+  double loss = 0;                 // fraction of datagrams that are lost after the switch
+  Nanos wake = 0;                  // mean of the exponentially distributed delay until a woken process runs
   uint64_t seed = 1;
 };
 
@@ -41,13 +42,13 @@ class ShapedNetwork {
         in_(out_),
         inboxes_(settings.ranks) {}
 
-  static std::string endpoint(size_t rank) { return "10.0.0." + std::to_string(rank + 1) + ":4500"; }
+  static std::string endpoint(size_t rank) { return concat("10.0.0.", rank + 1, ":4500"); }
   std::unique_ptr<DatagramSocket> socket(size_t rank) { return std::make_unique<Socket>(*this, rank); }
-  // Time of the next event.
+  // Returns the time of the next event, or `never`.
   Nanos next_event() const { return events_.empty() ? never : events_.top().at; }
   void lose(double share) { settings_.loss = share; }
   uint64_t overflowed() const { return overflowed_; }
-  // Data datagrams: all, and retransmissions.
+  // Data datagrams sent, repairs included; how many of them were repairs.
   uint64_t data() const { return data_; }
   uint64_t repairs() const { return repairs_; }
 
@@ -141,7 +142,7 @@ class ShapedNetwork {
     const auto at = pass(out_[from], packet->bytes.size() + wire_bytes, now_);
     if (at != never) push({.at = at + settings_.delay, .packet = std::move(packet)});
   }
-  // Time at which it has passed; never: the queue is full.
+  // Returns the time at which the datagram has passed the link, or `never` if the queue is full.
   Nanos pass(Link& link, size_t wire, Nanos now) {
     const auto bytes = static_cast<double>(wire);
     for (; !link.queue.empty() && link.queue.front().first <= now; link.queue.pop_front())

@@ -5,32 +5,35 @@
 #include <string>
 #include <utility>
 
+#include "base/concat.h"
 #include "sim/udp/packet_overhead.h"
 #include "transports/udp/udp_endpoint.h"
 
 namespace unisono::sim {
 namespace {
 
-constexpr uint64_t send_buffer_bytes = 1u << 20;  // limit of data that waits for an outgoing port; beyond it, a socket refuses
+// A socket refuses to send while more bytes than this wait for its outgoing port.
+constexpr uint64_t send_buffer_bytes = 1u << 20;
 constexpr uint16_t first_port = 10'000;
 
-// Without the model's dead and slow peers: cut_off() and slow_down() replace them.
-LossModel law_of_ranges(const LossModel& model) {
+// Returns the model without its dead and slow peers. The network uses cut_off() and slow_down() instead of them.
+LossModel model_of_ranges(const LossModel& model) {
   auto law = model;
   law.dead.clear();
   law.slow.clear();
   return law;
 }
 
-// Datagrams without a range, and repeated ones, are lost independently of the past and of other receivers.
-LossModel law_of_numbers(const LossModel& model) {
-  auto law = law_of_ranges(model);
+// Returns the model for all other datagrams: repairs, and datagrams without a range. Their losses depend neither on earlier
+// datagrams nor on other receivers.
+LossModel model_of_datagrams(const LossModel& model) {
+  auto law = model_of_ranges(model);
   law.granularity = LossModel::Granularity::datagram;
   if (law.kind == LossModel::Kind::joint || law.kind == LossModel::Kind::chain) law.kind = LossModel::Kind::iid;
   return law;
 }
 
-bool is_about_ranges(const LossModel& model) {
+bool is_per_range(const LossModel& model) {
   return model.kind == LossModel::Kind::joint || model.kind == LossModel::Kind::chain ||
          model.granularity == LossModel::Granularity::shard;
 }
@@ -68,9 +71,9 @@ class SocketNetwork::Socket final : public DatagramSocket {
 SocketNetwork::SocketNetwork(const SocketNetworkSettings& settings, EventQueue& event_queue)
     : settings_(settings),
       event_queue_(event_queue),
-      ranges_have_a_law_(is_about_ranges(settings.loss)),
-      by_number_(law_of_numbers(settings.loss), mix64(settings.seed), {.world = settings.processes, .ranges = 1}),
-      by_range_(law_of_ranges(settings.loss), mix64(settings.seed ^ 1),
+      loss_is_per_range_(is_per_range(settings.loss)),
+      by_number_(model_of_datagrams(settings.loss), mix64(settings.seed), {.world = settings.processes, .ranges = 1}),
+      by_range_(model_of_ranges(settings.loss), mix64(settings.seed ^ 1),
                 {.world = settings.processes, .ranges = settings.ranges}),
       random_(mix64(settings.seed ^ 2)),
       processes_(settings.processes),
@@ -81,7 +84,7 @@ SocketNetwork::SocketNetwork(const SocketNetworkSettings& settings, EventQueue& 
 SocketNetwork::~SocketNetwork() = default;
 
 TcpAddress SocketNetwork::address_of(PeerIndex process) {
-  return *parse_udp_endpoint("udp://10.0.0.1:" + std::to_string(first_port + process));
+  return *parse_udp_endpoint(concat("udp://10.0.0.1:", first_port + process));
 }
 
 std::unique_ptr<DatagramSocket> SocketNetwork::make_socket(PeerIndex process) {
@@ -102,7 +105,7 @@ void SocketNetwork::count(int8_t phase, uint64_t DatagramFates::*fate) {
   if (phase >= 0) ++(data_[static_cast<size_t>(phase)].*fate);
 }
 
-uint64_t SocketNetwork::take() {
+uint64_t SocketNetwork::allocate() {
   if (free_.empty()) {
     datagrams_.emplace_back();
     return datagrams_.size() - 1;
@@ -132,7 +135,7 @@ bool SocketNetwork::is_lost(PeerIndex from, PeerIndex to, const DatagramHeader& 
   const auto range = header.slice * ranges_per_slice + header.packet_index;
   const bool is_first = header.kind == DatagramKind::data && (header.flags & datagram_repaired) == 0 && header.phase <= 1 &&
                         range < settings_.ranges;
-  if (!ranges_have_a_law_ || !is_first) return by_number_.lost(place);
+  if (!loss_is_per_range_ || !is_first) return by_number_.lost(place);
   return by_range_.lost({.sender = from, .receiver = to, .step = header.op, .phase = header.phase, .range = range});
 }
 
@@ -144,10 +147,10 @@ void SocketNetwork::carry(PeerIndex from, PeerIndex to, const OutDatagram& out) 
   port.out_free_at = std::max(port.out_free_at, event_queue_.now()) + time_of(bytes, port.slowness);
   hash_ = mix64(hash_ ^ mix64(static_cast<uint64_t>(port.out_free_at) ^ header.tag) ^ (uint64_t{from} << 32 | to));
   count(phase, &DatagramFates::sent);
-  // Refusals, too, are possible only for datagrams that arrived.
-  if (is_lost(from, to, header)) return count(phase, &DatagramFates::lost);
+  // Losses are decided first, because a lost datagram never reaches a host that could refuse it. arrive() handles refusals.
+  if (is_lost(from, to, header) || bytes > carried_bytes_max_) return count(phase, &DatagramFates::lost);
   if (port.cut || port.dead) return count(phase, &DatagramFates::cut);
-  const auto index = take();
+  const auto index = allocate();
   auto& datagram = datagrams_[index];
   datagram.from = from;
   datagram.to = to;
@@ -166,13 +169,13 @@ Nanos SocketNetwork::arrive(uint64_t index) {
   const auto now = event_queue_.now();
   if (datagram.refusal) {
     if (!port.cut && !port.dead) port.refused.push_back(datagram.from);
-    give(index);
+    recycle(index);
     return port.cut || port.dead ? never : now;
   }
   if (port.cut || port.dead) {
     count(datagram.phase, &DatagramFates::cut);
     if (port.cut) {
-      give(index);
+      recycle(index);
       return never;
     }
     std::swap(datagram.from, datagram.to);
@@ -186,7 +189,7 @@ Nanos SocketNetwork::arrive(uint64_t index) {
   if (is_full || port.inbox_bytes + bytes > settings_.queue_bytes + settings_.socket_bytes) {
     count(datagram.phase, is_full ? &DatagramFates::overflowed : &DatagramFates::unread);
     port.own_drops += !is_full;
-    give(index);
+    recycle(index);
     return never;
   }
   port.in_free_at = std::max(port.in_free_at, now) + time_of(bytes, port.slowness);
@@ -216,7 +219,7 @@ ReceiveOutcome SocketNetwork::receive(PeerIndex process, DatagramInbox& inbox, s
     ++outcome.datagrams;
     const InDatagram arriving{datagram.bytes, &addresses_[datagram.from], datagram.at};
     inbox.arrived({&arriving, 1});
-    give(index);
+    recycle(index);
   }
   outcome.drained = !is_there();
   return outcome;

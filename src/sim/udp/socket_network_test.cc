@@ -1,4 +1,4 @@
-// Virtual sockets: timing, queues, notifications, and losses that follow their law.
+// Virtual sockets: timing, queues, notifications, and losses that follow their model.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@ namespace {
 
 class Inbox final : public DatagramInbox {
  public:
-  struct Came {
+  struct Arrival {
     DatagramHeader header;
     size_t bytes = 0;
     uint16_t from = 0;
@@ -19,13 +19,13 @@ class Inbox final : public DatagramInbox {
   };
   void arrived(std::span<const InDatagram> batch) override {
     for (const auto& datagram : batch) {
-      Came one{.header = {}, .bytes = datagram.bytes.size(), .from = datagram.from->port(), .at = datagram.came};
+      Arrival one{.header = {}, .bytes = datagram.bytes.size(), .from = datagram.from->port(), .at = datagram.came};
       std::memcpy(&one.header, datagram.bytes.data(), sizeof one.header);
       all.push_back(one);
     }
   }
   void refused(const TcpAddress& to) override { refusals.push_back(to.port()); }
-  std::vector<Came> all;
+  std::vector<Arrival> all;
   std::vector<uint16_t> refusals;
 };
 
@@ -45,7 +45,7 @@ struct Ports {
       if (event.kind == EventKind::arrive) (void)network.arrive(event.index);
     }
   }
-  // Reads everything in flight, at the time when its last part is readable.
+  // Waits until everything in flight to the process is readable, and reads it.
   Inbox read(PeerIndex process) {
     pass();
     Inbox inbox;
@@ -56,7 +56,7 @@ struct Ports {
   }
   EventQueue event_queue;
   SocketNetwork network;
-  std::vector<std::unique_ptr<DatagramSocket>> sockets;
+  DatagramSockets sockets;
 };
 
 constexpr size_t payload = 1416, on_the_wire = 1472 + 66;
@@ -82,11 +82,12 @@ TEST(SocketNetwork, many_senders_overflow_the_queue_of_one_port) {
   EXPECT_EQ(fates.sent, 32u);
   EXPECT_EQ(fates.delivered, inbox.all.size());
   EXPECT_EQ(fates.delivered + fates.overflowed, 32u);
-  // Eight fit, and one leaves while all senders send the next one: once in each of three further rounds.
+  // Eight senders send four datagrams each. The queue holds the first eight. While the other 24 arrive in three rounds, one or
+  // two datagrams leave the queue per round. So at most 6 more fit.
   EXPECT_GE(fates.overflowed, 32u - 8 - 6);
   EXPECT_LE(fates.overflowed, 32u - 8);
   EXPECT_EQ(ports.network.fates_of_data(0).overflowed, fates.overflowed) << "headers say data, of phase 0";
-  EXPECT_EQ(ports.sockets[0]->own_drops(), 0u) << "that was the network's";
+  EXPECT_EQ(ports.sockets[0]->own_drops(), 0u) << "the network dropped them, not the socket";
 }
 
 TEST(SocketNetwork, a_process_that_does_not_read_loses_datagrams_beyond_its_socket_buffer) {
@@ -98,7 +99,7 @@ TEST(SocketNetwork, a_process_that_does_not_read_loses_datagrams_beyond_its_sock
   EXPECT_EQ(ports.network.fates().unread, 28u);
 }
 
-TEST(SocketNetwork, refuses_what_is_too_long_and_takes_no_more_than_a_buffer_holds) {
+TEST(SocketNetwork, a_socket_refuses_long_datagrams_and_blocks_when_its_buffer_is_full) {
   Ports ports({.processes = 2, .bytes_per_second = 1e6});
   EXPECT_EQ(ports.send(0, 1, payload + 1), (SendOutcome{.taken = 0, .stop = SendStop::too_long, .error = 0}));
   int taken = 0;
@@ -107,7 +108,7 @@ TEST(SocketNetwork, refuses_what_is_too_long_and_takes_no_more_than_a_buffer_hol
   EXPECT_NEAR(taken, (1 << 20) / 1538, 2);
 }
 
-TEST(SocketNetwork, a_process_that_is_gone_is_refused_by_its_host_and_one_that_is_cut_off_is_not) {
+TEST(SocketNetwork, the_host_of_a_dead_process_refuses_datagrams_and_that_of_a_cut_off_one_does_not) {
   Ports ports({.processes = 3});
   ports.network.kill(1);
   ports.network.cut_off(2, true);
@@ -130,10 +131,10 @@ TEST(SocketNetwork, a_slow_process_has_slow_ports) {
   (void)ports.send(0, 2, payload);
   const Nanos each = static_cast<Nanos>(on_the_wire) * 1000;
   EXPECT_EQ(ports.read(1).all.at(0).at, 11 * each);
-  EXPECT_EQ(ports.read(2).all.at(0).at, 3 * each) << "behind that of the other, but no slower";
+  EXPECT_EQ(ports.read(2).all.at(0).at, 3 * each) << "it waits behind the other datagram, but is not slower";
 }
 
-TEST(SocketNetwork, jitter_reorders) {
+TEST(SocketNetwork, jitter_reorders_datagrams) {
   Ports ports({.processes = 2, .bytes_per_second = 1e9, .jitter = millisecond});
   for (uint32_t i = 0; i < 50; ++i) (void)ports.send(0, 1, 10, {.flow_seq = i});
   const auto inbox = ports.read(1);
@@ -143,7 +144,7 @@ TEST(SocketNetwork, jitter_reorders) {
   EXPECT_GT(overtaken, 5);
 }
 
-// Sends data streams from rank 0 to two other ranks; returns the ranges that each received.
+// Sends data streams from rank 0 to ranks 1 and 2. Returns for each receiver which ranges arrived.
 std::array<std::vector<bool>, 2> streams(const LossModel& loss, uint32_t operations, uint32_t ranges, uint64_t seed = 1) {
   Ports ports({.processes = 3,
                .seed = seed,
@@ -166,7 +167,7 @@ std::array<std::vector<bool>, 2> streams(const LossModel& loss, uint32_t operati
   return came;
 }
 
-TEST(SocketNetwork, independent_losses_have_their_share_and_are_the_same_again) {
+TEST(SocketNetwork, independent_losses_have_the_given_rate_and_are_reproducible) {
   const auto loss = *LossModel::parse("0.1");
   const auto came = streams(loss, 100, 100);
   const auto missing = static_cast<double>(std::count(came[0].begin(), came[0].end(), false));
@@ -175,7 +176,7 @@ TEST(SocketNetwork, independent_losses_have_their_share_and_are_the_same_again) 
   EXPECT_NE(came, streams(loss, 100, 100, 2));
 }
 
-TEST(SocketNetwork, two_receivers_of_one_sender_both_miss_a_range_as_often_as_was_said) {
+TEST(SocketNetwork, two_receivers_miss_a_range_together_with_the_given_probability) {
   const auto came = streams(*LossModel::parse("joint:p=0.1,both=0.05"), 200, 100);
   double one = 0, both = 0;
   for (size_t i = 0; i < came[0].size(); ++i) one += !came[0][i], both += !came[0][i] && !came[1][i];
@@ -183,7 +184,7 @@ TEST(SocketNetwork, two_receivers_of_one_sender_both_miss_a_range_as_often_as_wa
   EXPECT_NEAR(both / 20'000, .05, .007) << "independent receivers would give 0.01";
 }
 
-TEST(SocketNetwork, bursts_have_the_length_that_was_said) {
+TEST(SocketNetwork, bursts_have_the_given_length) {
   const auto came = streams(*LossModel::parse("gilbert_elliott:p=0.1,burst=8"), 400, 100)[0];
   double missing = 0, bursts = 0;
   for (size_t i = 0; i < came.size(); ++i) missing += !came[i], bursts += !came[i] && (i == 0 || came[i - 1]);
@@ -191,7 +192,7 @@ TEST(SocketNetwork, bursts_have_the_length_that_was_said) {
   EXPECT_NEAR(missing / bursts, 8, 1.5);
 }
 
-TEST(SocketNetwork, what_is_sent_again_has_a_fate_of_its_own) {
+TEST(SocketNetwork, a_repeated_datagram_is_lost_independently) {
   Ports ports({.processes = 2,
                .bytes_per_second = 1e12,
                .queue_bytes = 1u << 30,

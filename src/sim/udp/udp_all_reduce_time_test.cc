@@ -1,5 +1,5 @@
-// Duration of lossy all-reduces over the UDP transport on links of 100 Mbit/s, in virtual time, compared with the capacity of
-// the links.
+// Compares the duration of lossy all-reduces with the capacity of the links. The all-reduces use the UDP transport on links of
+// 100 Mbit/s, in virtual time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t elements = 131'072;
 
-// Time that all datagrams of an all-reduce take at a link's rate.
+// Returns the time that all datagrams of an all-reduce take on one link. A datagram carries 352 elements and takes 1514 bytes.
 double wire_ms(const ShapedSettings& settings) {
   const double ranges = 2.0 * (settings.ranks - 1) / settings.ranks * elements / 352;
   return ranges * 1514 / settings.bytes_per_second * 1e3;
@@ -38,7 +38,7 @@ Times measure(ShapedCluster& cluster, uint32_t ranks, double loss_budget, int wa
   return {ms[ms.size() / 2], ms.back()};
 }
 
-TEST(LongUdpAllReduceTime, without_loss_is_what_the_wire_takes) {
+TEST(LongUdpAllReduceTime, without_loss_an_all_reduce_takes_the_time_of_the_wire) {
   for (const uint32_t ranks : {4u, 8u}) {
     const ShapedSettings settings{.ranks = ranks, .bucket_bytes = 16'000, .queue_bytes = 250'000, .wake = 20 * microsecond};
     ShapedCluster cluster(settings);
@@ -49,7 +49,7 @@ TEST(LongUdpAllReduceTime, without_loss_is_what_the_wire_takes) {
   }
 }
 
-TEST(LongUdpAllReduceTime, is_no_longer_where_links_save_tokens_for_bursts) {
+TEST(LongUdpAllReduceTime, token_buckets_of_links_do_not_prolong_an_all_reduce) {
   const ShapedSettings settings{.wake = 20 * microsecond};
   ShapedCluster cluster(settings);
   const auto times = measure(cluster, settings.ranks, 0.4, 25, 10);
@@ -58,14 +58,14 @@ TEST(LongUdpAllReduceTime, is_no_longer_where_links_save_tokens_for_bursts) {
   EXPECT_LE(times.most_ms, 1.2 * wire_ms(settings));
 }
 
-TEST(LongUdpAllReduceTime, bears_processes_that_get_their_processor_late) {
+TEST(LongUdpAllReduceTime, late_scheduling_of_processes_prolongs_an_all_reduce_moderately) {
   const ShapedSettings settings{.wake = 3 * millisecond};
   ShapedCluster cluster(settings);
   EXPECT_LE(measure(cluster, settings.ranks, 0.4, 25, 10).median_ms, 2.5 * wire_ms(settings))
       << "two datagrams at a time, every 3 ms: 21 times as long";
 }
 
-TEST(LongUdpAllReduceTime, with_a_tenth_lost_and_repaired_is_not_twice_as_long_and_repairs_are_no_storm) {
+TEST(LongUdpAllReduceTime, a_loss_of_a_tenth_prolongs_an_all_reduce_by_less_than_two_and_repairs_are_few) {
   const ShapedSettings settings{.wake = 20 * microsecond};
   ShapedCluster cluster(settings);
   (void)measure(cluster, settings.ranks, 0, 20, 5);

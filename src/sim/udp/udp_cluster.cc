@@ -4,11 +4,13 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/concat.h"
 
 namespace unisono::sim {
 namespace {
 
-constexpr Nanos probing = 400 * millisecond;  // after the last link is up; sizes and rates of the paths are known then
+// After the last link is up, the transports have this time to measure the datagram size and the rate of each path.
+constexpr Nanos probing = 400 * millisecond;
 
 JobKey job_of(uint64_t seed) {
   JobKey key;
@@ -18,7 +20,7 @@ JobKey job_of(uint64_t seed) {
 }
 
 PeerId id_of(PeerIndex process) { return {process + 1, 1}; }
-std::string label_of(PeerIndex process) { return "process " + std::to_string(process); }
+std::string label_of(PeerIndex process) { return concat("process ", process); }
 
 }  // namespace
 
@@ -29,9 +31,9 @@ UdpCluster::UdpCluster(const UdpClusterSettings& settings)
     auto& process = *processes_.back();
     UdpOptions options{.self = id_of(self)};
     options.clock = [this] { return event_queue_.now(); };
-    std::vector<std::unique_ptr<DatagramSocket>> sockets;
+    DatagramSockets sockets;
     sockets.push_back(network_.make_socket(self));
-    process.transport = UdpTransport::over(options, std::move(sockets));
+    process.transport = UdpTransport::from_sockets(options, std::move(sockets));
     process.transport->set_job(job_of(settings.network.seed));
     process.engine.add_transport(*process.transport);
     for (PeerIndex peer = 0; peer < settings.network.processes; ++peer) {
@@ -40,7 +42,7 @@ UdpCluster::UdpCluster(const UdpClusterSettings& settings)
   }
 }
 
-// Destroys processes before the network: their transports send their last messages through its sockets.
+// The processes are destroyed before the network: transports still send their last messages through its sockets.
 UdpCluster::~UdpCluster() = default;
 
 Status UdpCluster::first_missing_link() const {
@@ -93,8 +95,7 @@ Status UdpCluster::make_group(const std::vector<PeerIndex>& members, uint32_t ep
     auto peers = members;
     std::replace(peers.begin(), peers.end(), member, self_peer);
     process.group = &process.engine.make_group(group_number, epoch, std::move(peers), std::vector<uint32_t>(members.size()));
-    if (process.group->lossy == nullptr)
-      return {Code::unavailable, label_of(member) + " has not all the links that the group needs"};
+    if (process.group->lossy == nullptr) return {Code::unavailable, label_of(member) + " lacks a link that the group needs"};
     request_turn(member, now());
   }
   return {};
@@ -155,7 +156,7 @@ bool UdpCluster::step() {
     case EventKind::act: std::exchange(actions_[event.index], nullptr)(); break;
     case EventKind::timer:
     case EventKind::credit:
-    case EventKind::lose: break;  // of the other cluster
+    case EventKind::lose: break;  // used by sim/cluster.h only
   }
   return true;
 }

@@ -1,5 +1,5 @@
-// Virtual processes, each with the real engine over the real UDP transport, over a SocketNetwork in virtual time. Only
-// processes, sockets and links are simulated. Single-threaded; equal settings and calls give equal runs to the bit.
+// Virtual processes over a SocketNetwork in virtual time. Each process has the real engine and the real UDP transport. A
+// cluster is single-threaded. Equal settings and equal calls give identical runs.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ namespace unisono::sim {
 
 struct UdpClusterSettings {
   SocketNetworkSettings network;
-  Nanos turn = 10 * microsecond;  // a process polls at most this often
+  Nanos turn = 10 * microsecond;  // minimum time between two polls of a process
   EngineLimits limits{};
 };
 
@@ -37,24 +37,25 @@ class UdpCluster {
   const UdpTransport& transport(PeerIndex process) const { return *processes_[process]->transport; }
   uint64_t events() const { return events_; }
 
-  // Makes the links between all processes, and lets them measure their paths. unavailable: names the links that were not up in
-  // time.
+  // Connects all processes with each other and lets the transports measure the paths. Fails with Code::unavailable if some
+  // links are not up in time; the message lists them.
   Status link_all(Nanos within);
-  // Makes these processes a group, by rank; their former group has ended. Agreement takes no time here.
+  // Makes a group of these processes, which are listed in rank order. If they formed a group before, it must have ended. The
+  // call takes no virtual time.
   Status make_group(const std::vector<PeerIndex>& members, uint32_t epoch);
-  // Bytes of the group's datagrams.
+  // Returns the size of the group's datagrams.
   uint32_t datagram_bytes() const { return datagram_bytes_; }
   GroupCore& group(PeerIndex process) { return *processes_[process]->group; }
   std::shared_ptr<Completion> submit(PeerIndex process, OperationRequest&& request);
 
   void at(Nanos time, std::function<void()> action);
-  // Calls `call` after every turn of a process: operations may have ended.
+  // Calls `call` after every turn (poll) of a process, because operations may have ended.
   void on_turn(std::function<void(PeerIndex)> call) { on_turn_ = std::move(call); }
-  // False: no event is left.
+  // Processes the next event. Returns false if no event is left.
   bool step();
   void run_until(Nanos time);
 
-  // Faults. A stopped process does nothing until then; its socket buffer fills up.
+  // Stops the process: it does nothing until time `until`, while its socket buffer fills up.
   void stop(PeerIndex process, Nanos until);
   // Kills the process; its host refuses datagrams and notifies their senders.
   void kill(PeerIndex process);

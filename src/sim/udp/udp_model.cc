@@ -6,11 +6,13 @@
 #include <iterator>
 #include <span>
 
+#include "base/concat.h"
+
 namespace unisono::sim {
 namespace {
 
 constexpr double seconds_max = 1e5;
-constexpr uint32_t datagram_bytes_min = 1200, datagram_bytes_max = 8972;  // 1200: the minimum that the transport assumes
+constexpr uint32_t datagram_bytes_min = 1200, datagram_bytes_max = 8972;  // 1200 is the minimum that the transport assumes
 
 struct Unit {
   const char* name;
@@ -22,7 +24,7 @@ constexpr Unit time_units[] = {{"us", 1e3}, {"ms", 1e6}, {"s", 1e9}};
 
 Status wrong(const std::string& what) { return {Code::invalid, "bad_network: " + what}; }
 
-// A number with one of the units, rounded to an integer.
+// Parses a number that is followed by one of the units. The result is rounded to an integer.
 bool read(int64_t& value, std::string_view text, std::span<const Unit> units, double low, double high) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -44,7 +46,8 @@ std::string shortest(double number) {
   return {text, std::to_chars(std::begin(text), std::end(text), number).ptr};
 }
 
-// In the largest unit that gives at least one; for bytes, an integer.
+// Returns the value as text. The unit is the largest one in which the value is at least 1; for bytes, the value must also be a
+// multiple of the unit.
 std::string text_of(int64_t value, std::span<const Unit> units) {
   const auto fits = [&](const Unit& unit) {
     return static_cast<double>(value) >= unit.value &&
@@ -60,7 +63,7 @@ bool read_process(PeerIndex& process, std::string_view text) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// "3@2s", "3@2s-2.5s"
+// Parses text such as "3@2s" or "3@2s-2.5s".
 bool read_when(PeerFault& fault, std::string_view value) {
   const auto at = value.find('@'), dash = value.find('-');
   if (at == value.npos || !read_process(fault.process, value.substr(0, at)) ||
@@ -87,7 +90,7 @@ Status read_fault(UdpModel& model, PeerFaultKind kind, std::string_view value) {
                                    "3@2s-2.5s: a rank, from when and to when",
                                    "5x10: a rank, and how many times as long, 1 to 1e6"};
   if (!good)
-    return wrong(std::string(name(kind)) + "=" + std::string(value) + ": it looks like " + looks[static_cast<size_t>(kind)]);
+    return wrong(std::string(name(kind)) + "=" + std::string(value) + ": expected " + looks[static_cast<size_t>(kind)]);
   model.faults.push_back(fault);
   return {};
 }
@@ -139,7 +142,7 @@ const char* name(PeerFaultKind kind) {
 }
 
 std::string PeerFault::to_string() const {
-  const auto text = std::string(name(kind)) + "=" + std::to_string(process);
+  const auto text = concat(name(kind), "=", process);
   if (kind == PeerFaultKind::slow) return text + "x" + shortest(factor);
   return text + "@" + text_of(from, time_units) + (to == never ? "" : "-" + text_of(to, time_units));
 }
@@ -154,7 +157,7 @@ Result<UdpModel> UdpModel::parse(std::string_view text) {
     const auto key = std::string(part.substr(0, part.find('=')));
     const bool is_fault =
         std::any_of(std::begin(fault_kinds), std::end(fault_kinds), [&](PeerFaultKind kind) { return key == name(kind); });
-    if (!is_fault && seen.find("," + key + ",") != seen.npos) return wrong(std::string(part) + ": is there twice");
+    if (!is_fault && seen.find("," + key + ",") != seen.npos) return wrong(std::string(part) + ": is given twice");
     seen += key + ",";
     begin = end + 1;
   }
@@ -166,7 +169,7 @@ std::string UdpModel::to_string() const {
               ",queue=" + text_of(static_cast<int64_t>(queue_bytes), byte_units) + ",delay=" + text_of(delay, time_units);
   const UdpModel usual;
   if (jitter != usual.jitter) text += ",jitter=" + text_of(jitter, time_units);
-  if (datagram_bytes != usual.datagram_bytes) text += ",datagram=" + std::to_string(datagram_bytes);
+  if (datagram_bytes != usual.datagram_bytes) text += concat(",datagram=", datagram_bytes);
   if (compute != usual.compute) text += ",compute=" + text_of(compute, time_units);
   if (spread != usual.spread) text += ",spread=" + text_of(spread, time_units);
   for (const auto& fault : faults) text += "," + fault.to_string();
@@ -175,8 +178,7 @@ std::string UdpModel::to_string() const {
 
 Status UdpModel::check(uint32_t processes) const {
   for (const auto& fault : faults) {
-    if (fault.process >= processes)
-      return wrong(fault.to_string() + ": there are " + std::to_string(processes) + " ranks, from 0");
+    if (fault.process >= processes) return wrong(concat(fault.to_string(), ": there are ", processes, " ranks, from 0"));
   }
   return {};
 }

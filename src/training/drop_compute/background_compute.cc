@@ -8,6 +8,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/concat.h"
+
 namespace unisono::internal {
 namespace {
 
@@ -20,20 +22,19 @@ std::chrono::steady_clock::time_point time_of(int64_t ns) {
 Result<std::unique_ptr<BackgroundCompute>> BackgroundCompute::make(size_t elements, const Now& now) {
   try {
     std::unique_ptr<BackgroundCompute> made(new BackgroundCompute(elements, now));
-    made->thread_ = std::thread([raw = made.get()] { raw->serve(); });
+    made->thread_ = std::thread([raw = made.get()] { raw->run_thread(); });
     return made;
   } catch (const std::bad_alloc&) {
-    return Status(Code::unavailable,
-                  "out of memory for the second gradients of the rule at: " + std::to_string(elements) + " values");
+    return Status(Code::unavailable, concat("out of memory: the rule at needs a second buffer of ", elements, " gradients"));
   } catch (const std::system_error& error) {
-    return Status(Code::unavailable, std::string("no thread for the rule at: ") + error.what());
+    return Status(Code::unavailable, std::string("cannot start a thread for the rule at: ") + error.what());
   }
 }
 
 BackgroundCompute::~BackgroundCompute() {
   {
     const std::lock_guard lock(mutex_);
-    ends_ = true;
+    stopping_ = true;
     controller_ = nullptr;
   }
   changed_.notify_all();
@@ -51,10 +52,10 @@ void BackgroundCompute::start(DropController& controller, Step step) {
   changed_.notify_all();
 }
 
-void BackgroundCompute::serve() {
+void BackgroundCompute::run_thread() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return busy_ || ends_; });
+    changed_.wait(lock, [this] { return busy_ || stopping_; });
     if (!busy_) return;
     compute(lock);
     busy_ = false;
@@ -62,14 +63,15 @@ void BackgroundCompute::serve() {
   }
 }
 
-// Runs the user's code without the lock.
+// Computes micro-batches until the controller stops the step. The mutex is unlocked while the user's function runs.
 void BackgroundCompute::compute(std::unique_lock<std::mutex>& lock) {
   while (controller_ != nullptr && !controller_->stopped()) {
     const uint64_t position = step_.position + controller_->computed();
     lock.unlock();
     auto status = step_.compute(position, second_);
     lock.lock();
-    // A micro-batch that ended by the timer's time counts, even if the timer's thread is late.
+    // A micro-batch counts only if it ended before the timer expired. This thread checks the time itself, because the calling
+    // thread may wake up late and call timer() after this micro-batch was counted.
     const auto now = now_();
     if (controller_ != nullptr && controller_->timer_ns().value_or(now) < now) controller_->timer(now);
     if (controller_ != nullptr && !controller_->stopped()) {
@@ -89,8 +91,8 @@ Status BackgroundCompute::close() {
   std::unique_lock lock(mutex_);
   const auto stopped = [this] { return controller_->stopped(); };
   if (const auto timer = controller_->timer_ns()) {
-    // The background thread notifies the calling thread only when it has finished, so a step without drops costs
-    // one wake-up.
+    // The background thread notifies this thread only once, when all micro-batches have ended. Therefore a step in which
+    // nothing is dropped wakes this thread only once.
     changed_.wait_until(lock, time_of(*timer), [this] { return !busy_; });
     if (!stopped()) controller_->timer(std::max(now_(), *timer));
   } else {

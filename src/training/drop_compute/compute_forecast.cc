@@ -7,13 +7,14 @@
 namespace unisono {
 namespace {
 
-// Beyond this many deviations, the normal distribution is 0 or 1 in double precision.
+// At more than this many standard deviations from the mean, the normal distribution is exactly 0 or 1 in double precision.
 constexpr double certain_deviations = 9;
 
-// Standard deviation of the end of the m-th micro-batch.
+// Returns the standard deviation of the time at which the m-th micro-batch ends.
 double deviation_of(const ComputeModel& model, uint32_t m) { return model.deviation * std::sqrt(static_cast<double>(m)); }
 
-// Number of leading micro-batches that satisfy the predicate, which holds for a prefix.
+// Returns how many of the numbers 1 to `last` satisfy `holds`. The function uses a binary search. Therefore `holds` must be
+// true for all numbers up to some number, and false for all larger ones.
 template <typename Predicate>
 uint32_t count_while(uint32_t last, const Predicate& holds) {
   uint32_t low = 0;
@@ -25,7 +26,7 @@ uint32_t count_while(uint32_t last, const Predicate& holds) {
   return low;
 }
 
-// Sum over m = 1..last of P(T[n,m] <= threshold).
+// Returns the sum over m = 1..last of P(T[n,m] <= threshold).
 double expected_ended(const ComputeModel& model, double threshold, uint32_t last) {
   if (model.deviation <= 0) return count_while(last, [&](uint32_t m) { return m * model.mean <= threshold; });
   const auto deviations = [&](uint32_t m) { return (threshold - m * model.mean) / deviation_of(model, m); };
@@ -40,7 +41,7 @@ double ratio_at(const ComputeModel& model, double threshold) {
   return expected_ended(model, threshold, model.micro_batches) / (threshold + model.other);
 }
 
-// Golden-section search for the maximum of the ratio between two points with a single maximum between them.
+// Finds the highest ratio between two thresholds by a golden-section search. The ratio must have only one maximum between them.
 double highest_between(const ComputeModel& model, double low, double high) {
   constexpr double golden = 0.6180339887498949;
   double left = high - golden * (high - low), right = low + golden * (high - low);
@@ -57,14 +58,15 @@ double highest_between(const ComputeModel& model, double low, double high) {
   return (low + high) / 2;
 }
 
-// The next point to evaluate. Where no micro-batch is likely to end, E[B] is constant and the ratio falls, so the search skips
-// to where the next may end.
-double next_place(const ComputeModel& model, double place) {
-  const double next = place + model.deviation / 4;
+// Returns the next threshold to evaluate. At some times, hardly any micro-batch ends. There E[B] is constant and the ratio
+// falls, so the search skips these times.
+double next_threshold(const ComputeModel& model, double threshold) {
+  const double next = threshold + model.deviation / 4;
   const auto ended =
-      static_cast<uint32_t>(std::clamp(std::floor(place / model.mean), 0.0, static_cast<double>(model.micro_batches)));
+      static_cast<uint32_t>(std::clamp(std::floor(threshold / model.mean), 0.0, static_cast<double>(model.micro_batches)));
   for (const uint32_t m : {ended, ended + 1}) {
-    if (m > 0 && m <= model.micro_batches && std::abs(place - m * model.mean) <= certain_deviations * deviation_of(model, m))
+    if (m > 0 && m <= model.micro_batches &&
+        std::abs(threshold - m * model.mean) <= certain_deviations * deviation_of(model, m))
       return next;
   }
   if (ended >= model.micro_batches) return next;
@@ -86,8 +88,8 @@ double expected_computed_after(const ComputeModel& model, double threshold, uint
   return 1.0 + lag + expected_ended(model, threshold, model.micro_batches - 1 - lag);
 }
 
-// tau minus the integral up to tau of P(T <= x), by Simpson's rule over deviations from the mean. The integrand is 1 above
-// `high` and 0 below `low`.
+// Computes E[min(tau, T)] = tau - (integral of P(T <= x) up to tau) by Simpson's rule. Here x is counted in standard deviations
+// from the mean. The code takes P(T <= x) as 1 above `high`, and as 0 below `low`.
 double expected_step_at(const ComputeModel& model, uint64_t workers, double threshold) {
   constexpr double low = -10, high = 14;
   constexpr int intervals = 8192;
@@ -120,24 +122,25 @@ BestThreshold best_threshold(const ComputeModel& model) {
                          .local_maxima = maxima};
   };
   if (model.micro_batches == 0 || !(model.mean > 0)) return {};
-  // A step function whose steps' edges never fall.
+  // If the times do not vary, the ratio is highest at the threshold at which the last micro-batch ends.
   if (model.deviation <= 0) return found(model.micro_batches * model.mean, model.micro_batches);
   const double end = model.micro_batches * model.mean + 8 * deviation_of(model, model.micro_batches);
   BestThreshold best;
-  double before = model.mean, place = before, ratio = ratio_at(model, place);
-  bool rising = true;  // a ratio that falls from the start has its maximum there
+  double before = model.mean, current = before, ratio = ratio_at(model, current);
+  bool rising = true;  // This starts as true because the first threshold is a maximum if the ratio falls right after it.
   uint32_t maxima = 0;
-  while (place < end) {
-    const double next = std::min(end, next_place(model, place)), next_ratio = ratio_at(model, next);
+  while (current < end) {
+    const double next = std::min(end, next_threshold(model, current)), next_ratio = ratio_at(model, next);
     const double rise = next_ratio - ratio;
     if (rise < -1e-13 * ratio && rising) {
       rising = false;
       ++maxima;
-      const double top = highest_between(model, before, next);  // or an end of the range
-      if (const auto here = found(ratio_at(model, top) >= ratio ? top : place, 0); here.ratio >= best.ratio) best = here;
+      // The search never returns an end of its interval, so `current` is compared with its result.
+      const double top = highest_between(model, before, next);
+      if (const auto here = found(ratio_at(model, top) >= ratio ? top : current, 0); here.ratio >= best.ratio) best = here;
     }
     rising = rising || rise > 1e-13 * ratio;
-    before = place, place = next, ratio = next_ratio;
+    before = current, current = next, ratio = next_ratio;
   }
   if (rising) {
     ++maxima;

@@ -1,4 +1,4 @@
-// The numbers are those of docs/design/methods/drop_compute.md, "Checked values"; comments name the checks there.
+// The expected numbers are from docs/design/methods/drop_compute.md, "Checked values".
 #include "training/drop_compute/compute_forecast.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ TEST(NormalLaw, quantiles_are_the_inverse_of_the_distribution) {
   for (double p = 0.25; p > 1e-12; p /= 2) EXPECT_EQ(normal_quantile(1 - p), -normal_quantile(p)) << p;
 }
 
-// Check 1.
+// Check 1 of docs/design/methods/drop_compute.md: z(N) and z_exact(N).
 TEST(ComputeForecast, expected_maximum_of_normal_values) {
   struct Case {
     uint64_t workers;
@@ -46,7 +46,7 @@ TEST(ComputeForecast, expected_maximum_of_normal_values) {
   }
 }
 
-// Check 2.
+// Check 2 of docs/design/methods/drop_compute.md: E[T] for several models and numbers of workers.
 TEST(ComputeForecast, expected_time_of_the_slowest) {
   EXPECT_NEAR(expected_compute(twelve, expected_maximum_closed(8)), 13.263543, 1e-6);
   EXPECT_NEAR(expected_compute(twelve, expected_maximum_closed(200)), 14.395014, 1e-6);
@@ -58,7 +58,7 @@ TEST(ComputeForecast, expected_time_of_the_slowest) {
               1e-6);
 }
 
-// Check 3.
+// Check 3 of docs/design/methods/drop_compute.md: E[B] and E[k_after]. Without lag, they differ by P(T_n > tau).
 TEST(ComputeForecast, expected_micro_batches) {
   EXPECT_NEAR(expected_computed_at(twelve, 11), 10.517314, 1e-6);
   EXPECT_NEAR(expected_computed_at(twelve, 12), 11.380362, 1e-6);
@@ -70,7 +70,7 @@ TEST(ComputeForecast, expected_micro_batches) {
   for (const uint32_t lag : {11u, 12u, 4000000000u}) EXPECT_EQ(expected_computed_after(twelve, 1, lag), 12);
 }
 
-// Check 4.
+// Check 4 of docs/design/methods/drop_compute.md: the best threshold and its dropped share.
 TEST(ComputeForecast, best_threshold_does_not_depend_on_the_number_of_workers) {
   const auto best = best_threshold(twelve);
   EXPECT_NEAR(best.threshold, 11.317274, 1e-4);
@@ -87,12 +87,13 @@ TEST(ComputeForecast, best_threshold_does_not_depend_on_the_number_of_workers) {
   auto more = twelve;
   more.other = 2;
   EXPECT_NEAR(best_threshold(more).threshold, 11.724607, 1e-4);
-  // For any number of workers, no other threshold is better.
+  // The best threshold is also best for 200 workers.
   for (double threshold = 1; threshold < 14; threshold += 0.01)
     EXPECT_LE(gain(threshold, expected_maximum(200)), gain(best.threshold, expected_maximum(200)) + 1e-12) << threshold;
 }
 
-// Check 5.
+// Check 5 of docs/design/methods/drop_compute.md. The deviation is small, so the ratio has a local maximum after each of the 8
+// micro-batches.
 TEST(ComputeForecast, best_threshold_is_the_best_of_a_staircases_local_maxima) {
   const ComputeModel stairs{.micro_batches = 8, .mean = 1, .deviation = 0.05, .other = 0.2};
   const auto best = best_threshold(stairs);
@@ -103,17 +104,18 @@ TEST(ComputeForecast, best_threshold_is_the_best_of_a_staircases_local_maxima) {
   EXPECT_NEAR(expected_speedup(stairs, best.threshold, expected_maximum_closed(200)), 1.012752, 1e-6);
 }
 
-// Check 6.
+// Check 6 of docs/design/methods/drop_compute.md: E[min(tau, T)].
 TEST(ComputeForecast, expected_time_of_a_step_with_a_threshold) {
   EXPECT_NEAR(expected_step_at(twelve, 2, 12), 11.898807, 1e-6);
   EXPECT_NEAR(expected_step_at(twelve, 8, 13), 12.891926, 1e-6);
-  // Far above it is E[T], far below it is the threshold.
+  // If the threshold is very large, the expected time of a step is E[T]. If it is very small, the expected time is the
+  // threshold.
   for (const uint64_t workers : {1, 2, 8, 200, 1'000'000})
     EXPECT_NEAR(expected_step_at(twelve, workers, 1000), expected_compute(twelve, expected_maximum(workers)), 1e-8) << workers;
   EXPECT_NEAR(expected_step_at(twelve, 8, 2), 2, 1e-9);
 }
 
-// Check 7.
+// Check 7 of docs/design/methods/drop_compute.md: expected maximum of values 1, 2 and 5 with shares 0.7, 0.25 and 0.05.
 TEST(ComputeForecast, expected_maximum_of_any_law) {
   const double values[] = {5, 1, 2}, shares[] = {0.05, 0.7, 0.25};
   EXPECT_NEAR(expected_maximum_of(values, shares, 8), 2.952090696, 1e-9);
@@ -128,7 +130,7 @@ TEST(ComputeForecast, expected_maximum_of_any_law) {
   EXPECT_EQ(expected_maximum_of(std::span<const double>(), 8), 0);
 }
 
-TEST(ComputeForecast, without_spread_keeps_everything) {
+TEST(ComputeForecast, without_deviation_drops_nothing) {
   for (const double other : {0.0, 0.5}) {
     const ComputeModel constant{.micro_batches = 12, .mean = 0.1, .deviation = 0, .other = other};
     const auto best = best_threshold(constant);
@@ -144,8 +146,8 @@ TEST(ComputeForecast, without_spread_keeps_everything) {
   }
 }
 
-// The sums skip negligible terms and points; plain sums over a fine grid agree.
-TEST(ComputeForecast, best_threshold_is_that_of_a_plain_search_over_everything) {
+// best_threshold() skips negligible terms and thresholds. Plain sums over a fine grid must give the same result.
+TEST(ComputeForecast, best_threshold_equals_an_exhaustive_search) {
   for (const ComputeModel& model :
        {ComputeModel{1, 1, 0.2, 0}, ComputeModel{1, 1, 0.2, 1}, ComputeModel{5, 0.01, 0.00001, 0.001},
         ComputeModel{24, 0.3, 0.3, 0}, ComputeModel{40, 2, 0.02, 3}}) {
@@ -167,8 +169,9 @@ TEST(ComputeForecast, best_threshold_is_that_of_a_plain_search_over_everything) 
   }
 }
 
-TEST(ComputeForecast, of_a_trace_follows_the_law_of_recorded_times) {
-  // T_n of 1, 2 and 5 seconds with shares 0.7, 0.25 and 0.05, as in check 7: one micro-batch of that time, and two of 0.
+TEST(ComputeForecast, trace_forecast_follows_the_recorded_distribution) {
+  // As in check 7 of docs/design/methods/drop_compute.md, T_n is 1, 2 or 5 seconds, with shares 0.7, 0.25 and 0.05. Only the
+  // first micro-batch takes time.
   std::vector<std::vector<std::vector<int64_t>>> latencies;
   for (int step = 0; step < 10; ++step) {
     auto& workers = latencies.emplace_back();
@@ -179,7 +182,7 @@ TEST(ComputeForecast, of_a_trace_follows_the_law_of_recorded_times) {
     const auto forecast = forecast_from(trace, static_cast<uint64_t>(workers), 0.10);
     EXPECT_NEAR(forecast.compute, expected, 1e-9);
     EXPECT_EQ(forecast.too_few_records, workers > 10);
-    // Without the slowest twentieth: min(tau, E[T]) = 2 s.
+    // Dropping the slowest 5 % of the records shortens the step from E[T] to 2 s.
     EXPECT_NEAR(forecast.threshold, 2, 1e-12);
     EXPECT_NEAR(forecast.drop, 0.05, 1e-12);
     EXPECT_NEAR(forecast.speedup, 0.95 * (expected + 0.5) / 2.5, 1e-9);
@@ -191,7 +194,7 @@ TEST(ComputeForecast, of_a_trace_follows_the_law_of_recorded_times) {
   EXPECT_TRUE(forecast_from(trace, 11, 0.1).too_few_records);
 }
 
-TEST(ComputeForecast, of_a_trace_of_normal_times_is_the_closed_form) {
+TEST(ComputeForecast, trace_forecast_of_normal_times_equals_the_closed_form) {
   Random random(20261123);
   std::vector<std::vector<std::vector<int64_t>>> latencies(100,
                                                            std::vector<std::vector<int64_t>>(50, std::vector<int64_t>(12)));
@@ -209,12 +212,12 @@ TEST(ComputeForecast, of_a_trace_of_normal_times_is_the_closed_form) {
   EXPECT_NEAR(forecast.drop, best_threshold(twelve).drop, 0.02);
 }
 
-TEST(ComputeForecast, of_a_trace_that_is_not_right_is_nothing) {
+TEST(ComputeForecast, trace_forecast_of_an_invalid_trace_is_zero) {
   EXPECT_EQ(forecast_from({}, 8, 0.1).compute, 0);
   EXPECT_EQ(forecast_from({}, 8, 0.1).speedup, 1);
 }
 
-TEST(ComputeForecast, of_a_trace_of_constant_times_keeps_everything) {
+TEST(ComputeForecast, trace_forecast_of_constant_times_drops_nothing) {
   for (size_t micro_batches = 1; micro_batches < 60; ++micro_batches) {
     const auto constant = forecast_from(trace_of({std::vector(2, std::vector<int64_t>(micro_batches, 7))}, 1, 0), 50, 1);
     EXPECT_EQ(constant.drop, 0);

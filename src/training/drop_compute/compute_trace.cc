@@ -6,12 +6,14 @@
 #include <string>
 #include <tuple>
 
+#include "base/concat.h"
 #include "base/random.h"
 
 namespace unisono {
 namespace {
 
-// 36 years. A sum of a few times then fits 64 bits, and a sum over a trace 128 bits.
+// The longest time that is allowed, 36 years. With this limit, the sum of a few times fits 64 bits, and the sum over a trace
+// fits 128 bits.
 constexpr int64_t time_most_ns = (int64_t{1} << 60) - 1;
 constexpr uint64_t times_most = uint64_t{1} << 32;
 
@@ -21,10 +23,10 @@ struct Row {
   uint64_t step = 0, rank = 0;
   size_t line = 0;
   int64_t wall = 0;
-  size_t first_end = 0;  // first index in Rows::ends
+  size_t first_end = 0;  // index in Rows::ends_ at which the row's end times begin
 };
 
-// The lines of a file, in its order.
+// Holds the lines of a file, in the order of the file.
 class Rows {
  public:
   Status read(size_t line, std::string_view text);
@@ -33,7 +35,7 @@ class Rows {
  private:
   Status read_head(std::string_view text);
   std::string field_name(size_t field) const {
-    return field < 3 ? std::array{"step", "rank", "wall_ns"}[field] : "end_" + std::to_string(field - 2) + "_ns";
+    return field < 3 ? std::array{"step", "rank", "wall_ns"}[field] : concat("end_", field - 2, "_ns");
   }
   template <typename Number>
   Status number(std::string_view field, size_t which, Number& value) const;
@@ -67,46 +69,43 @@ Status Rows::number(std::string_view field, size_t which, Number& value) const {
   return {};
 }
 
-// Files of several ranks may be concatenated, each with its head.
+// Parses one line. A file may consist of the concatenated files of several ranks, so its head line may be repeated.
 Status Rows::read(size_t line, std::string_view text) {
   if (head_.empty()) return read_head(text);
   if (text == head_) return {};
   const auto fields = static_cast<size_t>(std::count(text.begin(), text.end(), ',')) + 1;
   if (fields < 3 + micro_batches_)
-    return bad_trace("truncated_trace: line " + std::to_string(line) + " has " + std::to_string(fields) + " fields of " +
-                     std::to_string(3 + micro_batches_));
+    return bad_trace(concat("truncated_trace: line ", line, " has ", fields, " fields of ", 3 + micro_batches_));
   if (fields > 3 + micro_batches_)
-    return bad_trace("line " + std::to_string(line) + " has " + std::to_string(fields) +
-                     " fields, more than the first line's " + std::to_string(3 + micro_batches_));
+    return bad_trace(concat("line ", line, " has ", fields, " fields, more than the first line's ", 3 + micro_batches_));
   Row row{.line = line, .first_end = ends_.size()};
   int64_t time = 0;
   for (size_t field = 0; field < fields; ++field) {
     const auto word = text.substr(0, text.find(','));
     text.remove_prefix(std::min(word.size() + 1, text.size()));
-    if (word.empty())
-      return bad_trace("truncated_trace: line " + std::to_string(line) + ": " + field_name(field) + " is missing");
+    if (word.empty()) return bad_trace(concat("truncated_trace: line ", line, ": ", field_name(field), " is missing"));
     const int64_t before = time;
     const auto status =
         field < 2 ? number(word, field, field == 0 ? row.step : row.rank) : number(word, field, field == 2 ? row.wall : time);
-    if (!status.ok()) return bad_trace("line " + std::to_string(line) + ": " + status.message());
+    if (!status.ok()) return bad_trace(concat("line ", line, ": ", status.message()));
     if (time < before)
-      return bad_trace("line " + std::to_string(line) + ": " + field_name(field) + " is " + std::to_string(time) +
-                       ", before the end of the one before it, " + std::to_string(before));
+      return bad_trace(
+          concat("line ", line, ": ", field_name(field), " is ", time, ", before the end of the one before it, ", before));
     if (field > 2) ends_.push_back(time);
   }
   rows_.push_back(row);
   return {};
 }
 
-// By step and rank.
+// Sorts the rows by step and rank.
 Status Rows::sort() {
   std::sort(rows_.begin(), rows_.end(),
             [](const Row& a, const Row& b) { return std::tie(a.step, a.rank, a.line) < std::tie(b.step, b.rank, b.line); });
   const auto twice = std::adjacent_find(rows_.begin(), rows_.end(),
                                         [](const Row& a, const Row& b) { return a.step == b.step && a.rank == b.rank; });
   if (twice == rows_.end()) return {};
-  return bad_trace("line " + std::to_string(twice[1].line) + " has step " + std::to_string(twice->step) + " of rank " +
-                   std::to_string(twice->rank) + ", as line " + std::to_string(twice->line) + " has");
+  return bad_trace(
+      concat("line ", twice[1].line, " repeats step ", twice->step, " of rank ", twice->rank, " from line ", twice->line));
 }
 
 Result<ComputeTrace> Rows::trace() {
@@ -128,8 +127,7 @@ Result<ComputeTrace> Rows::trace() {
     }
   }
   if (trace.walls.empty())
-    return bad_trace("too_few_steps: of " + std::to_string(rows_.size()) + " lines no step has those of all " +
-                     std::to_string(ranks.size()) + " ranks");
+    return bad_trace(concat("too_few_steps: in ", rows_.size(), " lines, no step has lines of all ", ranks.size(), " ranks"));
   if (auto status = trace.check(); !status.ok()) return status;
   return trace;
 }
@@ -142,7 +140,7 @@ int64_t ComputeTrace::compute_ns(size_t step) const {
   return last;
 }
 
-// Integer sums and one division, so the order of steps and workers does not matter.
+// The sums are integers and there is only one division. Therefore the result does not depend on the order of steps and workers.
 double ComputeTrace::other_ns() const {
   Wide wall = 0, compute = 0;
   for (const int64_t each : walls) wall += static_cast<Wide>(each);
@@ -169,26 +167,21 @@ uint64_t ComputeTrace::hash() const {
 
 Status ComputeTrace::check() const {
   if (workers == 0 || micro_batches == 0 || walls.empty())
-    return bad_trace("too_few_steps: a trace of " + std::to_string(steps()) + " steps of " + std::to_string(workers) +
-                     " workers with " + std::to_string(micro_batches) + " micro-batches each");
+    return bad_trace(concat("too_few_steps: a trace of ", steps(), " steps of ", workers, " workers with ", micro_batches,
+                            " micro-batches each"));
   if (walls.size() % workers != 0 || ends.size() / micro_batches != walls.size() || ends.size() % micro_batches != 0) {
-    return bad_trace("truncated_trace: " + std::to_string(ends.size()) + " ends and " + std::to_string(walls.size()) +
-                     " steps' times of " + std::to_string(workers) + " workers with " + std::to_string(micro_batches) +
-                     " micro-batches each");
+    return bad_trace(concat("truncated_trace: ", ends.size(), " ends and ", walls.size(), " steps' times of ", workers,
+                            " workers with ", micro_batches, " micro-batches each"));
   }
   if (ends.size() >= times_most)
-    return bad_trace("a trace of " + std::to_string(ends.size()) + " times, and " + std::to_string(times_most - 1) +
-                     " are searched");
+    return bad_trace(concat("a trace of ", ends.size(), " times; at most ", times_most - 1, " are allowed"));
   for (size_t row = 0; row < walls.size(); ++row) {
-    const auto place = [&] {
-      return "step " + std::to_string(row / workers) + " of worker " + std::to_string(row % workers) + " of the trace";
-    };
-    if (walls[row] < 0 || walls[row] > time_most_ns) return bad_trace(place() + " took " + std::to_string(walls[row]) + " ns");
+    const auto position_text = [&] { return concat("step ", row / workers, " of worker ", row % workers, " of the trace"); };
+    if (walls[row] < 0 || walls[row] > time_most_ns) return bad_trace(concat(position_text(), " took ", walls[row], " ns"));
     int64_t before = 0;
     for (size_t end = row * micro_batches; end < (row + 1) * micro_batches; before = ends[end++]) {
       if (ends[end] >= before && ends[end] <= time_most_ns) continue;
-      return bad_trace(place() + " has a micro-batch that ends at " + std::to_string(ends[end]) + " ns, after one at " +
-                       std::to_string(before));
+      return bad_trace(concat(position_text(), " has a micro-batch that ends at ", ends[end], " ns, after one at ", before));
     }
   }
   return {};
@@ -196,7 +189,7 @@ Status ComputeTrace::check() const {
 
 std::string ComputeTrace::head(uint32_t micro_batches) {
   std::string text = "step,rank,wall_ns";
-  for (uint32_t m = 1; m <= micro_batches; ++m) text += ",end_" + std::to_string(m) + "_ns";
+  for (uint32_t m = 1; m <= micro_batches; ++m) text += concat(",end_", m, "_ns");
   return text;
 }
 

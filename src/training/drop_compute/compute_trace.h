@@ -1,4 +1,4 @@
-// Recorded times of steps without drops; the threshold search uses them.
+// A trace: the recorded times of steps in which nothing was dropped. The search chooses a threshold from a trace.
 #pragma once
 
 #include <cstdint>
@@ -12,33 +12,40 @@
 namespace unisono {
 
 struct ComputeTrace {
-  uint32_t workers = 0, micro_batches = 0;  // N, M
+  uint32_t workers = 0, micro_batches = 0;  // N workers, and M micro-batches of each worker in a step
   std::vector<int64_t>
-      ends{};  // [step][worker][micro-batch]: ns from the step's start to the micro-batch's end; never decreasing
-  std::vector<int64_t> walls{};  // [step][worker]: ns of the whole step
+      // Indexed by [step][worker][micro-batch]: the time in ns from the start of the step to the end of the micro-batch. The
+      // times of one worker in one step never decrease.
+      ends{};
+  std::vector<int64_t> walls{};  // Indexed by [step][worker]: how long the whole step took, in ns.
 
   size_t steps() const { return workers == 0 ? 0 : walls.size() / workers; }
   std::span<const int64_t> ends_of(size_t step, size_t worker) const {
     return std::span(ends).subspan((step * workers + worker) * micro_batches, micro_batches);
   }
-  // T_i: when the step's last worker had computed everything, ns.
+  // Returns T_i: the time in ns at which the slowest worker of the step had computed all its micro-batches.
   int64_t compute_ns(size_t step) const;
-  // Tc: mean time of a step outside computing: max(0, mean of walls - mean of T_i), ns.
+  // Returns Tc, the mean time per step that is not spent computing, in ns: max(0, mean of walls - mean of T_i).
   double other_ns() const;
-  // lhat: mean time of a micro-batch, to the nearest ns.
+  // Returns lhat, the mean time of a micro-batch, rounded to the nearest ns.
   int64_t micro_batch_ns() const;
-  // Hash of everything, in order; ranks compare it.
+  // Returns a hash of all fields. Ranks compare their hashes to see whether their traces are equal.
   uint64_t hash() const;
-  // invalid (truncated_trace, too_few_steps), with the position: sizes do not match, no step, or times that are negative,
-  // decrease or exceed 36 years. Searches require a valid trace.
+  // Returns invalid in three cases:
+  // - the trace has no steps, or too many times;
+  // - the sizes of the fields do not match;
+  // - a time is negative, is less than the time before it, or exceeds 36 years.
+  // The search functions require a trace for which check() returns ok.
   Status check() const;
 
-  // First line of a file, without its line end: step,rank,wall_ns,end_1_ns,…,end_M_ns.
+  // Returns the first line of a file, without a line break: step,rank,wall_ns,end_1_ns,…,end_M_ns.
   static std::string head(uint32_t micro_batches);
-  // Reads a file: a head line, then lines step,rank,wall_ns,end_1_ns,…,end_M_ns in any order, with any step and rank numbers.
-  // Steps that lack a rank's line are skipped. Empty lines and repeated heads are skipped, so files of several ranks may be
-  // concatenated. invalid: names the line that is wrong (truncated_trace: too few ends) or duplicate. too_few_steps: no
-  // complete step.
+  // Reads a file. It begins with a head line. The lines step,rank,wall_ns,end_1_ns,…,end_M_ns follow, in any order and with any
+  // step and rank numbers. A step is skipped if the line of a rank is missing. Empty lines and repeated head lines are skipped,
+  // so the files of several ranks may be concatenated.
+  //
+  // Returns invalid, with the number of the line, if a line is malformed, is a duplicate, or has too few end times
+  // (truncated_trace). Returns invalid (too_few_steps) if there is no step for which all ranks have a line.
   static Result<ComputeTrace> parse(std::string_view text);
 };
 

@@ -25,7 +25,7 @@ std::string refusal(const std::string& text) {
     for (const char* word : {__VA_ARGS__}) EXPECT_NE(why.find(word), why.npos) << why; \
   } while (0)
 
-TEST(ComputeTrace, sums_up_what_the_documented_example_takes) {
+TEST(ComputeTrace, gives_the_times_of_the_documented_example) {
   const auto trace = trace_of({{{1, 1, 1}, {1, 2, 3}}, {{2, 1, 1}, {1, 1, 1}}}, second, second);
   ASSERT_TRUE(trace.check().ok());
   EXPECT_EQ(trace.steps(), 2u);
@@ -38,9 +38,9 @@ TEST(ComputeTrace, sums_up_what_the_documented_example_takes) {
 
 TEST(ComputeTrace, other_time_is_never_negative_and_a_mean_is_rounded_to_the_nearest) {
   auto trace = trace_of({{{1, 2}, {1, 1}}}, 1, 10);
-  EXPECT_EQ(trace.micro_batch_ns(), 1);  // 5 of 4
+  EXPECT_EQ(trace.micro_batch_ns(), 1);  // 5 / 4, rounded
   trace.ends[1] = 4;
-  EXPECT_EQ(trace.micro_batch_ns(), 2);  // 6 of 4
+  EXPECT_EQ(trace.micro_batch_ns(), 2);  // 6 / 4, rounded
   trace.walls = {1, 4};
   EXPECT_EQ(trace.other_ns(), 0);
   trace.walls = {6, 7};
@@ -56,13 +56,13 @@ TEST(ComputeTrace, is_read_from_lines_in_any_order_with_ranks_and_steps_of_any_n
   EXPECT_EQ(trace->walls, (std::vector<int64_t>{50, 60, 90, 100}));
 }
 
-TEST(ComputeTrace, of_several_files_is_read_with_their_heads) {
+TEST(ComputeTrace, reads_concatenated_files_with_repeated_heads) {
   const auto trace = ComputeTrace::parse(std::string(head) + "1,0,50,1,2\n" + head + "1,1,60,2,3\n");
   ASSERT_TRUE(trace.ok()) << trace.status().to_string();
   EXPECT_EQ(trace->workers, 2u);
 }
 
-TEST(ComputeTrace, leaves_out_steps_of_which_a_rank_is_missing) {
+TEST(ComputeTrace, skips_steps_that_lack_a_rank) {
   const auto trace = ComputeTrace::parse(std::string(head) + "1,0,50,1,2\n2,0,51,1,2\n2,1,52,1,2\n3,1,53,1,2\n");
   ASSERT_TRUE(trace.ok()) << trace.status().to_string();
   EXPECT_EQ(trace->walls, (std::vector<int64_t>{51, 52}));
@@ -76,57 +76,59 @@ TEST(ComputeTrace, keeps_every_nanosecond) {
   EXPECT_EQ(trace->ends, (std::vector<int64_t>{large - 1, large}));
   EXPECT_EQ(trace->walls, (std::vector<int64_t>{large + 2}));
   EXPECT_EQ(trace->compute_ns(0), large);
-  EXPECT_EQ(trace->micro_batch_ns(), int64_t{1} << 52);  // (2^53 - 1) / 2, upwards
+  EXPECT_EQ(trace->micro_batch_ns(), int64_t{1} << 52);  // (2^53 - 1) / 2, rounded up
   EXPECT_EQ(trace->other_ns(), 2);
   EXPECT_EQ((ComputeTrace{.workers = 1, .micro_batches = 1, .ends = {large}, .walls = {large}}.micro_batch_ns()), large);
 }
 
-TEST(ComputeTrace, that_is_empty_is_refused) {
+TEST(ComputeTrace, refuses_an_empty_file) {
   EXPECT_REFUSED("", "too_few_steps");
   EXPECT_REFUSED("\n\n", "too_few_steps");
   EXPECT_REFUSED(head, "too_few_steps", "0 lines");
 }
 
-TEST(ComputeTrace, without_its_head_is_refused) {
+TEST(ComputeTrace, refuses_a_file_without_its_head) {
   EXPECT_REFUSED("1,0,50,1,2\n", "first line");
   EXPECT_REFUSED("step,rank,wall_ns\n1,0,50\n", "first line");
   EXPECT_REFUSED("step,rank,wall_ns,end_1_ns,end_3_ns\n1,0,50,1,2\n", "first line");
 }
 
-TEST(ComputeTrace, with_fewer_ends_is_refused_as_truncated) {
+TEST(ComputeTrace, refuses_a_line_with_too_few_ends_as_truncated) {
   EXPECT_REFUSED(std::string(head) + "1,0,50,1,2\n1,1,50,1\n", "truncated_trace", "line 3", "4 fields of 5");
 }
 
-TEST(ComputeTrace, with_an_empty_field_is_refused_as_truncated) {
+TEST(ComputeTrace, refuses_an_empty_field_as_truncated) {
   EXPECT_REFUSED(std::string(head) + "1,0,50,1,\n", "truncated_trace", "line 2", "end_2_ns");
   EXPECT_REFUSED(std::string(head) + "1,0,,1,2\n", "truncated_trace", "line 2", "wall_ns");
 }
 
-TEST(ComputeTrace, with_more_ends_is_refused) { EXPECT_REFUSED(std::string(head) + "1,0,50,1,2,3\n", "line 2", "6 fields"); }
+TEST(ComputeTrace, refuses_a_line_with_too_many_ends) {
+  EXPECT_REFUSED(std::string(head) + "1,0,50,1,2,3\n", "line 2", "6 fields");
+}
 
-TEST(ComputeTrace, with_what_is_no_number_is_refused) {
+TEST(ComputeTrace, refuses_a_field_that_is_not_a_number) {
   EXPECT_REFUSED(std::string(head) + "1,0,50,1,x\n", "line 2", "end_2_ns", "\"x\"");
   EXPECT_REFUSED(std::string(head) + "1,0,50,1.5,2\n", "line 2", "end_1_ns", "1.5");
   EXPECT_REFUSED(std::string(head) + "1, 0,50,1,2\n", "line 2", "rank");
   EXPECT_REFUSED(std::string(head) + "1,0,50,0x1,2\n", "line 2", "0x1");
 }
 
-TEST(ComputeTrace, with_negative_numbers_is_refused) {
+TEST(ComputeTrace, refuses_negative_numbers) {
   EXPECT_REFUSED(std::string(head) + "1,0,50,-1,2\n", "line 2", "end_1_ns", "negative");
   EXPECT_REFUSED(std::string(head) + "1,0,-50,1,2\n", "line 2", "wall_ns", "negative");
   EXPECT_REFUSED(std::string(head) + "1,-1,50,1,2\n", "line 2", "rank");
   EXPECT_REFUSED(std::string(head) + "-1,0,50,1,2\n", "line 2", "step");
 }
 
-TEST(ComputeTrace, with_ends_that_fall_is_refused) {
+TEST(ComputeTrace, refuses_decreasing_ends) {
   EXPECT_REFUSED(std::string(head) + "1,0,50,7,6\n", "line 2", "end_2_ns is 6", "7");
 }
 
-TEST(ComputeTrace, with_a_line_twice_is_refused) {
+TEST(ComputeTrace, refuses_a_repeated_line) {
   EXPECT_REFUSED(std::string(head) + "1,0,50,1,2\n1,1,50,1,2\n1,0,50,1,2\n", "line 4", "step 1 of rank 0", "line 2");
 }
 
-TEST(ComputeTrace, with_numbers_that_are_too_large_is_refused) {
+TEST(ComputeTrace, refuses_numbers_that_are_too_large) {
   EXPECT_REFUSED(std::string(head) + "1,0,50,1,9223372036854775808\n", "line 2", "end_2_ns", "too large");
   EXPECT_REFUSED(std::string(head) + "1,0,50,1,1152921504606846976\n", "line 2", "end_2_ns", "too large");
   EXPECT_REFUSED(std::string(head) + "18446744073709551616,0,50,1,2\n", "line 2", "step", "too large");
@@ -135,7 +137,7 @@ TEST(ComputeTrace, with_numbers_that_are_too_large_is_refused) {
                   .ok());
 }
 
-TEST(ComputeTrace, in_memory_is_checked_as_one_in_a_file) {
+TEST(ComputeTrace, checks_a_trace_in_memory_like_one_in_a_file) {
   const auto good = trace_of({{{1, 1}, {1, 2}}, {{2, 1}, {1, 1}}}, second, 1);
   const auto refused = [&](const auto& change, const char* word) {
     auto trace = good;
@@ -158,7 +160,7 @@ TEST(ComputeTrace, in_memory_is_checked_as_one_in_a_file) {
   refused([](auto& t) { t.walls[2] = int64_t{1} << 60; }, "step 1 of worker 0");
 }
 
-TEST(ComputeTrace, has_another_hash_when_anything_of_it_is_another) {
+TEST(ComputeTrace, hash_depends_on_every_field) {
   const auto trace = trace_of({{{1, 1}, {1, 2}}, {{2, 1}, {1, 1}}}, second, 1);
   std::set<uint64_t> hashes{trace.hash()};
   const auto add = [&](const ComputeTrace& other) { EXPECT_TRUE(hashes.insert(other.hash()).second) << hashes.size(); };
@@ -183,7 +185,7 @@ TEST(ComputeTrace, has_another_hash_when_anything_of_it_is_another) {
   add(reordered(trace, {0, 1}, {1, 0}));
 }
 
-TEST(ComputeTrace, that_is_damaged_anywhere_is_refused_or_right) {
+TEST(ComputeTrace, a_damaged_file_is_refused_or_read_correctly) {
   Random random(53);
   const std::string good = std::string(head) + "1,0,50,1,2\n1,1,60,2,3\n2,0,70,3,4\n2,1,80,4,50\n";
   const std::string_view bytes("0129,,\n\r-.xe \0\xff", 16);

@@ -1,4 +1,4 @@
-// Traces for tests.
+// Traces of computing times for tests.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 
 namespace unisono {
 
-// Latencies [step][worker][micro-batch] in units of `unit` ns; a step takes other_ns longer than its computation.
+// Makes a trace from latencies [step][worker][micro-batch], given in units of `unit` ns. A step lasts other_ns longer than its
+// computing.
 inline ComputeTrace trace_of(const std::vector<std::vector<std::vector<int64_t>>>& latencies, int64_t unit, int64_t other_ns) {
   ComputeTrace trace{.workers = static_cast<uint32_t>(latencies[0].size()),
                      .micro_batches = static_cast<uint32_t>(latencies[0][0].size())};
@@ -26,7 +27,7 @@ inline ComputeTrace trace_of(const std::vector<std::vector<std::vector<int64_t>>
   return trace;
 }
 
-// The same steps and workers in another order.
+// Returns the trace with its steps and workers in another order.
 inline ComputeTrace reordered(const ComputeTrace& trace, const std::vector<size_t>& steps, const std::vector<size_t>& workers) {
   ComputeTrace other{.workers = trace.workers, .micro_batches = trace.micro_batches};
   for (const size_t step : steps) {

@@ -7,7 +7,7 @@
 namespace unisono {
 namespace {
 
-// Turns std::bad_alloc into `unavailable`, also for the tables of all ranks' times.
+// Runs the call. If it throws std::bad_alloc, returns the error `unavailable`.
 template <typename Call>
 auto guarded(const Call& call) -> decltype(call()) {
   try {
@@ -15,6 +15,13 @@ auto guarded(const Call& call) -> decltype(call()) {
   } catch (const std::bad_alloc&) {
     return Status(Code::unavailable, "out of memory");
   }
+}
+
+// The same, but in a child made by fork(), returns an error without running the call.
+template <typename Call>
+auto guarded(const internal::Dropper& dropper, const Call& call) -> decltype(call()) {
+  if (auto status = dropper.process().check(); !status.ok()) return status;
+  return guarded(call);
 }
 
 }  // namespace
@@ -32,25 +39,27 @@ Result<DropCompute> DropCompute::make(const Group& group, uint32_t micro_batches
 }
 
 Status DropCompute::begin_step() {
-  return guarded([&] { return dropper_->begin_step(); });
+  return guarded(*dropper_, [&] { return dropper_->begin_step(); });
 }
-bool DropCompute::next() { return dropper_->next(); }
+bool DropCompute::next() { return !dropper_->process().forked() && dropper_->next(); }
 uint64_t DropCompute::position() const { return dropper_->position(); }
 bool DropCompute::last() const { return dropper_->last(); }
 bool DropCompute::should_stop() const { return dropper_->should_stop(); }
 void DropCompute::abandon() { dropper_->abandon(); }
 Result<DropStep> DropCompute::end_step() {
-  return guarded([&] { return dropper_->end_step(); });
+  return guarded(*dropper_, [&] { return dropper_->end_step(); });
 }
 void DropCompute::pause() { dropper_->pause(); }
 Result<DropStep> DropCompute::run(std::span<float> gradients, const DropWork& work) {
-  return guarded([&] { return dropper_->run(gradients, work); });
+  return guarded(*dropper_, [&] { return dropper_->run(gradients, work); });
 }
-Status DropCompute::drain(const DropWork& work) { return dropper_->drain(work); }
+Status DropCompute::drain(const DropWork& work) {
+  return guarded(*dropper_, [&] { return dropper_->drain(work); });
+}
 const DropReport& DropCompute::report() const { return dropper_->report(); }
 DropReport DropCompute::total() const { return dropper_->total(); }
 Result<DropReport> DropCompute::finish() {
-  return guarded([&] { return dropper_->finish(); });
+  return guarded(*dropper_, [&] { return dropper_->finish(); });
 }
 std::string DropCompute::recorded() const { return dropper_->recorded(); }
 std::vector<std::byte> DropCompute::save() { return dropper_->save(); }
@@ -58,7 +67,7 @@ Status DropCompute::load(std::span<const std::byte> bytes) {
   return guarded([&] { return dropper_->load(bytes); });
 }
 Status DropCompute::resume(const Group& group, const std::optional<Group>& replica) {
-  return guarded([&] { return dropper_->resume(group, replica); });
+  return guarded(*dropper_, [&] { return dropper_->resume(group, replica); });
 }
 
 std::string DropCompute::recorded_head(uint32_t micro_batches) { return ComputeTrace::head(micro_batches) + "\n"; }

@@ -1,11 +1,12 @@
-// Check 19 of docs/design/methods/drop_compute.md: every rank starts the same list of collectives, in the program's group and
-// in DropCompute's own, whatever is dropped.
+// Check 19 of docs/design/methods/drop_compute.md: all ranks start the same collectives, whatever each rank drops. This holds
+// for the program's group and for DropCompute's sub-group.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <chrono>
 #include <set>
 
+#include "base/concat.h"
 #include "base/hash.h"
 #include "base/random.h"
 #include "training/drop_compute/drop_compute_test_support.h"
@@ -17,12 +18,11 @@ using test::in_group;
 using test::ms;
 using test::Worker;
 
-// All calls so far: the number and total bytes of each collective. Their order is the engine's concern: it matches the n-th
-// call with the n-th, and refuses different calls.
+// Returns the number of calls and the total bytes of each collective. The test need not check the order: the engine matches the
+// n-th calls of all ranks, and refuses them if they differ.
 std::string calls_of(const Counters& counters) {
   std::string text = std::to_string(counters.begun);
-  for (const auto& each : counters.collectives)
-    text += " " + std::string(each.collective) + " " + std::to_string(each.operations) + " " + std::to_string(each.bytes);
+  for (const auto& each : counters.collectives) text += concat(" ", each.collective, " ", each.operations, " ", each.bytes);
   return text;
 }
 
@@ -35,8 +35,8 @@ void expect_same(Group& group, const std::string& mine) {
   EXPECT_TRUE(largest == own && least == own) << mine;
 }
 
-// Random stalls and thresholds; windows and recordings that end every few steps.
-TEST(DropComputeCalls, are_the_same_on_all_ranks_whatever_they_drop) {
+// Random stalls and thresholds. Windows and recordings end every few steps.
+TEST(DropComputeCalls, are_equal_on_all_ranks_whatever_they_drop) {
   const std::string shared = ",warmup=2,calibration=5,min_calibration=4,window=7",
                     chosen = "auto:max_drop=0.6,min_gain=0,recalibrate=11" + shared;
   const auto fixed = [&](const std::string& options) { return "0.006:" + options + shared; };
@@ -44,10 +44,10 @@ TEST(DropComputeCalls, are_the_same_on_all_ranks_whatever_they_drop) {
        {fixed("rule=after"), fixed("rule=after,lag=1,normalize=computed"), fixed("rule=before,min_computed=0"),
         fixed("rule=before,tail=discard"), chosen, chosen + ",rule=before"}) {
     for (const uint64_t shard : {0u, 31u}) {
-      SCOPED_TRACE(options + ", shard " + std::to_string(shard));
+      SCOPED_TRACE(concat(options, ", shard ", shard));
       std::atomic<uint64_t> dropped{0};
       Options hurried;
-      hurried.timeout = Milliseconds(30'000);  // a rank that waits for a missing call fails soon
+      hurried.timeout = Milliseconds(30'000);  // so that a rank that waits for a missing call fails soon
       in_group(
           8,
           [&](Group& group) {
@@ -71,8 +71,8 @@ TEST(DropComputeCalls, are_the_same_on_all_ranks_whatever_they_drop) {
   }
 }
 
-// In real time, so the machine decides which ranks are late.
-TEST(DropComputeCalls, are_the_same_on_all_ranks_over_tcp_by_all_rules) {
+// Uses real time, so the machine decides which ranks are late.
+TEST(DropComputeCalls, are_equal_on_all_ranks_over_tcp_with_each_rule) {
   Options tcp;
   tcp.transport = "tcp";
   for (const std::string rule : {"after", "before", "at"}) {
@@ -101,7 +101,7 @@ TEST(DropComputeCalls, are_the_same_on_all_ranks_over_tcp_by_all_rules) {
             ASSERT_TRUE(step.ok()) << step.status().to_string();
             ASSERT_NO_FATAL_FAILURE(expect_same(group, calls_of(group.counters()) + ", own: " + calls_of(drop.counters())));
           }
-          // The program's calls: one all-reduce per step, and the two that compare.
+          // The program called one all-reduce in each of the 34 steps. expect_same() called two per step.
           EXPECT_EQ(group.counters().begun, 34u * 3) << calls_of(group.counters());
           ASSERT_TRUE(drop.drain(work).ok());
         },

@@ -1,4 +1,5 @@
-// DropCompute together with compression: codecs, and the reducer with error feedback. Some ranks compute nothing in some steps.
+// DropCompute together with compression: codecs, and the gradient reducer with error feedback. Some ranks compute nothing in
+// some steps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,12 +25,12 @@ using test::Values;
 constexpr uint32_t world = 3, micro_batches = 4;
 constexpr uint64_t steps = 24;
 
-// Micro-batches that a rank computes in a step: 0 to 4; in step 8 no rank computes any.
+// Returns how many micro-batches a rank computes in a step: 0 to 4; in step 8 no rank computes any.
 uint32_t count_of(uint32_t rank, uint64_t step) {
   return step == 8 ? 0 : static_cast<uint32_t>(mix64(100 * step + rank) % (micro_batches + 1));
 }
 
-// A dropper with these counts, whose clock advances by a microsecond per call.
+// Makes a dropper that replays the numbers of count_of(). Its clock advances by a microsecond per call.
 std::unique_ptr<internal::Dropper> replaying(Group& group, const std::string& options) {
   auto parsed = *DropOptions::parse(options);
   for (uint64_t step = 1; step <= steps; ++step) parsed.replay.push_back(count_of(group.rank(), step));
@@ -38,13 +39,13 @@ std::unique_ptr<internal::Dropper> replaying(Group& group, const std::string& op
   return *std::move(made);
 }
 
-// Sums the gradients of micro-batches.
+// Adds the gradient of one micro-batch.
 void compute(internal::Dropper& drop, uint32_t rank, uint32_t tensor, std::span<float> gradients) {
   const auto one = normals(11, drop.position(), 100 * rank + tensor, gradients.size());
   for (size_t i = 0; i < gradients.size(); ++i) gradients[i] += one[i] / micro_batches;
 }
 
-// To the bit.
+// Checks that the values are equal on all ranks, bit by bit.
 void expect_equal_on_all_ranks(Group& group, std::span<const float> values) {
   std::vector<float> largest(values.begin(), values.end()), least = largest;
   ASSERT_TRUE(group.all_reduce(std::span(largest), {.op = ReduceOp::max, .codec = Codec()}).ok());
@@ -53,7 +54,7 @@ void expect_equal_on_all_ranks(Group& group, std::span<const float> values) {
   EXPECT_TRUE(std::equal(values.begin(), values.end(), least.begin()));
 }
 
-// The counts of steps 1 to `steps`, as reports should show them.
+// Returns the dropped share over all steps and ranks, computed from count_of(). Reports must show the same share.
 double dropped() {
   uint64_t computed = 0;
   for (uint64_t step = 1; step <= steps; ++step) {
@@ -62,7 +63,7 @@ double dropped() {
   return 1 - static_cast<double>(computed) / static_cast<double>(steps * world * micro_batches);
 }
 
-// The group's codec is lossy too, but counts and tables of times are sent exactly.
+// The group's default codec is lossy too; counts and tables of times must be sent exactly.
 TEST(DropComputeCodecs, partial_gradients_by_few_bits_are_the_same_on_all_ranks_and_counts_are_exact) {
   for (const std::string codec : {"int8", "int4"}) {
     for (const std::string normalize : {"max", "computed"}) {
@@ -93,7 +94,7 @@ TEST(DropComputeCodecs, partial_gradients_by_few_bits_are_the_same_on_all_ranks_
               EXPECT_EQ(ended->scale, normalize == "max" || all == 0
                                           ? 1
                                           : static_cast<float>(static_cast<double>(world * micro_batches) / all));
-              // Zeros are exact; otherwise each of two encodings loses a small part of the largest value.
+              // Zeros are exact. Otherwise each of two encodings loses a small part of the largest value.
               double error = 0, most = 0;
               for (size_t i = 0; i < exact.size(); ++i)
                 error = std::max<double>(error, std::abs(gradients[i] - exact[i])),
@@ -113,7 +114,8 @@ TEST(DropComputeCodecs, partial_gradients_by_few_bits_are_the_same_on_all_ranks_
   }
 }
 
-// Every tensor with an EF14 or EF21M residual takes part in a step in which this rank computed nothing.
+// Checks error feedback in a step in which this rank computed nothing. The state of each compressed tensor must change all the
+// same.
 void expect_memory_went_on(const std::string& feedback, FeedbackStore& before, FeedbackStore& after) {
   for (const auto* name : {"a", "c", "e"}) {
     if (feedback == "ef14") {
@@ -127,7 +129,7 @@ void expect_memory_went_on(const std::string& feedback, FeedbackStore& before, F
   }
 }
 
-// EF21M: the shared state is the mean of what each rank has sent.
+// EF21M: `mean` must be the mean over all ranks of `known`, the values that each rank has sent.
 void expect_mean_of_known(Group& group, ReducerRank& rank) {
   auto store = kept_by(rank);
   for (auto& [name, state] : store) {

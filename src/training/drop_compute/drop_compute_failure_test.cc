@@ -1,5 +1,4 @@
-// DropCompute with failures in the middle of a step: errors while computing and reducing, ranks that are one step apart,
-// checkpoints of any step.
+// DropCompute with failures in the middle of a step: errors while computing and reducing, and ranks that missed a step.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -32,7 +31,7 @@ TEST(DropComputeFailure, a_checkpoint_of_any_step_can_be_read) {
   });
 }
 
-TEST(DropComputeFailure, a_checkpoint_of_a_rank_whose_shard_is_through_can_be_read) {
+TEST(DropComputeFailure, a_checkpoint_of_a_rank_with_a_finished_shard_can_be_read) {
   in_group(2, [](Group& group) {
     Worker worker(group, 4, constant_latency), other(group, 4, constant_latency);
     const uint64_t shard = group.rank() == 0 ? 4 : 12;
@@ -49,7 +48,7 @@ TEST(DropComputeFailure, a_checkpoint_of_a_rank_whose_shard_is_through_can_be_re
   });
 }
 
-TEST(DropComputeFailure, a_checkpoint_of_one_rank_goes_on_with_two_and_the_other_way_round) {
+TEST(DropComputeFailure, a_checkpoint_of_one_rank_loads_on_two_and_vice_versa) {
   Bytes of_one, of_two;
   in_group(1, [&](Group& group) {
     Worker worker(group, 12, with_stalls);
@@ -74,7 +73,7 @@ TEST(DropComputeFailure, a_checkpoint_of_one_rank_goes_on_with_two_and_the_other
   });
 }
 
-TEST(DropComputeFailure, checkpoints_of_different_steps_are_found_out) {
+TEST(DropComputeFailure, checkpoints_of_different_steps_are_refused) {
   in_group(2, [](Group& group) {
     Worker worker(group, 4, constant_latency);
     ASSERT_TRUE(worker.make("0.005").ok());
@@ -85,19 +84,22 @@ TEST(DropComputeFailure, checkpoints_of_different_steps_are_found_out) {
     ASSERT_TRUE(worker.drop->load(bytes).ok());
     const auto step = worker.step();
     EXPECT_EQ(step.status().code(), Code::invalid);
-    EXPECT_NE(step.status().message().find("config_mismatch"), std::string::npos) << step.status().to_string();
+    const auto text = step.status().message();
+    EXPECT_TRUE(text.starts_with("config_mismatch: loaded checkpoints differ: rank ")) << text;
+    for (const char* value : {"a checkpoint of step 3", "a checkpoint of step 4"})
+      EXPECT_NE(text.find(value), std::string::npos) << text;
     EXPECT_FALSE(worker.step().ok()) << "still different";
   });
 }
 
-TEST(DropComputeFailure, a_group_that_breaks_while_times_are_told_records_on_and_drops) {
+TEST(DropComputeFailure, a_group_that_breaks_during_the_exchange_of_times_records_on_and_drops) {
   std::atomic<uint32_t> survivors{0};
   in_group(3, [&](Group& group) {
     const uint32_t was = group.rank();
     Worker worker(group, 12, [was](uint32_t, uint64_t step, uint32_t m) { return with_stalls(was, step, m); });
     ASSERT_TRUE(worker.make("auto:warmup=1,calibration=20,max_drop=0.5").ok());
     worker.run(21);
-    if (was == 1) return;  // this rank leaves
+    if (was == 1) return;  // rank 1 leaves the group
     ASSERT_FALSE(worker.drop->begin_step().ok());
     ASSERT_TRUE(group.reform().ok());
     const auto resumed = worker.drop->resume(group);
@@ -109,9 +111,9 @@ TEST(DropComputeFailure, a_group_that_breaks_while_times_are_told_records_on_and
   EXPECT_EQ(survivors, 2u);
 }
 
-// Rank 1 does not learn that a step ended, although its contribution is in the averages.
-TEST(DropComputeFailure, a_rank_that_was_a_step_behind_goes_on_at_the_right_place_of_its_shard) {
-  for (const uint64_t shard : {10u, 4u}) {  // 4: the step that it misses ends the epoch
+// Rank 1 misses end_step(): it is one step behind, although the averages contain its contribution.
+TEST(DropComputeFailure, a_rank_one_step_behind_continues_at_the_right_shard_position) {
+  for (const uint64_t shard : {10u, 4u}) {  // with a shard of 4, the missed step ends the epoch
     SCOPED_TRACE(shard);
     in_group(2, [&](Group& group) {
       Worker worker(group, 4, constant_latency);
@@ -139,7 +141,7 @@ TEST(DropComputeFailure, a_rank_that_was_a_step_behind_goes_on_at_the_right_plac
   }
 }
 
-TEST(DropComputeFailure, what_was_computed_before_an_error_is_not_in_the_step_that_is_tried_again) {
+TEST(DropComputeFailure, a_retried_step_excludes_gradients_computed_before_the_error) {
   for (const std::string options : {"off", "off:rule=at"}) {
     SCOPED_TRACE(options);
     in_group(1, [&](Group& group) {
@@ -163,8 +165,8 @@ TEST(DropComputeFailure, what_was_computed_before_an_error_is_not_in_the_step_th
   }
 }
 
-// The other ranks have the averages of a step that failed here; only together can they continue.
-TEST(DropComputeFailure, a_step_that_others_may_have_done_is_not_tried_again_before_all_resume) {
+// A step fails on rank 1, but rank 0 has its averages. Both ranks must call resume() before the next step.
+TEST(DropComputeFailure, a_step_with_unknown_outcome_is_not_retried_before_resume) {
   for (const std::string options : {"off", "off:normalize=computed", "off:rule=at"}) {
     SCOPED_TRACE(options);
     in_group(2, [&](Group& group) {
@@ -215,8 +217,9 @@ TEST(DropComputeFailure, at_refuses_gradients_of_another_size) {
   });
 }
 
-// The counts that are reduced together with the gradients must stay valid until that is done.
-TEST(DropComputeFailure, does_not_end_before_its_counts_are_through) {
+// Gradients and counts are all-reduced in the background. The dropper's destructor must wait for the counts, because their
+// all-reduce writes to the dropper's memory.
+TEST(DropComputeFailure, destructor_waits_for_the_all_reduce_of_counts) {
   std::atomic<bool> failed{false}, joined{false};
   in_group(2, [&](Group& group) {
     {
@@ -239,7 +242,7 @@ TEST(DropComputeFailure, does_not_end_before_its_counts_are_through) {
   });
 }
 
-TEST(DropComputeFailure, a_replica_goes_on_with_a_new_group) {
+TEST(DropComputeFailure, a_replica_continues_with_a_new_group) {
   in_group(4, [](Group& group) {
     const uint32_t rank = group.rank(), first = rank & 2u;
     const std::vector<uint32_t> replica_ranks{first, first + 1}, even{0, 2}, odd{1, 3};
@@ -258,8 +261,9 @@ TEST(DropComputeFailure, a_replica_goes_on_with_a_new_group) {
   });
 }
 
-// With a lag, the first process knows the step's last micro-batch before it runs; the other processes' clocks do not matter.
-TEST(DropComputeFailure, only_the_first_of_a_replica_foresees_the_last_micro_batch_by_the_time) {
+// With a lag, only the first process of a replica may predict, from its clock, that the running micro-batch is the last. Rank 1
+// is a second process with a slow clock: it must not predict this.
+TEST(DropComputeFailure, only_the_first_process_of_a_replica_predicts_the_last_micro_batch) {
   in_group(2, [](Group& group) {
     const std::vector<uint32_t> both{0, 1}, mine{group.rank()};
     auto replica = group.split(both), alone = group.split(mine);
@@ -272,8 +276,9 @@ TEST(DropComputeFailure, only_the_first_of_a_replica_foresees_the_last_micro_bat
   });
 }
 
-// The step's time begins at the previous all-reduce, so the time between is counted once.
-TEST(DropComputeFailure, steps_of_the_rule_at_take_as_long_as_they_take) {
+// With the rule `at`, a step begins at the end of the previous all-reduce, so the time of apply() is counted once. A step here
+// takes 2 ms for micro-batches, 1 ms for the all-reduce and 5 ms for apply().
+TEST(DropComputeFailure, durations_of_steps_with_rule_at_are_measured) {
   in_group(1, [](Group& group) {
     std::atomic<int64_t> now{1000 * ms};
     auto drop =

@@ -1,10 +1,11 @@
-// DropCompute with random options and times and simulated clocks: invariants that hold whatever ranks drop.
+// DropCompute with random options and times and simulated clocks: invariants that must hold whatever ranks drop.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "training/drop_compute/drop_compute_test_support.h"
 
@@ -17,11 +18,11 @@ using test::Worker;
 
 uint64_t some_seed() { return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) & 0xFFFFFF; }
 
-// Equal on all ranks.
+// Random options, equal on all ranks.
 struct Drawn {
   uint32_t micro_batches = 1, lag = 0;
   bool before = false, automatic = false;
-  int64_t threshold = ms, quiet = 0;  // quiet: steps without drops
+  int64_t threshold = ms, quiet = 0;  // quiet: number of steps at the start without drops
   std::string options;
 };
 Drawn drawn(Random& shared, bool with_counts) {
@@ -33,12 +34,11 @@ Drawn drawn(Random& shared, bool with_counts) {
   drawn.lag = drawn.before ? 0 : static_cast<uint32_t>(shared.below(2));
   const auto warmup = shared.below(4), calibration = 2 + shared.below(8);
   drawn.quiet = static_cast<int64_t>(warmup + (drawn.automatic || drawn.before ? calibration : 0));
-  drawn.options = (drawn.automatic ? "auto" : std::to_string(static_cast<double>(drawn.threshold) * 1e-9)) +
-                  ":warmup=" + std::to_string(warmup) + ",calibration=" + std::to_string(calibration) +
-                  ",min_calibration=2,max_drop=0.6,rule=" + (drawn.before ? "before" : "after") +
-                  ",lag=" + std::to_string(drawn.lag) + ",window=" + std::to_string(1 + shared.below(12)) +
-                  (with_counts ? ",normalize=computed" : "") +
-                  (shared.below(3) == 0 ? ",recalibrate=" + std::to_string(5 + shared.below(30)) : "");
+  drawn.options =
+      concat(drawn.automatic ? "auto" : std::to_string(static_cast<double>(drawn.threshold) * 1e-9), ":warmup=", warmup,
+             ",calibration=", calibration, ",min_calibration=2,max_drop=0.6,rule=", drawn.before ? "before" : "after",
+             ",lag=", drawn.lag, ",window=", 1 + shared.below(12), with_counts ? ",normalize=computed" : "",
+             shared.below(3) == 0 ? concat(",recalibrate=", 5 + shared.below(30)) : "");
   return drawn;
 }
 
@@ -54,18 +54,18 @@ constexpr int rounds = 3;
 constexpr int rounds = 25;
 #endif
 
-// Checks 19 and 20 of docs/design/methods/drop_compute.md: 10 000 steps in four quarters, in rounds of 100 steps.
+// Checks 19 and 20 of docs/design/methods/drop_compute.md: 10 000 steps, in four tests of 25 rounds of 100 steps.
 class DropComputeQuarter : public ::testing::TestWithParam<uint64_t> {};
 INSTANTIATE_TEST_SUITE_P(DropComputeRandom, DropComputeQuarter, ::testing::Range<uint64_t>(0, 4));
 
 TEST_P(DropComputeQuarter, keeps_ranks_together_and_within_the_rules_bounds) {
   const uint64_t seed = some_seed() + GetParam() * rounds;
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(concat("seed ", seed));
   in_group(8, [seed](Group& group) {
     Random shared(seed);
     for (int round = 0; round < rounds; ++round) {
       const auto options = drawn(shared, round % 3 == 0);
-      SCOPED_TRACE(options.options + ", " + std::to_string(options.micro_batches) + " micro-batches");
+      SCOPED_TRACE(concat(options.options, ", ", options.micro_batches, " micro-batches"));
       int64_t longest = 0, sum = 0;
       Worker worker(group, options.micro_batches, [&](uint32_t rank, uint64_t step, uint32_t micro_batch) {
         const auto takes = latency(seed + static_cast<uint64_t>(round), rank, step, micro_batch);
@@ -96,23 +96,22 @@ TEST_P(DropComputeQuarter, keeps_ranks_together_and_within_the_rules_bounds) {
   });
 }
 
-// Occasionally a rank does not learn that a step ended, and all ranks meet again.
+// Sometimes a rank misses the end of a step, and all ranks call resume().
 TEST(DropComputeRandom, each_micro_batch_of_an_epoch_is_used_once_whatever_fails) {
   const uint64_t seed = some_seed();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(concat("seed ", seed));
   in_group(3, [seed](Group& group) {
     Random shared(seed);
     const uint32_t rank = group.rank();
     for (int round = 0; round < 10; ++round) {
       const auto options = drawn(shared, false);
       const uint64_t shards[] = {1 + shared.below(40), 1 + shared.below(40), 1 + shared.below(40)};
-      SCOPED_TRACE(options.options + ", " + std::to_string(options.micro_batches) + " micro-batches, shard " +
-                   std::to_string(shards[rank]));
+      SCOPED_TRACE(concat(options.options, ", ", options.micro_batches, " micro-batches, shard ", shards[rank]));
       Worker worker(group, options.micro_batches, {});
       ASSERT_TRUE(worker.make(options.options, shards[rank]).ok());
       uint64_t next = 0, epoch_end = shards[rank];
       for (uint64_t step = 1; step <= 150; ++step) {
-        const auto behind = shared.below(15) == 0 ? shared.below(3) : 3;  // rank that misses the end; 3: none
+        const auto behind = shared.below(15) == 0 ? shared.below(3) : 3;  // the rank that misses the end of the step; 3: none
         ASSERT_TRUE(worker.drop->begin_step().ok());
         while (worker.drop->next()) {
           ASSERT_EQ(worker.drop->position(), next++) << "step " << step;

@@ -1,5 +1,5 @@
-// DropCompute after a failed step, or a checkpoint at an awkward time: between recording and search, or between a step's end on
-// one rank and on another.
+// DropCompute after a failed step, and with checkpoints at difficult times. Such times are between recording and search, and
+// after a step that has ended on only one of two ranks.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -38,7 +38,7 @@ TEST(DropComputeResume, searches_after_one_more_step_if_the_group_is_re_formed_b
   });
 }
 
-TEST(DropComputeResume, takes_a_checkpoint_of_the_last_step_that_was_recorded_and_records_again) {
+TEST(DropComputeResume, loads_a_checkpoint_of_the_last_recorded_step_and_records_again) {
   in_group(2, [](Group& group) {
     Worker worker(group, 12, sometimes_slow), other(group, 12, sometimes_slow);
     ASSERT_TRUE(worker.make(recording).ok());
@@ -54,7 +54,7 @@ TEST(DropComputeResume, takes_a_checkpoint_of_the_last_step_that_was_recorded_an
   });
 }
 
-TEST(DropComputeResume, reports_the_same_on_all_ranks_at_once_when_one_has_come) {
+TEST(DropComputeResume, reports_are_equal_on_all_ranks_after_a_join) {
   std::mutex mutex;
   std::vector<std::string> said;
   const auto say = [&](Worker& worker) {
@@ -86,9 +86,9 @@ TEST(DropComputeResume, reports_the_same_on_all_ranks_at_once_when_one_has_come)
   EXPECT_EQ(said[0], said[2]);
 }
 
-// Rank 1 fails between the all-reduce, whose result the other ranks have, and the step's end: in the middle of a shard, and at
-// its end.
-TEST(DropComputeResume, counts_what_others_used_of_a_step_that_failed_here_as_taken_from_the_shard) {
+// Rank 1 fails after the all-reduce, before end_step(). Rank 0 ends the step and uses the result. The step is in the middle of
+// a shard, or at its end.
+TEST(DropComputeResume, a_locally_failed_step_used_by_others_advances_the_shard) {
   for (const uint64_t steps_before : {1, 2}) {
     SCOPED_TRACE(steps_before);
     in_group(2, [&](Group& group) {
@@ -117,7 +117,7 @@ TEST(DropComputeResume, counts_what_others_used_of_a_step_that_failed_here_as_ta
   }
 }
 
-TEST(DropComputeResume, leaves_zeros_where_gradients_were_when_a_step_fails) {
+TEST(DropComputeResume, clears_the_gradients_when_a_step_fails) {
   for (const std::string options : {"off", "1000:warmup=0,rule=at"}) {
     in_group(1, [&](Group& group) {
       auto drop = DropCompute::make(group, 2, *DropOptions::parse(options));

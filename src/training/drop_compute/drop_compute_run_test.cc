@@ -1,10 +1,11 @@
-// DropCompute::run() with real clocks and the rule at, whose micro-batches may outlast the step. Also random runs over TCP.
+// DropCompute::run() with real clocks. With the rule `at`, a micro-batch may outlast its step. Also tests random runs over TCP.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <chrono>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "testing/group_of_threads.h"
 #include "unisono/drop_compute.h"
@@ -18,7 +19,7 @@ Result<DropCompute> make(const Group& group, uint32_t micro_batches, const std::
   return DropCompute::make(group, micro_batches, *DropOptions::parse(options));
 }
 
-TEST(DropComputeRun, computes_averages_and_applies_by_any_rule) {
+TEST(DropComputeRun, computes_averages_and_applies_with_each_rule) {
   for (const std::string options :
        {"off", "off:rule=at", "1000:warmup=0", "1000:warmup=0,rule=at", "auto:rule=at,calibration=3,min_calibration=3"}) {
     SCOPED_TRACE(options);
@@ -45,8 +46,9 @@ TEST(DropComputeRun, computes_averages_and_applies_by_any_rule) {
   }
 }
 
-// Rank 0's first micro-batch ends only after rank 1 has done four steps. Rank 0 joins them with zeros, and they wait for it.
-TEST(DropComputeRun, at_joins_with_zeros_while_a_micro_batch_goes_on_and_applies_each_step_once) {
+// Rank 0's first micro-batch ends after rank 1 has done four steps. Rank 0 contributes zeros to these steps. It applies their
+// averages when the micro-batch has ended.
+TEST(DropComputeRun, rule_at_contributes_zeros_while_a_micro_batch_runs_and_applies_each_step_once) {
   std::atomic<uint32_t> others_done{0};
   in_group(2, [&](Group& group) {
     auto drop = make(group, 2, "0.0005:rule=at,warmup=0,min_computed=0");
@@ -84,7 +86,7 @@ TEST(DropComputeRun, at_joins_with_zeros_while_a_micro_batch_goes_on_and_applies
       }
       mine.push_back(applied[i].second);
     }
-    // Both ranks have applied the same steps, even if rank 1 was too slow and nothing was applied.
+    // Both ranks must have applied the same steps. On a slow machine they may have applied no step.
     uint64_t counts[] = {mine.size(), mine.size()};
     ASSERT_TRUE(group.all_reduce(std::span<uint64_t>(counts, 1), {.op = ReduceOp::max}).ok());
     ASSERT_EQ(counts[0], counts[1]);
@@ -99,7 +101,7 @@ TEST(DropComputeRun, at_joins_with_zeros_while_a_micro_batch_goes_on_and_applies
   });
 }
 
-TEST(DropComputeRun, an_error_while_computing_is_the_steps_error) {
+TEST(DropComputeRun, an_error_of_compute_is_returned_by_the_step) {
   for (const std::string options : {"off", "1000:warmup=0,rule=at"}) {
     in_group(1, [&](Group& group) {
       auto drop = make(group, 2, options);
@@ -113,23 +115,23 @@ TEST(DropComputeRun, an_error_while_computing_is_the_steps_error) {
   }
 }
 
-// Check 19 of docs/design/methods/drop_compute.md: random compute times and thresholds, all rules, over TCP. No rank hangs, and
-// all have equal parameters after every step.
+// Check 19 of docs/design/methods/drop_compute.md: random compute times and thresholds, all rules, over TCP. No rank may hang,
+// and parameters must be equal on all ranks after every step.
 TEST(DropComputeRun, at_random_over_tcp_all_ranks_keep_the_same_parameters) {
   constexpr uint32_t world = 8, micro_batches = 5, steps_each = 34;
   Options tcp;
   tcp.transport = "tcp";
   for (const std::string rule : {"after", "before", "at"}) {
     const uint64_t seed = std::chrono::steady_clock::now().time_since_epoch().count() & 0xFFFF;
-    SCOPED_TRACE(rule + ", seed " + std::to_string(seed));
+    SCOPED_TRACE(concat(rule, ", seed ", seed));
     in_group(
         world,
         [&](Group& group) {
           Random shared(seed), own(seed + 1 + group.rank());
           const double threshold = 1e-4 + 4e-4 * shared.unit();
           auto drop = make(group, micro_batches,
-                           std::to_string(threshold) + ":warmup=2,calibration=3,min_calibration=3,rule=" + rule +
-                               (rule == "before" ? ",min_computed=0" : ""));
+                           concat(threshold, ":warmup=2,calibration=3,min_calibration=3,rule=", rule,
+                                  rule == "before" ? ",min_computed=0" : ""));
           ASSERT_TRUE(drop.ok()) << drop.status().to_string();
           std::vector<float> parameters(300, 1.0f), gradients(300);
           std::vector<uint64_t> positions;

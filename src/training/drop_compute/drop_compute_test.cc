@@ -1,5 +1,5 @@
-// DropCompute in groups of threads with simulated clocks: computed micro-batches, averages and reports. Comments give the
-// numbers of checks in docs/design/methods/drop_compute.md, "Checked values".
+// DropCompute in groups of threads with simulated clocks: computed micro-batches, averages and reports. Numbers of checks refer
+// to docs/design/methods/drop_compute.md, "Checked values".
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using test::ms;
 using test::with_stalls;
 using test::Worker;
 
-TEST(DropCompute, drops_nothing_while_it_warms_up_and_records_and_then_what_a_search_says) {
+TEST(DropCompute, records_without_drops_then_drops_by_the_searched_threshold) {
   in_group(4, [](Group& group) {
     Worker worker(group, 12, with_stalls);
     ASSERT_TRUE(worker.make("auto:max_drop=0.5").ok());
@@ -28,7 +28,7 @@ TEST(DropCompute, drops_nothing_while_it_warms_up_and_records_and_then_what_a_se
       ASSERT_TRUE(step.ok()) << step.status().to_string();
       EXPECT_EQ(step->computed, 12u);
     }
-    auto trace = worker.drop->trace_of(6, 50, false);  // its last step is still open
+    auto trace = worker.drop->trace_of(6, 50, false);  // step 49, the last recorded step, is still open
     ASSERT_TRUE(trace.ok());
     EXPECT_EQ((*trace)->steps(), 43u);
     uint64_t computed = 0, planned = 0;
@@ -37,7 +37,7 @@ TEST(DropCompute, drops_nothing_while_it_warms_up_and_records_and_then_what_a_se
       ASSERT_TRUE(step.ok()) << step.status().to_string();
       computed += step->computed, planned += step->planned;
     }
-    ASSERT_TRUE(worker.step().ok());  // reports the window
+    ASSERT_TRUE(worker.step().ok());  // exchanges the window's records, so that a report follows
     trace = worker.drop->trace_of(6, 50, false);
     ASSERT_TRUE(trace.ok());
     ASSERT_EQ((*trace)->steps(), 44u);
@@ -49,7 +49,7 @@ TEST(DropCompute, drops_nothing_while_it_warms_up_and_records_and_then_what_a_se
     EXPECT_EQ(report.predicted_total, found.best.total);
     EXPECT_EQ(report.first_step, 50u);
     EXPECT_EQ(report.steps, 100u);
-    // Check 21: 1 - sum of k ÷ (N M I), on all ranks.
+    // Check 21 of docs/design/methods/drop_compute.md: the reported drop is 1 - (sum of k) / (N M I), on all ranks.
     uint64_t sums[] = {computed, planned};
     ASSERT_TRUE(group.all_reduce(std::span<uint64_t>(sums)).ok());
     EXPECT_EQ(report.drop, static_cast<double>(sums[1] - sums[0]) / static_cast<double>(sums[1]));
@@ -59,7 +59,8 @@ TEST(DropCompute, drops_nothing_while_it_warms_up_and_records_and_then_what_a_se
   });
 }
 
-TEST(DropCompute, names_a_rank_that_is_always_slow_within_one_window) {  // check 12
+// Check 12 of docs/design/methods/drop_compute.md: rank 5 takes twice as long as the other seven.
+TEST(DropCompute, names_a_rank_that_is_always_slow_within_one_window) {
   in_group(8, [](Group& group) {
     Worker worker(group, 12, [](uint32_t rank, uint64_t, uint32_t) { return rank == 5 ? 2 * ms : ms; });
     ASSERT_TRUE(worker.make("auto:slack=0").ok());
@@ -76,7 +77,7 @@ TEST(DropCompute, names_a_rank_that_is_always_slow_within_one_window) {  // chec
   });
 }
 
-TEST(DropCompute, stays_off_if_no_rank_is_late_and_says_why) {
+TEST(DropCompute, stays_off_with_a_reason_if_no_rank_is_late) {
   in_group(3, [](Group& group) {
     Worker worker(group, 12, constant_latency);
     ASSERT_TRUE(worker.make("auto").ok());
@@ -88,7 +89,8 @@ TEST(DropCompute, stays_off_if_no_rank_is_late_and_says_why) {
   });
 }
 
-TEST(DropCompute, stays_off_with_one_rank_or_one_micro_batch) {  // check 11
+// Check 11 of docs/design/methods/drop_compute.md: with one rank no rank waits, and with one micro-batch none can be dropped.
+TEST(DropCompute, stays_off_with_one_rank_or_one_micro_batch) {
   in_group(1, [](Group& group) {
     Worker worker(group, 3, [](uint32_t, uint64_t, uint32_t micro_batch) { return micro_batch == 3 ? 10 * ms : ms; });
     ASSERT_TRUE(worker.make("auto").ok());
@@ -124,7 +126,9 @@ TEST(DropCompute, records_again_with_dropping_off_when_ranks_become_slower) {
   });
 }
 
-TEST(DropCompute, divides_by_all_micro_batches_or_by_those_that_were_computed) {  // check 13
+// Check 13 of docs/design/methods/drop_compute.md: one rank computes 3 of 3 micro-batches, the other 1 of 3. The sum is divided
+// by 6 (normalize=max) or by 4 (normalize=computed).
+TEST(DropCompute, divides_by_all_micro_batches_or_by_those_that_were_computed) {
   for (const std::string normalize : {"max", "computed"}) {
     SCOPED_TRACE(normalize);
     in_group(2, [&](Group& group) {
@@ -159,10 +163,10 @@ TEST(DropCompute, without_drops_gives_the_bits_of_plain_averaging) {
   });
 }
 
-TEST(DropCompute, is_not_applied_where_no_rank_has_computed_anything) {
+TEST(DropCompute, a_step_without_any_computed_micro_batch_is_not_applied) {
   in_group(2, [](Group& group) {
     Worker worker(group, 3, [](uint32_t, uint64_t step, uint32_t) { return step > 5 ? 100 * ms : ms; });
-    // The time of a micro-batch is recorded without drops; it exceeds the threshold.
+    // The recorded time of a micro-batch exceeds the threshold, so the rule `before` then computes nothing.
     ASSERT_TRUE(worker.make("0.05:rule=before,min_computed=0,warmup=5,calibration=10").ok());
     worker.run(15);
     const auto parameters = worker.parameters;
@@ -174,7 +178,8 @@ TEST(DropCompute, is_not_applied_where_no_rank_has_computed_anything) {
   });
 }
 
-// Check 22. Ranks with shards of different length: each micro-batch occurs once per epoch, whatever is dropped.
+// Check 22 of docs/design/methods/drop_compute.md. The ranks' shards differ in length. Each micro-batch must be used once per
+// epoch, whatever is dropped.
 TEST(DropCompute, uses_each_micro_batch_once_in_an_epoch_and_ends_it_on_all_ranks_at_once) {
   in_group(3, [](Group& group) {
     const uint64_t shard = 20 + 7 * group.rank();
@@ -228,7 +233,7 @@ TEST(DropCompute, finish_reports_the_steps_since_the_last_window) {
   });
 }
 
-TEST(DropCompute, does_not_count_what_is_between_steps_if_it_is_told) {
+TEST(DropCompute, pause_excludes_the_time_between_steps) {
   in_group(2, [](Group& group) {
     Worker worker(group, 4, constant_latency);
     ASSERT_TRUE(worker.make("0.5:warmup=1,window=10").ok());
@@ -236,7 +241,7 @@ TEST(DropCompute, does_not_count_what_is_between_steps_if_it_is_told) {
       ASSERT_TRUE(worker.step().ok());
       if (i % 2 == 0) continue;
       worker.drop->pause();
-      worker.now += 1000 * ms;  // a validation
+      worker.now += 1000 * ms;  // time between two steps, such as a validation
       worker.drop->pause();
     }
     EXPECT_EQ(worker.drop->report().steps, 10u);
@@ -244,7 +249,7 @@ TEST(DropCompute, does_not_count_what_is_between_steps_if_it_is_told) {
   });
 }
 
-TEST(DropCompute, leaves_out_what_was_not_computed_if_it_is_told_to) {
+TEST(DropCompute, tail_discard_skips_the_samples_not_computed) {
   in_group(2, [](Group& group) {
     Worker worker(group, 4, constant_latency);
     ASSERT_TRUE(worker.make("off:tail=discard", 0, {1, 4, 2}).ok());
@@ -256,7 +261,7 @@ TEST(DropCompute, leaves_out_what_was_not_computed_if_it_is_told_to) {
   });
 }
 
-TEST(DropCompute, replays_the_counts_of_another_run_to_the_bit) {
+TEST(DropCompute, replays_the_counts_of_another_run_bit_for_bit) {
   std::mutex mutex;
   std::vector<std::vector<uint32_t>> counts(3);
   std::vector<float> parameters;
@@ -288,7 +293,7 @@ TEST(DropCompute, replays_the_counts_of_another_run_to_the_bit) {
   });
 }
 
-TEST(DropCompute, gives_back_the_sample_of_a_micro_batch_that_is_abandoned) {
+TEST(DropCompute, returns_the_sample_of_an_abandoned_micro_batch) {
   in_group(2, [](Group& group) {
     Worker worker(group, 4, [](uint32_t, uint64_t step, uint32_t m) { return step == 3 && m == 2 ? 9 * ms : ms; });
     worker.abandons = true;

@@ -33,7 +33,7 @@ class Worker {
     return made.status();
   }
 
-  // One step of plain SGD. A micro-batch's gradient is a number that depends on the rank and the data position.
+  // Runs one step of plain SGD. The gradient of a micro-batch is a number that depends on the rank and the data position.
   Result<DropStep> step() {
     if (auto begun = drop->begin_step(); !begun.ok()) return begun;
     const uint64_t number = ++steps;
@@ -50,7 +50,7 @@ class Worker {
         break;
       }
     }
-    // Waits for the last rank; then adds the step's time outside computing.
+    // Sets the clock to that of the slowest rank, then adds the step's time outside computing.
     if (auto last = group_->all_reduce(std::span(&now, 1), {.op = ReduceOp::max}); !last.ok()) return last.status();
     now += other;
     if (auto averaged = group_->all_reduce(std::span(gradient), averaging); !averaged.ok()) return averaged.status();
@@ -81,8 +81,8 @@ class Worker {
   uint64_t steps = 0;
   bool abandons = false;
   CallOptions averaging{.op = ReduceOp::avg};
-  std::function<void()> inside;     // called in each micro-batch except a step's last
-  std::vector<uint64_t> positions;  // of the last step
+  std::function<void()> inside;     // called in each micro-batch except the last of a step
+  std::vector<uint64_t> positions;  // data positions of the last step's micro-batches
   std::vector<float> parameters = std::vector<float>(50, 1.0f), averages;
   std::vector<std::string> warnings;
 
@@ -93,7 +93,7 @@ class Worker {
 };
 
 inline int64_t constant_latency(uint32_t, uint64_t, uint32_t) { return ms; }
-// Occasionally a micro-batch of one rank takes ten times as long.
+// Latency of a micro-batch: on average one in forty takes ten times as long.
 inline int64_t with_stalls(uint32_t rank, uint64_t step, uint32_t micro_batch) {
   return mix64(1000 * step + 20 * rank + micro_batch) % 40 == 0 ? 10 * ms : ms;
 }

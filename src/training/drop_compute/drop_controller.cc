@@ -19,12 +19,13 @@ DropController::Verdict DropController::begin(const StopRule& rule, const StepOp
 
 DropController::Verdict DropController::micro_batch_done(int64_t now) {
   if (stopped_) return Verdict::stop;
-  UNISONO_CHECK(ends_.size() < ends_.capacity());  // the caller of begin() must not exceed the constructor's number
+  // The caller ensures this: StepOptions::planned must not exceed the micro_batches of the constructor.
+  UNISONO_CHECK(ends_.size() < ends_.capacity());
   ends_.push_back(now - start_);
   return decide();
 }
 
-// Decides after a completion. An end exactly at the threshold is in time.
+// Decides whether the step goes on after a micro-batch has ended. A micro-batch that ends exactly at the threshold is in time.
 DropController::Verdict DropController::decide() {
   const uint32_t done = computed();
   if (done >= options_.planned) stopped_ = true;
@@ -52,8 +53,10 @@ bool DropController::should_stop(int64_t now) const {
   return options_.threshold_ns && !options_.forced && computed() >= rule_.min_computed && now - start_ > *options_.threshold_ns;
 }
 
-// With `at`, a timer may end the step during its last micro-batch, too. With a lag, the deciding micro-batch has already ended.
-bool DropController::last_runs() const {
+// If the rule is `at` and there is a timer, the function returns false, because the timer may end the step during any
+// micro-batch. If the rule is `after` with a lag, it can be known already that the running micro-batch is the last one: an
+// earlier micro-batch has ended after the threshold.
+bool DropController::is_last_running() const {
   if (stopped_ || timer_ns()) return false;
   const uint32_t done = computed() + 1;
   if (done >= options_.planned || (options_.forced && done >= *options_.forced)) return true;

@@ -1,9 +1,10 @@
-// Parses, prints and checks DropOptions.
+// Converts DropOptions to and from text, and checks them.
 #include <array>
 #include <cmath>
 #include <span>
 #include <string>
 
+#include "base/concat.h"
 #include "base/option_text.h"
 #include "unisono/drop_compute.h"
 
@@ -19,7 +20,7 @@ constexpr std::array normalize_names{"max", "computed"};
 constexpr std::array tail_names{"defer", "discard"};
 constexpr std::array objective_names{"step_mean", "total"};
 constexpr std::array search_names{"exact", "grid"};
-constexpr double seconds_max = 1e6;  // limit of the threshold: eleven days
+constexpr double seconds_max = 1e6;  // the largest allowed threshold, in seconds (eleven days)
 
 Status wrong_threshold(const std::string& what) { return {Code::invalid, "invalid_threshold: " + what}; }
 
@@ -59,7 +60,7 @@ Status set_threshold(DropOptions& options, std::string_view text) {
   if (text == "auto") return options.threshold = Threshold::automatic, Status();
   if (!set_number(options.seconds, "threshold", text).ok())
     return wrong_threshold("\"" + std::string(text) + "\" is none of off, auto, or a number of seconds");
-  // As in the method's published code, a value that is not positive means no threshold.
+  // A value that is not positive means that there is no threshold. The published code of DropCompute does the same.
   options.threshold = options.seconds <= 0 ? Threshold::off : Threshold::fixed;
   if (options.threshold == Threshold::off) options.seconds = 0;
   return {};
@@ -119,7 +120,7 @@ Status DropOptions::check(uint32_t micro_batches) const {
                            option_text::shortest(seconds_max));
   if (micro_batches == 0) return wrong("a step of no micro-batches");
   if (min_computed > micro_batches)
-    return wrong("min_computed=" + std::to_string(min_computed) + " of " + std::to_string(micro_batches) + " micro-batches");
+    return wrong(concat("min_computed=", min_computed, " of ", micro_batches, " micro-batches"));
   if (rule != Rule::after && lag != 0) return wrong("lag is for the rule after");
   if (rule == Rule::at && min_computed > 1) return wrong("min_computed is not for the rule at, which may compute nothing");
   if (!(slack >= 0 && slack < 1)) return wrong("slack=" + option_text::shortest(slack) + " is not in [0, 1)");
@@ -129,11 +130,10 @@ Status DropOptions::check(uint32_t micro_batches) const {
   if (window == 0) return wrong("window=0");
   if (calibration_steps == 0 || min_calibration_steps == 0) return wrong("calibration of no steps");
   if (min_calibration_steps > calibration_steps)
-    return wrong("too_few_steps: calibration=" + std::to_string(calibration_steps) +
-                 " is less than min_calibration=" + std::to_string(min_calibration_steps));
+    return wrong(
+        concat("too_few_steps: calibration=", calibration_steps, " is less than min_calibration=", min_calibration_steps));
   for (const auto count : replay) {
-    if (count > micro_batches)
-      return wrong("replay of " + std::to_string(count) + " of " + std::to_string(micro_batches) + " micro-batches");
+    if (count > micro_batches) return wrong(concat("replay of ", count, " of ", micro_batches, " micro-batches"));
   }
   return {};
 }

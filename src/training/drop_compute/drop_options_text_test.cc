@@ -1,4 +1,4 @@
-// DropOptions to text and back, and every invalid value.
+// Text forms of DropOptions, and every invalid value.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -15,7 +15,7 @@ std::string complaint(const std::string& text) {
 }
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-TEST(DropOptionsText, what_is_written_is_read_back) {
+TEST(DropOptionsText, round_trips_through_text) {
   for (const std::string text : {"off", "auto", "0.25", "auto:rule=before",
                                  "auto:lag=2,min_computed=3,normalize=computed,tail=discard,warmup=1,calibration=20,min_"
                                  "calibration=5,objective=total,search=grid,slack=0,"
@@ -27,11 +27,11 @@ TEST(DropOptionsText, what_is_written_is_read_back) {
   }
 }
 
-TEST(DropOptionsText, a_threshold_that_is_not_above_zero_is_none) {
+TEST(DropOptionsText, a_threshold_not_above_zero_means_off) {
   for (const std::string text : {"0", "-1", "0.0"}) EXPECT_EQ(DropOptions::parse(text)->threshold, DropOptions::Threshold::off);
 }
 
-TEST(DropOptionsText, names_what_is_wrong) {
+TEST(DropOptionsText, names_the_invalid_option) {
   for (const std::string text : {"", "soon", "nan", "inf", "1e9", "1s"})
     EXPECT_TRUE(contains(complaint(text), "invalid_threshold")) << text << ": " << complaint(text);
   EXPECT_TRUE(contains(complaint("auto:rule=later"), "none of after, before, at"));
@@ -48,7 +48,7 @@ TEST(DropOptionsText, names_what_is_wrong) {
   EXPECT_TRUE(contains(complaint("auto:window=0"), "window"));
 }
 
-TEST(DropOptionsText, what_a_step_has_limits_what_can_be_asked) {
+TEST(DropOptionsText, the_number_of_micro_batches_limits_the_options) {
   DropOptions options;
   EXPECT_TRUE(options.check(1).ok());
   EXPECT_FALSE(options.check(0).ok());

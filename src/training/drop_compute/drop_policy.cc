@@ -5,14 +5,17 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/concat.h"
+
 namespace unisono {
 namespace {
 
 using Threshold = DropOptions::Threshold;
 using Rule = DropOptions::Rule;
 
-constexpr double drift = 0.05;          // difference between measured and predicted dropped share over a window
-constexpr uint64_t retry_steps = 2000;  // after dropping did not pay
+// By this much, the dropped share that is measured in a window may differ from the predicted one.
+constexpr double drift = 0.05;
+constexpr uint64_t retry_steps = 2000;  // If dropping did not pay, it is tried again after this many steps.
 constexpr size_t reason_bytes_max = 4096;
 
 const char* name(Rule rule) { return rule == Rule::after ? "after" : rule == Rule::before ? "before" : "at"; }
@@ -46,24 +49,24 @@ const char* state_of(DropPolicy::Phase phase) {
 DropPolicy::DropPolicy(const DropOptions& options, uint32_t ranks, uint32_t micro_batches)
     : options_(options), ranks_(ranks), micro_batches_(micro_batches) {
   rule_ = {.rule = options.rule, .lag = options.lag, .min_computed = options.min_computed, .micro_batch_ns = 0};
-  begin_again();
+  restart();
 }
 
-void DropPolicy::begin_again() {
+void DropPolicy::restart() {
   enter(Phase::warming_up);
-  left_ = options_.warmup_steps;
-  if (left_ == 0) warmed_up();
+  steps_left_ = options_.warmup_steps;
+  if (steps_left_ == 0) end_warm_up();
 }
 
 void DropPolicy::enter(Phase phase) {
   phase_ = phase;
-  left_ = phase == Phase::calibrating ? options_.calibration_steps : 0;
+  steps_left_ = phase == Phase::calibrating ? options_.calibration_steps : 0;
   begin_window();
-  if (phase == Phase::calibrating) recorded_from_ = next_;
+  if (phase == Phase::calibrating) recorded_from_ = next_step_;
 }
 
 void DropPolicy::begin_window() {
-  window_from_ = next_;
+  window_from_ = next_step_;
   window_left_ = options_.window;
 }
 
@@ -72,22 +75,23 @@ void DropPolicy::switch_off(std::string why) {
   enter(Phase::off);
 }
 
-// Reason why nothing can be dropped, whatever is recorded; null: none.
-const char* DropPolicy::hopeless() const {
+// Returns the reason why nothing can ever be dropped, or null if there is no such reason.
+const char* DropPolicy::never_drops_reason() const {
   if (options_.threshold == Threshold::off) return "";
   if (options_.threshold == Threshold::fixed) return nullptr;
   if (ranks_ == 1) return "one worker: no rank waits for it";
   if (options_.rule != Rule::at && (micro_batches_ <= 1 || options_.lag + 1 >= micro_batches_))
-    return "nothing_to_drop: a step has no micro-batch that could be left out by this rule";
+    return "nothing_to_drop: a step has no micro-batch that this rule could drop";
   return nullptr;
 }
 
-// A repeated warm-up, as after a checkpoint, keeps the earlier decision.
-void DropPolicy::warmed_up() {
-  if (const auto* why = hopeless()) return switch_off(why);
+// Ends the warm-up (the first steps, in which nothing is dropped). A run that has loaded a checkpoint warms up again, and then
+// keeps the decision that was made before the checkpoint.
+void DropPolicy::end_warm_up() {
+  if (const auto* why = never_drops_reason()) return switch_off(why);
   if (decision_) return decision_->off != 0 ? switch_off(why_off_) : enter(Phase::dropping);
   if (options_.threshold == Threshold::automatic || options_.rule == Rule::before) return enter(Phase::calibrating);
-  recorded_from_ = next_;  // nothing was
+  recorded_from_ = next_step_;  // A fixed threshold needs no records, so no step has been recorded yet.
   adopt({.threshold_ns = fixed_ns(options_), .predicted_step = 0, .predicted_total = 0, .predicted_drop = 0}, {});
 }
 
@@ -97,14 +101,14 @@ std::optional<int64_t> DropPolicy::threshold_ns() const {
 }
 
 DropPolicy::Gather DropPolicy::step_ended() {
-  ++next_;
+  ++next_step_;
   --window_left_;
   switch (phase_) {
     case Phase::warming_up:
-      if (--left_ == 0) warmed_up();
+      if (--steps_left_ == 0) end_warm_up();
       return Gather::nothing;
     case Phase::calibrating:
-      if (--left_ == 0) return Gather::trace;
+      if (--steps_left_ == 0) return Gather::trace;
       break;
     case Phase::dropping:
     case Phase::off:
@@ -115,10 +119,10 @@ DropPolicy::Gather DropPolicy::step_ended() {
 }
 
 bool DropPolicy::calibrates_again() const {
-  if (options_.threshold != Threshold::automatic || hopeless() != nullptr) return false;
-  if (retry_at_ != 0 && next_ >= retry_at_) return true;
+  if (options_.threshold != Threshold::automatic || never_drops_reason() != nullptr) return false;
+  if (retry_at_ != 0 && next_step_ >= retry_at_) return true;
   return options_.recalibrate != DropOptions::never && options_.recalibrate != DropOptions::on_drift &&
-         next_ - decided_at_ >= options_.recalibrate;
+         next_step_ - decided_at_ >= options_.recalibrate;
 }
 
 void DropPolicy::describe(DropReport& report) const {
@@ -139,52 +143,53 @@ std::vector<std::string> DropPolicy::window_gathered(std::span<const std::vector
   const auto sums = sums_of(ranks);
   report_ = {};
   report_.first_step = window_from_;
-  report_.last_step = next_ - 1;
+  report_.last_step = next_step_ - 1;
   describe(report_);
   fill(report_, sums);
   if (total_.steps == 0) total_from_ = window_from_;
-  total_to_ = next_ - 1;
+  total_to_ = next_step_ - 1;
   total_.add(sums);
   begin_window();
   std::vector<std::string> warnings;
   if ((phase_ == Phase::dropping || phase_ == Phase::off) && calibrates_again()) return enter(Phase::calibrating), warnings;
   if (phase_ != Phase::dropping || last) return warnings;
   if (const auto straggler = persistent_straggler(drop_by_rank(sums))) {
-    warnings.push_back("persistent_straggler: rank " + std::to_string(straggler->worker) + " has dropped " +
-                       percent(straggler->drop) + " of its micro-batches in " + std::to_string(sums.steps) +
-                       " steps, the others " + percent(straggler->others) +
-                       " on average: give it fewer micro-batches, or its data are hardly learned from");
+    warnings.push_back(concat("persistent_straggler: rank ", straggler->worker, " has dropped ", percent(straggler->drop),
+                              " of its micro-batches in ", sums.steps, " steps, the others ", percent(straggler->others),
+                              " on average: give it fewer micro-batches, or training sees too little of its data"));
   }
-  // Ranks without data compute nothing, which is not due to the threshold.
+  // A rank whose shard of the data is finished computes nothing, but the threshold is not the cause. Therefore the measured
+  // rate is scaled up to what it would be if all ranks had computed.
   const double share =
       static_cast<double>(sums.planned) / (static_cast<double>(ranks_) * micro_batches_ * static_cast<double>(sums.steps));
-  if (options_.threshold == Threshold::automatic && share > 0) judge(report_.per_second / share, warnings);
+  if (options_.threshold == Threshold::automatic && share > 0) compare_with_prediction(report_.per_second / share, warnings);
   return warnings;
 }
 
-// Checks whether the threshold delivers what was predicted.
-void DropPolicy::judge(double per_second, std::vector<std::string>& warnings) {
+// Compares the measurements of the window with the prediction. If they differ too much, records steps again or switches
+// dropping off.
+void DropPolicy::compare_with_prediction(double per_second, std::vector<std::string>& warnings) {
   if (options_.recalibrate == DropOptions::on_drift && std::abs(report_.drop - decision_->predicted_drop) > drift) {
-    warnings.push_back("drift: " + percent(report_.drop) + " were dropped and " + percent(decision_->predicted_drop) +
-                       " predicted: nothing is dropped for " + std::to_string(options_.calibration_steps) +
-                       " steps, which are recorded");
+    warnings.push_back(concat("drift: ", percent(report_.drop), " were dropped, ", percent(decision_->predicted_drop),
+                              " were predicted: the next ", options_.calibration_steps, " steps are recorded without drops"));
     enter(Phase::calibrating);
   } else if (report_.drop > options_.max_drop + drift) {
     decision_->off = 1;
-    switch_off("dropped " + percent(report_.drop) + " in " + std::to_string(report_.steps) + " steps, more than max_drop (" +
-               percent(options_.max_drop) + ") and " + percent(drift));
+    switch_off(concat("dropped ", percent(report_.drop), " in ", report_.steps, " steps, more than max_drop (",
+                      percent(options_.max_drop), ") plus ", percent(drift)));
   } else if (per_second < decision_->per_second) {
     decision_->off = 1;
-    switch_off("not quicker: " + number(per_second) + " micro-batches/s in " + std::to_string(report_.steps) + " steps, and " +
-               number(decision_->per_second) + " when nothing was dropped");
-    retry_at_ = next_ + retry_steps;
+    switch_off(concat("not faster: ", number(per_second), " micro-batches/s in ", report_.steps, " steps, ",
+                      number(decision_->per_second), " without drops"));
+    retry_at_ = next_step_ + retry_steps;
   }
 }
 
 DropReport DropPolicy::total() const {
   DropReport report;
-  report.first_step = total_.steps == 0 ? next_ : total_from_;  // without steps: where the report would begin
-  report.last_step = total_.steps == 0 ? next_ - 1 : total_to_;
+  // If there are no steps, this is the step with which a report would begin.
+  report.first_step = total_.steps == 0 ? next_step_ : total_from_;
+  report.last_step = total_.steps == 0 ? next_step_ - 1 : total_to_;
   describe(report);
   report.per_second_before = 0;
   fill(report, total_);
@@ -193,8 +198,10 @@ DropReport DropPolicy::total() const {
 
 bool DropPolicy::extend(size_t recorded) {
   if (recorded >= std::max<uint32_t>(1, options_.min_calibration_steps)) return false;
-  left_ = std::max<uint32_t>(1, options_.min_calibration_steps) - recorded;
-  if (recorded == 0) recorded_from_ = next_;  // some rank has none of these steps and never will, so the table need not grow
+  steps_left_ = std::max<uint32_t>(1, options_.min_calibration_steps) - recorded;
+  // If there is no step yet that all ranks have recorded, the steps so far will never be useful. Recording restarts after them,
+  // so that the table does not grow.
+  if (recorded == 0) recorded_from_ = next_step_;
   return true;
 }
 
@@ -220,14 +227,14 @@ DropPolicy::Decision DropPolicy::decision_of(const ComputeTrace& trace, std::str
 
 void DropPolicy::adopt(const Decision& decision, const std::string& why_off) {
   decision_ = decision;
-  decided_at_ = next_;
+  decided_at_ = next_step_;
   retry_at_ = 0;
   rule_.micro_batch_ns = decision.micro_batch_ns;
   if (decision.off != 0) switch_off(why_off);
   else why_off_.clear(), enter(Phase::dropping);
 }
 
-void DropPolicy::foresee(const ComputeTrace& trace) {
+void DropPolicy::update_prediction(const ComputeTrace& trace) {
   if (!decision_) return;
   const auto value = options_.rule == Rule::at ? replayed(trace, decision_->threshold_ns, decision_->other_ns)
                                                : value_of(trace, rule_, decision_->threshold_ns, decision_->other_ns);
@@ -235,32 +242,41 @@ void DropPolicy::foresee(const ComputeTrace& trace) {
   begin_report();
 }
 
-void DropPolicy::regrouped(uint32_t ranks) {
+void DropPolicy::ranks_changed(uint32_t ranks) {
   const bool more = ranks > ranks_;
   if (decision_) decision_->per_second *= static_cast<double>(ranks) / ranks_;
   ranks_ = ranks;
   total_ = {};
   begin_window();
-  if (const auto* why = hopeless()) {
+  if (const auto* why = never_drops_reason()) {
     switch_off(why);
   } else if (phase_ == Phase::off && more) {
-    if (decision_ && decision_->off != 0) decision_.reset();  // more ranks wait longer for the slowest, so dropping may pay now
-    begin_again();
+    // If there are more ranks, they wait longer for the slowest one, so dropping may pay now.
+    if (decision_ && decision_->off != 0) decision_.reset();
+    restart();
   }
-  // All steps were recorded, but not exchanged when the group broke: record one more.
-  if (phase_ == Phase::calibrating && left_ == 0) left_ = 1;
+  // The group broke after the last recorded step, but before the ranks had exchanged their records. Recording one more step
+  // requests the exchange again.
+  if (phase_ == Phase::calibrating && steps_left_ == 0) steps_left_ = 1;
   begin_report();
 }
 
-// Earlier windows differ between ranks: some may have received more of them than others, and some ranks are new.
+// Starts an empty report. The earlier report may differ between ranks: a new rank has none, and another rank may have missed an
+// exchange.
 void DropPolicy::begin_report() {
   report_ = {};
-  report_.first_step = next_;
+  report_.first_step = next_step_;
   describe(report_);
 }
 
 void DropPolicy::write(ByteWriter& writer) const {
-  writer.write(ranks_).write(phase_).write(next_).write(left_).write(recorded_from_).write(decided_at_).write(retry_at_);
+  writer.write(ranks_)
+      .write(phase_)
+      .write(next_step_)
+      .write(steps_left_)
+      .write(recorded_from_)
+      .write(decided_at_)
+      .write(retry_at_);
   writer.write(static_cast<uint8_t>(decision_ ? 1 : 0)).write(decision_.value_or(Decision{})).write_string(why_off_);
 }
 
@@ -268,16 +284,16 @@ bool DropPolicy::read(ByteReader& reader) {
   DropPolicy read = *this;
   read.ranks_ = reader.read<uint32_t>();
   read.phase_ = reader.read<Phase>();
-  read.next_ = reader.read<uint64_t>();
-  read.left_ = reader.read<uint64_t>();
+  read.next_step_ = reader.read<uint64_t>();
+  read.steps_left_ = reader.read<uint64_t>();
   read.recorded_from_ = reader.read<uint64_t>();
   read.decided_at_ = reader.read<uint64_t>();
   read.retry_at_ = reader.read<uint64_t>();
   const bool decided = reader.read<uint8_t>() != 0;
   const auto decision = reader.read<Decision>();
   read.why_off_ = reader.read_string(reason_bytes_max);
-  if (!reader.ok() || read.ranks_ == 0 || read.phase_ > Phase::off || read.next_ == 0 ||
-      (read.phase_ == Phase::dropping && !decided) || (read.phase_ == Phase::warming_up && read.left_ == 0))
+  if (!reader.ok() || read.ranks_ == 0 || read.phase_ > Phase::off || read.next_step_ == 0 ||
+      (read.phase_ == Phase::dropping && !decided) || (read.phase_ == Phase::warming_up && read.steps_left_ == 0))
     return false;
   read.decision_ = decided ? std::optional(decision) : std::nullopt;
   read.rule_.micro_batch_ns = decided ? decision.micro_batch_ns : 0;

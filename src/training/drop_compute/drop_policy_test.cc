@@ -1,4 +1,4 @@
-// When DropPolicy records, drops and stops dropping, given hand-written data of all ranks.
+// When DropPolicy records, drops and stops dropping, given made-up data of all ranks.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -13,13 +13,13 @@ namespace {
 using Phase = DropPolicy::Phase;
 using Gather = DropPolicy::Gather;
 
-// A policy and its ranks: the micro-batches computed per step, and the step times.
+// Feeds a policy with micro-batches computed per step and step times of all ranks.
 class PolicyRun {
  public:
   PolicyRun(const std::string& options, uint32_t ranks, uint32_t micro_batches = 10)
       : policy(*DropOptions::parse(options), ranks, micro_batches), ranks_(ranks), micro_batches_(micro_batches) {}
 
-  // `count` steps in which rank r computes computed[r] micro-batches. Exchanges data as ranks would.
+  // Runs `count` steps in which rank r computes computed[r] micro-batches. Exchanges data as ranks would.
   void steps(uint64_t count, const std::vector<uint64_t>& computed, int64_t wall_ns = 10 * millisecond) {
     for (uint64_t i = 0; i < count; ++i) {
       const auto from = policy.window_from();
@@ -75,7 +75,7 @@ TEST(DropPolicy, with_a_fixed_threshold_only_warms_up_and_before_records_for_the
   EXPECT_EQ(before.policy.threshold_ns(), 8 * millisecond);
 }
 
-TEST(DropPolicy, tells_of_every_window_of_100_steps_also_when_nothing_is_dropped) {
+TEST(DropPolicy, reports_every_window_of_100_steps_even_without_drops) {
   PolicyRun run("off", 2);
   run.steps(104, {10, 10});
   EXPECT_EQ(run.gathered, Gather::nothing);
@@ -87,9 +87,9 @@ TEST(DropPolicy, tells_of_every_window_of_100_steps_also_when_nothing_is_dropped
   EXPECT_NEAR(run.policy.report().per_second, 2000, 1e-6);
 }
 
-TEST(DropPolicy, drift_means_recording_with_dropping_off_and_not_switching_off) {
+TEST(DropPolicy, drift_starts_a_recording_without_switching_off) {
   PolicyRun run("auto", 2);
-  run.steps(149, {10, 6});  // 20 % of all; 10 % were predicted
+  run.steps(149, {10, 6});  // 16 of 20 computed: 20 % are dropped, and 10 % were predicted
   ASSERT_EQ(run.warnings.size(), 2u);
   EXPECT_EQ(run.warnings[0].rfind("persistent_straggler: rank 1", 0), 0u);
   EXPECT_EQ(run.warnings[1].rfind("drift: 20.0 %", 0), 0u) << run.warnings[1];
@@ -100,7 +100,7 @@ TEST(DropPolicy, drift_means_recording_with_dropping_off_and_not_switching_off) 
   EXPECT_EQ(run.policy.phase(), Phase::dropping);
 }
 
-TEST(DropPolicy, the_last_window_is_reported_without_consequences) {
+TEST(DropPolicy, the_last_window_changes_no_decision) {
   PolicyRun run("auto", 2);
   run.steps(49, {10, 10});
   ASSERT_EQ(run.policy.phase(), Phase::dropping);
@@ -112,7 +112,7 @@ TEST(DropPolicy, the_last_window_is_reported_without_consequences) {
   EXPECT_DOUBLE_EQ(run.policy.report().drop, 0.9);
 }
 
-TEST(DropPolicy, switches_off_when_more_is_dropped_than_allowed_and_it_may_not_record_again) {
+TEST(DropPolicy, switches_off_above_max_drop_if_it_may_not_record_again) {
   PolicyRun run("auto:recalibrate=never", 2);
   run.steps(149, {9, 7});
   EXPECT_EQ(run.policy.phase(), Phase::off);
@@ -121,18 +121,18 @@ TEST(DropPolicy, switches_off_when_more_is_dropped_than_allowed_and_it_may_not_r
   EXPECT_EQ(run.policy.phase(), Phase::off);
 }
 
-TEST(DropPolicy, switches_off_when_it_is_not_quicker_and_tries_again_after_2000_steps) {
+TEST(DropPolicy, switches_off_if_not_faster_and_retries_after_2000_steps) {
   PolicyRun run("auto", 2);
-  run.steps(149, {9, 9}, 19 * millisecond);  // 947 micro-batches per second; 1000 before
+  run.steps(149, {9, 9}, 19 * millisecond);  // 18 / 19 ms = 947 micro-batches per second; 1000 were recorded
   EXPECT_EQ(run.policy.phase(), Phase::off);
   run.steps(1999, {10, 10});
-  EXPECT_NE(run.policy.report().off.find("not quicker: 947.4"), std::string::npos) << run.policy.report().off;
+  EXPECT_NE(run.policy.report().off.find("not faster: 947.4"), std::string::npos) << run.policy.report().off;
   EXPECT_EQ(run.policy.phase(), Phase::off);
   run.steps(1, {10, 10});
   EXPECT_EQ(run.policy.phase(), Phase::calibrating);
 }
 
-TEST(DropPolicy, records_anew_every_so_many_steps_if_asked_to) {
+TEST(DropPolicy, recalibrates_periodically_on_request) {
   PolicyRun run("auto:recalibrate=200", 2);
   run.steps(248, {9, 9});
   EXPECT_EQ(run.policy.phase(), Phase::dropping);
@@ -140,7 +140,7 @@ TEST(DropPolicy, records_anew_every_so_many_steps_if_asked_to) {
   EXPECT_EQ(run.policy.phase(), Phase::calibrating);
 }
 
-TEST(DropPolicy, records_on_until_enough_steps_are_there) {
+TEST(DropPolicy, extends_the_recording_until_enough_steps_are_recorded) {
   DropPolicy policy(*DropOptions::parse("auto:warmup=0"), 2, 10);
   EXPECT_EQ(policy.phase(), Phase::calibrating);
   for (int i = 0; i < 44; ++i) (void)policy.step_ended();
@@ -151,7 +151,7 @@ TEST(DropPolicy, records_on_until_enough_steps_are_there) {
   EXPECT_FALSE(policy.extend(10));
 }
 
-TEST(DropPolicy, what_was_found_not_to_pay_stays_off) {
+TEST(DropPolicy, stays_off_after_a_search_without_gain) {
   PolicyRun run("auto", 2);
   run.decision.off = 1;
   run.steps(5000, {10, 10});
@@ -159,18 +159,18 @@ TEST(DropPolicy, what_was_found_not_to_pay_stays_off) {
   EXPECT_EQ(run.policy.report().off, "so it was found");
 }
 
-TEST(DropPolicy, one_rank_alone_drops_nothing_and_begins_when_others_come) {
+TEST(DropPolicy, one_rank_drops_nothing_and_starts_when_others_join) {
   DropPolicy policy(*DropOptions::parse("auto:warmup=2"), 2, 10);
-  policy.regrouped(1);
+  policy.ranks_changed(1);
   EXPECT_EQ(policy.phase(), Phase::off);
-  policy.regrouped(3);
+  policy.ranks_changed(3);
   EXPECT_EQ(policy.phase(), Phase::warming_up);
   (void)policy.step_ended();
   (void)policy.step_ended();
   EXPECT_EQ(policy.phase(), Phase::calibrating);
 }
 
-TEST(DropPolicy, another_one_goes_on_from_what_it_has_written) {
+TEST(DropPolicy, continues_from_its_written_state) {
   PolicyRun run("auto", 2);
   run.steps(77, {9, 9});
   ByteWriter writer;
@@ -188,8 +188,8 @@ TEST(DropPolicy, another_one_goes_on_from_what_it_has_written) {
   EXPECT_EQ(other.next_step(), 78u);
 }
 
-// A rank whose shard is finished does not count, neither in the dropped share nor in waiting.
-TEST(DropPolicy, leaves_ranks_without_data_out_of_its_numbers) {
+// A rank whose shard is finished counts neither in the dropped share nor in the arrival spread.
+TEST(DropPolicy, excludes_ranks_without_data_from_its_numbers) {
   const std::vector<std::vector<StepRecord>> ranks{
       {{10, 8, 5 * millisecond, 10 * millisecond}, {10, 10, 6 * millisecond, 10 * millisecond}},
       {{0, 0, 0, 10 * millisecond}, {4, 2, 2 * millisecond, 10 * millisecond}}};
@@ -209,20 +209,22 @@ TEST(DropPolicy, ranks_without_data_are_no_reason_to_switch_off) {
   run.steps(49, {10, 10});
   for (int i = 0; i < 100; ++i) (void)run.policy.step_ended();
   const StepRecord computes{10, 9, 14 * millisecond, 15 * millisecond},
-      through{0, 0, 0, 15 * millisecond};  // 600 micro-batches per second; 1200 with all ranks, 1000 before
+      // 9 / 15 ms = 600 micro-batches per second from one of two ranks, so 1200 for both; 1000 were recorded.
+      through{0, 0, 0, 15 * millisecond};
   (void)run.policy.window_gathered(
       std::vector<std::vector<StepRecord>>{std::vector<StepRecord>(100, computes), std::vector<StepRecord>(100, through)});
   EXPECT_EQ(run.policy.phase(), Phase::dropping);
 }
 
-TEST(DropPolicy, is_as_quick_with_fewer_ranks_if_each_is) {
+TEST(DropPolicy, compares_rates_per_rank_after_a_loss) {
   PolicyRun run("auto", 2);
   run.steps(49, {10, 10});
-  run.policy.regrouped(1 + 3);
+  run.policy.ranks_changed(1 + 3);
   for (int i = 0; i < 100; ++i) (void)run.policy.step_ended();
-  run.policy.regrouped(3);
+  run.policy.ranks_changed(3);
   const std::vector<StepRecord> slow(1, {10, 9, 14 * millisecond, 15 * millisecond}),
-      slower(1, {10, 9, 18 * millisecond, 19 * millisecond});  // 600 per second and rank; 500 before
+      // Per rank, `slow` is 9 / 15 ms = 600 micro-batches per second, and `slower` 9 / 19 ms = 474; 500 were recorded.
+      slower(1, {10, 9, 18 * millisecond, 19 * millisecond});
   (void)run.policy.window_gathered(std::vector{slow, slow, slow});
   EXPECT_EQ(run.policy.phase(), Phase::dropping);
   EXPECT_NEAR(run.policy.report().per_second_before, 1500, 1e-6);
@@ -230,27 +232,27 @@ TEST(DropPolicy, is_as_quick_with_fewer_ranks_if_each_is) {
   EXPECT_EQ(run.policy.phase(), Phase::off);
 }
 
-TEST(DropPolicy, what_did_not_pay_is_tried_again_when_ranks_come) {
+TEST(DropPolicy, retries_dropping_when_ranks_join) {
   PolicyRun run("auto", 2);
   run.decision.off = 1;
   run.steps(60, {10, 10});
-  run.policy.regrouped(1);
+  run.policy.ranks_changed(1);
   EXPECT_EQ(run.policy.phase(), Phase::off);
-  run.policy.regrouped(4);
+  run.policy.ranks_changed(4);
   EXPECT_EQ(run.policy.phase(), Phase::warming_up);
   for (int i = 0; i < 5; ++i) (void)run.policy.step_ended();
   EXPECT_EQ(run.policy.phase(), Phase::calibrating);
 }
 
-TEST(DropPolicy, what_was_measured_not_to_pay_is_remembered_when_it_warms_up_again) {
+TEST(DropPolicy, remembers_a_measured_loss_through_a_second_warm_up) {
   PolicyRun run("auto", 2);
   run.steps(149, {9, 9}, 19 * millisecond);
   ASSERT_EQ(run.policy.phase(), Phase::off);
-  run.policy.begin_again();
+  run.policy.restart();
   run.steps(5, {10, 10});
   EXPECT_EQ(run.policy.phase(), Phase::off);
   run.steps(101, {10, 10});
-  EXPECT_NE(run.policy.report().off.find("not quicker"), std::string::npos) << run.policy.report().off;
+  EXPECT_NE(run.policy.report().off.find("not faster"), std::string::npos) << run.policy.report().off;
 }
 
 TEST(DropPolicy, a_window_cut_short_by_a_new_recording_is_reported) {
@@ -263,7 +265,7 @@ TEST(DropPolicy, a_window_cut_short_by_a_new_recording_is_reported) {
   EXPECT_EQ(run.policy.total().steps, 74u);
 }
 
-TEST(DropPolicy, begins_to_record_anew_if_no_step_was_recorded_by_all_ranks) {
+TEST(DropPolicy, restarts_the_recording_if_no_step_was_recorded_by_all_ranks) {
   DropPolicy policy(*DropOptions::parse("auto:warmup=0"), 2, 10);
   for (int i = 0; i < 44; ++i) (void)policy.step_ended();
   EXPECT_EQ(policy.recorded_from(), 1u);
@@ -276,17 +278,17 @@ TEST(DropPolicy, a_threshold_is_at_least_a_nanosecond) {
   EXPECT_EQ(policy.threshold_ns(), 1);
 }
 
-TEST(DropPolicy, says_in_one_line_what_a_window_came_to) {
+TEST(DropPolicy, describes_a_window_in_one_line) {
   PolicyRun run("auto", 2);
   run.steps(149, {9, 9}, 15 * millisecond);
   const auto text = run.policy.report().to_string();
   EXPECT_EQ(text.rfind("steps 50 to 149, dropping, after, threshold 0.008 s: dropped 10 % (predicted 10), most by rank 0: 10 "
-                       "%; 1200 micro-batches/s, 1.2 times those before (predicted 1.2)",
+                       "%; 1200 micro-batches/s, 1.2 times the rate before (predicted 1.2)",
                        0),
             0u)
       << text;
   EXPECT_NE(text.find("11.11 % more steps make up for it"), std::string::npos) << text;
-  PolicyRun fixed("0.008", 2);  // there are no recorded times to predict from
+  PolicyRun fixed("0.008", 2);  // a fixed threshold has no recorded times to predict from
   fixed.steps(105, {9, 9});
   EXPECT_EQ(fixed.policy.report().to_string().find("predicted"), std::string::npos) << fixed.policy.report().to_string();
 }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "base/concat.h"
 #include "training/drop_compute/threshold_search.h"
 
 namespace unisono {
@@ -23,7 +24,7 @@ double share_dropped(uint64_t planned, uint64_t computed) {
   return planned == 0 ? 0 : static_cast<double>(planned - computed) / static_cast<double>(planned);
 }
 
-// With four digits.
+// Formats a number with four significant digits.
 std::string brief(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.4g", value);
@@ -100,15 +101,15 @@ void fill(DropReport& report, const DropSums& sums) {
 }
 
 std::string DropReport::to_string() const {
-  std::string text = "steps " + std::to_string(first_step) + " to " + std::to_string(last_step) + ", " + state;
+  std::string text = concat("steps ", first_step, " to ", last_step, ", ", state);
   if (!off.empty()) text += " (" + off + ")";
   if (threshold > 0) text += ", " + rule + ", threshold " + brief(threshold) + " s";
   text += ": dropped " + brief(100 * drop) + " %";
   if (threshold > 0 && predicted_total > 0) text += " (predicted " + brief(100 * predicted_drop) + ")";
-  if (threshold > 0) text += ", most by rank " + std::to_string(drop_most_rank) + ": " + brief(100 * drop_most) + " %";
+  if (threshold > 0) text += concat(", most by rank ", drop_most_rank, ": ", brief(100 * drop_most), " %");
   text += "; " + brief(per_second) + " micro-batches/s";
   if (threshold > 0 && per_second_before > 0)
-    text += ", " + brief(per_second / per_second_before) + " times those before" +
+    text += ", " + brief(per_second / per_second_before) + " times the rate before" +
             (predicted_total > 0 ? " (predicted " + brief(predicted_total) + ")" : "");
   text += "; step " + brief(step_mean) + " s, deviation " + brief(step_deviation) + "; computing " + brief(compute_mean) +
           " s, deviation " + brief(compute_deviation) + ", spread " + brief(arrival_spread);

@@ -1,4 +1,4 @@
-// Statistics of all ranks over a number of steps.
+// Statistics over all ranks and several steps.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,26 @@
 
 namespace unisono {
 
-// One rank in one step. planned 0: its shard was finished, so the step has no data of it.
+// The record of one rank about one step. If `planned` is 0, the rank's shard of the data was finished.
 struct StepRecord {
   uint64_t planned = 0, computed = 0;
   int64_t compute_ns = 0, wall_ns = 0;
   friend bool operator==(const StepRecord&, const StepRecord&) = default;
 };
 
-// Sums over steps, accumulated window by window.
+// Sums over the steps of one or several windows. Times are in seconds.
 struct DropSums {
   uint64_t steps = 0, planned = 0, computed = 0;
-  double wall = 0, wall_squared = 0;              // of steps: mean over ranks, s
-  double compute = 0, compute_squared = 0;        // of the slowest rank
-  double spread = 0;                              // time from the first to the last rank that stopped
+  double wall = 0, wall_squared = 0;  // Each step adds its duration, averaged over the ranks, and the square of this average.
+  double compute = 0, compute_squared = 0;  // Each step adds the compute time of its slowest rank, and the square of this time.
+  double spread = 0;  // Each step adds the time from when its first rank stopped computing until its last rank did.
   std::vector<uint64_t> planned_by, computed_by;  // by rank
 
   void add(const DropSums& other);
 };
-// ranks: [rank][step], with equal numbers of steps.
+// `ranks` is indexed by [rank][step]. All ranks must have the same number of steps.
 DropSums sums_of(std::span<const std::vector<StepRecord>> ranks);
-// Sets the report's measured numbers.
+// Fills in those fields of the report that are measured.
 void fill(DropReport& report, const DropSums& sums);
 std::vector<double> drop_by_rank(const DropSums& sums);
 

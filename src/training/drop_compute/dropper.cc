@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "base/concat.h"
+
 namespace unisono::internal {
 namespace {
 
@@ -12,7 +14,9 @@ using Phase = DropPolicy::Phase;
 using Rule = DropOptions::Rule;
 using Normalize = DropOptions::Normalize;
 
-constexpr size_t pending_max = 4;  // averages that may wait for an abandoned micro-batch; with more, the step waits
+// While an abandoned micro-batch is running, averages are kept to be applied later. When this many are kept, the next step
+// first waits until the micro-batch has ended.
+constexpr size_t pending_max = 4;
 
 int64_t steady_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -30,59 +34,60 @@ Dropper::Dropper(uint32_t micro_batches, const DropOptions& options, const std::
       shard_left_(options.shard) {}
 
 Status Dropper::begin_step() {
-  if (begun_) return {Code::invalid, "begin_step() without end_step() before"};
-  settle();
-  if (unsure_)
+  if (begun_) return {Code::invalid, "begin_step() was called twice: call end_step() first"};
+  wait_for_counts();
+  if (outcome_unknown_)
     return {Code::invalid,
             "the last step failed after its micro-batches, but other ranks may have completed it: call resume() on all ranks, "
             "after "
             "Group::reform() if a rank is lost"};
   if (loaded_) {
-    if (auto status = agree_on_checkpoints(); !status.ok()) return status;
+    if (auto status = check_same_checkpoint(); !status.ok()) return status;
   }
   const auto now = now_();
-  const bool gathers = due_ != DropPolicy::Gather::nothing;
-  // `at` counts from the last all-reduce, unless ranks waited for each other since.
-  close_last_step(reduced_ && !gathers ? *reduced_ : now);
+  const bool gathers = due_gather_ != DropPolicy::Gather::nothing;
+  // With the rule `at`, a step begins when the last all-reduce ended. If the ranks exchange data now, the step begins after
+  // that exchange, because the exchange synchronises the ranks.
+  close_last_step(reduced_at_ && !gathers ? *reduced_at_ : now);
   if (auto status = gather(); !status.ok()) return status;
   if (window_from_ != policy_.window_from()) window_.clear(), window_from_ = policy_.window_from();
   if (policy_.records() && recorded_from_ != policy_.recorded_from())
     recorded_.clear(), recorded_from_ = policy_.recorded_from();
-  begin_computing(reduced_ && !gathers ? *reduced_ : gathers ? now_() : now);
-  reduced_.reset();
+  begin_computing(reduced_at_ && !gathers ? *reduced_at_ : gathers ? now_() : now);
+  reduced_at_.reset();
   return {};
 }
 
-// Exchanges the data that is due.
+// Runs the exchange that DropPolicy::step_ended() requested.
 Status Dropper::gather() {
-  if (due_ == DropPolicy::Gather::nothing) return {};
+  if (due_gather_ == DropPolicy::Gather::nothing) return {};
   if (auto status = gather_window(); !status.ok()) return status;
-  if (due_ == DropPolicy::Gather::trace) {
+  if (due_gather_ == DropPolicy::Gather::trace) {
     if (auto status = gather_trace(); !status.ok()) return status;
   }
-  due_ = DropPolicy::Gather::nothing;
+  due_gather_ = DropPolicy::Gather::nothing;
   return {};
 }
 
-// Waits for the all-reduce of counts, because the group writes to them until it ends.
-void Dropper::settle() {
-  if (counting_) (void)counting_.wait();
-  counting_ = {};
+// Waits until the all-reduce of the counts has ended, because it writes to sums_.
+void Dropper::wait_for_counts() {
+  if (counts_work_) (void)counts_work_.wait();
+  counts_work_ = {};
 }
 
-// Sets the last step's wall time, which is known only now. Failed steps leave no record.
+// Records how long the last step took. This is known only when the next step begins. A step that failed has no record.
 void Dropper::close_last_step(int64_t now) {
-  if (start_ == 0) return;
-  if (!window_.empty() && window_.back().wall_ns == 0) window_.back().wall_ns = now - start_;
-  if (open_record_) recorded_.back().wall_ns = now - start_;
+  if (step_start_ == 0) return;
+  if (!window_.empty() && window_.back().wall_ns == 0) window_.back().wall_ns = now - step_start_;
+  if (open_record_) recorded_.back().wall_ns = now - step_start_;
   open_record_ = false;
 }
 
 void Dropper::pause() {
   if (begun_) return;
   close_last_step(now_());
-  start_ = 0;
-  reduced_.reset();
+  step_start_ = 0;
+  reduced_at_.reset();
 }
 
 DropController::StepOptions Dropper::step_options() const {
@@ -97,109 +102,112 @@ DropController::StepOptions Dropper::step_options() const {
 
 void Dropper::begin_computing(int64_t now) {
   begun_ = true;
-  runs_ = false;
+  running_ = false;
   failure_ = {};
-  start_ = now;
-  stopped_ = 0;
+  step_start_ = now;
+  stopped_at_ = 0;
   sums_ = {};
   controller_.begin(policy_.rule(), step_options(), now);
 }
 
 bool Dropper::next() {
-  if (!begun_ || stopped_ != 0) return false;
+  if (!begun_ || stopped_at_ != 0) return false;
   if (options_.rule == Rule::at && options_.threshold != DropOptions::Threshold::off) {
     failure_ = {Code::invalid, "rule_needs_second_buffer: the rule at interrupts a running micro-batch; use run()"};
     return stop(), false;
   }
-  if (!runs_) return decide(controller_.stopped() ? DropController::Verdict::stop : DropController::Verdict::run_next);
-  if (policy_.phase() == Phase::warming_up && !replica_ && !controller_.last_runs() &&
+  if (!running_) return decide(controller_.stopped() ? DropController::Verdict::stop : DropController::Verdict::run_next);
+  if (policy_.phase() == Phase::warming_up && !replica_ && !controller_.is_last_running() &&
       outer_->counters().begun > calls_before_) {
     failure_ = {Code::invalid,
                 "collective_inside_micro_batch: the group's collectives were called while a micro-batch was computed; a rank "
-                "that leaves it out would leave the others waiting"};
+                "that drops the micro-batch would leave the others waiting"};
   }
   return decide(controller_.micro_batch_done(now_()));
 }
 
-// In a replica, the first process decides for all.
+// If a replica has several processes, its first process decides for all of them.
 bool Dropper::decide(DropController::Verdict verdict) {
-  bool goes_on = verdict == DropController::Verdict::run_next && failure_.ok();
+  bool continues = verdict == DropController::Verdict::run_next && failure_.ok();
   if (replica_) {
-    uint8_t told = goes_on ? 1 : 0;
-    if (auto sent = replica_->broadcast(std::span(&told, 1), 0); !sent.ok()) failure_ = sent.status();
-    goes_on = told != 0 && failure_.ok() && controller_.computed() < micro_batches_;
-    if (goes_on) controller_.go_on();
+    uint8_t decided = continues ? 1 : 0;
+    if (auto sent = replica_->broadcast(std::span(&decided, 1), 0); !sent.ok()) failure_ = sent.status();
+    continues = decided != 0 && failure_.ok() && controller_.computed() < micro_batches_;
+    if (continues) controller_.continue_step();
   }
-  if (goes_on) micro_batch_begins();
+  if (continues) start_micro_batch();
   else stop();
-  return goes_on;
+  return continues;
 }
 
-void Dropper::micro_batch_begins() {
-  runs_ = true;
-  // Checked only during warm-up: it costs a microsecond or two.
+void Dropper::start_micro_batch() {
+  running_ = true;
+  // This number is used to detect whether the program makes collective calls inside a micro-batch. Reading it costs a
+  // microsecond or two, so this check is made only during the warm-up.
   if (policy_.phase() == Phase::warming_up && !replica_) calls_before_ = outer_->counters().begun;
 }
 
-// From here on, nothing of this step depends on the time.
+// Ends the computing of this step. From here on, nothing in the step depends on the time.
 void Dropper::stop() {
-  if (stopped_ != 0) return;
-  stopped_ = std::max<int64_t>(1, now_());
+  if (stopped_at_ != 0) return;
+  stopped_at_ = std::max<int64_t>(1, now_());
   controller_.abandon();
-  runs_ = false;
-  unsure_ = true;
-  uncertain_ = taken();
-  if (!counts_ || group_->world_size() == 1) return;
+  running_ = false;
+  outcome_unknown_ = true;
+  unconfirmed_ = position_advance();
+  if (!exchanges_counts_ || group_->world_size() == 1) return;
   const uint64_t planned = step_options().planned;
-  sums_ = {controller_.computed(), planned, options_.shard == 0 || shard_left_ > taken() ? 1u : 0u};
-  counting_ = group_->all_reduce_async(std::span<uint64_t>(sums_));
+  sums_ = {controller_.computed(), planned, options_.shard == 0 || shard_left_ > position_advance() ? 1u : 0u};
+  counts_work_ = group_->all_reduce_async(std::span<uint64_t>(sums_));
 }
 
-// Advance of the data position.
-uint64_t Dropper::taken() const {
+// Returns by how many micro-batches the step advances the data position.
+uint64_t Dropper::position_advance() const {
   return options_.tail == DropOptions::Tail::discard ? step_options().planned : controller_.computed();
 }
 
-bool Dropper::should_stop() const { return begun_ && runs_ && !replica_ && controller_.should_stop(now_()); }
+bool Dropper::should_stop() const { return begun_ && running_ && !replica_ && controller_.should_stop(now_()); }
 
 void Dropper::abandon() {
   if (should_stop()) stop();
 }
 
 Result<DropStep> Dropper::end_step() {
-  if (!begun_) return Status(Code::invalid, "end_step() without begin_step() before");
+  if (!begun_) return Status(Code::invalid, "end_step() was called without begin_step()");
   stop();
   const auto options = step_options();
   const uint32_t computed = controller_.computed();
-  DropStep step{.step = policy_.next_step(), .planned = options.planned, .computed = computed, .compute_ns = stopped_ - start_};
-  // Without counts, some rank has computed something: min_computed is at least 1, and no shard ends.
-  if (counting_) {
-    if (auto counted = counting_.wait(); !counted.ok()) return begun_ = false, counted.status();
-    counting_ = {};
+  DropStep step{
+      .step = policy_.next_step(), .planned = options.planned, .computed = computed, .compute_ns = stopped_at_ - step_start_};
+  // If the ranks do not exchange counts, there are no shards and min_computed is at least 1, so every rank has computed
+  // something.
+  if (counts_work_) {
+    if (auto counted = counts_work_.wait(); !counted.ok()) return begun_ = false, counted.status();
+    counts_work_ = {};
   } else {
-    sums_ = {computed, options.planned, options_.shard == 0 || shard_left_ > taken() ? 1u : 0u};
+    sums_ = {computed, options.planned, options_.shard == 0 || shard_left_ > position_advance() ? 1u : 0u};
   }
   begun_ = false;
   if (!failure_.ok()) return failure_;
-  if (counts_) {
+  if (exchanges_counts_) {
     step.applied = sums_[0] > 0;
     if (options_.normalize == Normalize::computed && step.applied)
       step.scale =
           static_cast<float>(static_cast<double>(micro_batches_) * group_->world_size() / static_cast<double>(sums_[0]));
     step.epoch_ended = sums_[2] == 0;
   }
-  unsure_ = false;
+  outcome_unknown_ = false;
   epoch_ended_ = step.epoch_ended;
-  if (options_.shard > 0) shard_left_ = step.epoch_ended ? options_.shard : shard_left_ - taken();
-  position_ += std::exchange(uncertain_, 0);
+  if (options_.shard > 0) shard_left_ = step.epoch_ended ? options_.shard : shard_left_ - position_advance();
+  position_ += std::exchange(unconfirmed_, 0);
   window_.push_back({.planned = options.planned, .computed = computed, .compute_ns = step.compute_ns, .wall_ns = 0});
   if (policy_.records() && step.step > untimed_until_ && computed == micro_batches_) {
     recorded_.push_back({.step = step.step, .wall_ns = 0, .ends = {controller_.ends().begin(), controller_.ends().end()}});
     open_record_ = true;
   }
-  due_ = policy_.step_ended();
+  due_gather_ = policy_.step_ended();
   step.warnings = std::exchange(warnings_, {});
-  if (options_.rule == Rule::at) reduced_ = now_();
+  if (options_.rule == Rule::at) reduced_at_ = now_();
   return step;
 }
 
@@ -207,8 +215,8 @@ std::string Dropper::recorded() const {
   std::string text;
   for (const auto& record : recorded_) {
     if (record.wall_ns == 0) continue;
-    text += std::to_string(record.step) + "," + std::to_string(group_->rank()) + "," + std::to_string(record.wall_ns);
-    for (const auto end : record.ends) text += "," + std::to_string(end);
+    text += concat(record.step, ",", group_->rank(), ",", record.wall_ns);
+    for (const auto end : record.ends) text += concat(",", end);
     text += "\n";
   }
   return text;
@@ -219,7 +227,7 @@ Status Dropper::reduce(std::span<float> gradients, const DropWork& work) {
   return outer_->all_reduce(gradients, {.op = ReduceOp::avg}).status();
 }
 
-void Dropper::use(const DropWork& work, std::span<float> averages, const DropStep& step) {
+void Dropper::apply(const DropWork& work, std::span<float> averages, const DropStep& step) {
   if (!step.applied) return;
   if (step.scale != 1) {
     for (float& value : averages) value *= step.scale;
@@ -227,15 +235,16 @@ void Dropper::use(const DropWork& work, std::span<float> averages, const DropSte
   if (work.apply) work.apply(averages, step);
 }
 
-void Dropper::use_pending(const DropWork& work) {
-  for (auto& each : pending_) use(work, each.averages, each.step);
+void Dropper::apply_pending(const DropWork& work) {
+  for (auto& each : pending_) apply(work, each.averages, each.step);
   pending_.clear();
 }
 
 Result<DropStep> Dropper::run(std::span<float> gradients, const DropWork& work) {
   if (!work.compute) return Status(Code::invalid, "run() without a function that computes");
   auto step = options_.rule == Rule::at ? run_at(gradients, work) : run_inline(gradients, work);
-  std::fill(gradients.begin(), gradients.end(), 0.0f);  // also after an error, as the step may be tried again
+  // The gradients are cleared after an error, too, because the caller may repeat the step.
+  std::fill(gradients.begin(), gradients.end(), 0.0f);
   return step;
 }
 
@@ -246,12 +255,12 @@ Result<DropStep> Dropper::run_inline(std::span<float> gradients, const DropWork&
   }
   if (auto status = reduce(gradients, work); !status.ok()) return begun_ = false, status;
   auto step = end_step();
-  if (step.ok()) use(work, gradients, *step);
+  if (step.ok()) apply(work, gradients, *step);
   return step;
 }
 
-// An abandoned micro-batch may take longer than the whole next step. Then this rank joins that step with zeros, and both steps'
-// averages wait.
+// An abandoned micro-batch may still be running when the next step ends. This rank then contributes zeros to that step, and
+// applies the averages of both steps when the micro-batch has ended.
 Result<DropStep> Dropper::run_at(std::span<float> gradients, const DropWork& work) {
   if (!background_) {
     auto made = BackgroundCompute::make(gradients.size(), now_);
@@ -259,12 +268,12 @@ Result<DropStep> Dropper::run_at(std::span<float> gradients, const DropWork& wor
     background_ = *std::move(made);
   }
   if (gradients.size() != background_->elements())
-    return Status(Code::invalid, "run() with " + std::to_string(gradients.size()) + " gradients, and with " +
-                                     std::to_string(background_->elements()) + " before");
+    return Status(Code::invalid, concat("run() was given ", gradients.size(), " gradients, but ", background_->elements(),
+                                        " in earlier steps"));
   if (auto status = begin_step(); !status.ok()) return status;
   const bool may_wait = pending_.size() < pending_max;
   if (background_->wait_idle_until(may_wait ? controller_.timer_ns() : std::nullopt)) {
-    use_pending(work);
+    apply_pending(work);
     background_->start(controller_, {.gradients = gradients, .compute = work.compute, .position = position_});
     if (auto status = background_->close(); !status.ok()) return begun_ = false, status;
   } else {
@@ -275,17 +284,18 @@ Result<DropStep> Dropper::run_at(std::span<float> gradients, const DropWork& wor
   auto step = end_step();
   if (!step.ok()) return step;
   const auto threshold = policy_.threshold_ns();
-  if (!background_->wait_idle_until(threshold ? std::optional(*reduced_ + *threshold) : std::nullopt)) {
-    if (set_aside(gradients, *step)) return step;
+  if (!background_->wait_idle_until(threshold ? std::optional(*reduced_at_ + *threshold) : std::nullopt)) {
+    if (defer(gradients, *step)) return step;
     background_->wait_idle_until({});
   }
-  use_pending(work);
-  use(work, gradients, *step);
+  apply_pending(work);
+  apply(work, gradients, *step);
   return step;
 }
 
-// False: no memory for a copy. The averages must be used nevertheless, as all other ranks use them.
-bool Dropper::set_aside(std::span<const float> averages, const DropStep& step) {
+// Copies the averages so that they can be applied later. Returns false if there is no memory for the copy. The caller must then
+// wait and apply the averages itself, because all other ranks apply them, too.
+bool Dropper::defer(std::span<const float> averages, const DropStep& step) {
   try {
     pending_.push_back({.averages = {averages.begin(), averages.end()}, .step = step});
     return true;
@@ -296,7 +306,7 @@ bool Dropper::set_aside(std::span<const float> averages, const DropStep& step) {
 
 Status Dropper::drain(const DropWork& work) {
   if (background_) background_->wait_idle_until({});
-  use_pending(work);
+  apply_pending(work);
   return {};
 }
 

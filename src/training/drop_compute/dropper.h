@@ -1,7 +1,7 @@
-// Implements DropCompute (unisono/drop_compute.h): the clock, the group, and this rank's history of steps. drop_controller.h
-// decides whether to continue a step, drop_policy.h when to drop at all.
+// Implements DropCompute (unisono/drop_compute.h). This class owns the clock, the group, and this rank's records of past steps.
+// DropController decides whether a step continues. DropPolicy decides whether steps drop anything at all.
 //
-// One thread calls it. With the rule `at`, run() has a second thread for computing (background_compute.h).
+// Only one thread may call this class. With the rule `at`, run() computes in a second thread (background_compute.h).
 #pragma once
 
 #include <array>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "forks/fork.h"
 #include "training/drop_compute/background_compute.h"
 #include "training/drop_compute/drop_controller.h"
 #include "training/drop_compute/drop_policy.h"
@@ -23,18 +24,24 @@ namespace unisono::internal {
 class Dropper {
  public:
   using Now = std::function<int64_t()>;
-  // now: for tests; by default a steady clock.
+  // `now` replaces the clock in tests. By default, the class reads a steady clock.
   static Result<std::unique_ptr<Dropper>> make(const Group& group, uint32_t micro_batches, const DropOptions& options,
                                                const std::optional<Group>& replica, const Now& now = {});
 
-  ~Dropper() { settle(); }
+  // In a child made by fork(), the background thread does not exist, so its object is left alone.
+  ~Dropper() {
+    wait_for_counts();
+    if (process_.forked()) (void)background_.release();
+  }
+  const OwnerProcess& process() const { return process_; }
 
   Status begin_step();
   bool next();
   uint64_t position() const { return position_ + (begun_ ? controller_.computed() : 0); }
-  // In a replica, only its first process can tell by the time.
+  // If a replica has several processes, only its first process may decide by its clock.
   bool last() const {
-    return replica_ && replica_->rank() != 0 ? runs_ && controller_.computed() + 1 >= micro_batches_ : controller_.last_runs();
+    return replica_ && replica_->rank() != 0 ? running_ && controller_.computed() + 1 >= micro_batches_
+                                             : controller_.is_last_running();
   }
   bool should_stop() const;
   void abandon();
@@ -44,20 +51,21 @@ class Dropper {
   Status drain(const DropWork& work);
   const DropReport& report() const { return policy_.report(); }
   DropReport total() const { return policy_.total(); }
-  // Counters of its own sub-group.
+  // Returns the counters of the sub-group that only DropCompute uses.
   Counters counters() const { return group_->counters(); }
   Result<DropReport> finish();
   std::string recorded() const;
   Bytes save() const;
   Status load(ByteView bytes);
   Status resume(const Group& group, const std::optional<Group>& replica = {});
-  // The steps in [from, until) that all ranks have recorded; only_some: that all ranks have which recorded any. None if there
-  // is no such step. All ranks call it together.
+  // This is a collective call. Returns the steps in [from, until) that all ranks have recorded. Returns an empty value if there
+  // is no such step. If `only_some` is true, ranks that recorded none of these steps are ignored.
   Result<std::optional<ComputeTrace>> trace_of(uint64_t from, uint64_t until, bool only_some);
 
  private:
   struct RankState;
-  using Counts = std::array<uint64_t, 3>;  // computed, planned, and 1 if the shard continues
+  // Three counts: computed micro-batches, planned micro-batches, and 1 if this rank's shard of the data is not finished.
+  using Counts = std::array<uint64_t, 3>;
   // This rank's times in a recorded step.
   struct RecordedStep {
     uint64_t step = 0;
@@ -70,66 +78,74 @@ class Dropper {
   };
 
   Dropper(uint32_t micro_batches, const DropOptions& options, const std::optional<Group>& replica, const Now& now);
-  // dropper_handshake.cc
-  Status meet(const Group& group, bool was_there);
+  // The following functions are in dropper_handshake.cc.
+  Status handshake(const Group& group, bool was_member);
   void catch_up(bool epoch_ended);
-  Status agree_on_checkpoints();
-  Result<std::vector<RankState>> ask(Group& group, bool was_there) const;
-  Status take_over(Group& group, uint32_t leader);
-  Status foresee();
+  Status check_same_checkpoint();
+  Result<std::vector<RankState>> exchange_states(Group& group, bool was_member) const;
+  Status copy_leader_state(Group& group, uint32_t leader);
+  Status update_prediction();
   Status gather();
   Status gather_window(bool last = false);
   Status gather_trace();
+  std::string shared_options() const;
   uint64_t digest() const;
+  Status check_same_options(Group& group) const;
 
   void begin_computing(int64_t now);
-  void micro_batch_begins();
+  void start_micro_batch();
   bool decide(DropController::Verdict verdict);
   void stop();
   void close_last_step(int64_t now);
-  void settle();
+  void wait_for_counts();
   DropController::StepOptions step_options() const;
   Result<DropStep> run_inline(std::span<float> gradients, const DropWork& work);
   Result<DropStep> run_at(std::span<float> gradients, const DropWork& work);
   Status reduce(std::span<float> gradients, const DropWork& work);
-  uint64_t taken() const;
-  void use(const DropWork& work, std::span<float> averages, const DropStep& step);
-  void use_pending(const DropWork& work);
-  bool set_aside(std::span<const float> averages, const DropStep& step);
+  uint64_t position_advance() const;
+  void apply(const DropWork& work, std::span<float> averages, const DropStep& step);
+  void apply_pending(const DropWork& work);
+  bool defer(std::span<const float> averages, const DropStep& step);
 
   const DropOptions options_;
   const uint32_t micro_batches_;
   const Now now_;
-  std::optional<Group> outer_, group_, replica_;  // the program's group, this object's own, and the replica's processes
+  // The group of the program, the sub-group that only DropCompute uses, and the group of the processes of this replica.
+  std::optional<Group> outer_, group_, replica_;
   DropPolicy policy_;
   DropController controller_;
 
-  bool begun_ = false;              // between begin_step() and end_step()
-  bool runs_ = false;               // a micro-batch is running
-  int64_t start_ = 0;               // start of the step
-  std::optional<int64_t> reduced_;  // `at`: end of the last all-reduce
-  int64_t stopped_ = 0;
-  bool unsure_ = false;    // the last step stopped here without end_step(), so other ranks may have completed it
-  uint64_t position_ = 0;  // of this rank's next micro-batch, before the step
+  bool begun_ = false;                 // true between begin_step() and end_step()
+  bool running_ = false;               // a micro-batch is running
+  int64_t step_start_ = 0;             // start time of the step, in ns; 0: unknown
+  std::optional<int64_t> reduced_at_;  // With the rule `at`: when the last all-reduce ended.
+  int64_t stopped_at_ = 0;
+  bool outcome_unknown_ = false;  // The last step failed on this rank before end_step(), but other ranks may have completed it.
+  uint64_t position_ = 0;         // data position of the first micro-batch that this rank computes in the step
   uint64_t shard_left_ = 0;
-  bool epoch_ended_ = false;    // by the last step
-  uint64_t uncertain_ = 0;      // micro-batches of a step that failed here; other ranks may have used them
-  uint64_t untimed_until_ = 0;  // this rank is new: steps up to here are neither cut nor recorded
-  bool loaded_ = false;         // a checkpoint was loaded, and not yet compared with the other ranks'
-  bool counts_ = false;         // each step exchanges counts: some rank may have computed nothing, or they are needed
+  bool epoch_ended_ = false;  // the last step ended the epoch
+  // how many micro-batches this rank computed in a step that failed here; other ranks may have used them
+  uint64_t unconfirmed_ = 0;
+  uint64_t untimed_until_ = 0;  // A new rank drops nothing and records nothing up to and including this step.
+  bool loaded_ = false;  // A checkpoint was loaded and has not yet been compared with the checkpoints of the other ranks.
+  // True if the ranks exchange counts in each step. They do so if a rank may compute nothing, or if the options need the
+  // counts.
+  bool exchanges_counts_ = false;
   Counts sums_{};
-  Work counting_;              // the all-reduce of sums_
-  uint64_t calls_before_ = 0;  // operations that the program's group had begun when the micro-batch began
-  Status failure_;             // of this step, found in next()
-  DropPolicy::Gather due_ = DropPolicy::Gather::nothing;
+  Work counts_work_;           // all-reduce of sums_
+  uint64_t calls_before_ = 0;  // how many operations the program's group had begun when the micro-batch began
+  Status failure_;             // an error in this step that next() has found
+  DropPolicy::Gather due_gather_ = DropPolicy::Gather::nothing;
   uint64_t window_from_ = 0;
-  std::vector<StepRecord> window_;      // this rank's; the last wall time is unknown until the next step begins
-  std::vector<RecordedStep> recorded_;  // since recorded_from_
+  // This rank's records of the steps of the window. The duration of the last step is set when the next step begins.
+  std::vector<StepRecord> window_;
+  std::vector<RecordedStep> recorded_;  // the recorded steps, beginning with recorded_from_
   uint64_t recorded_from_ = 0;
-  bool open_record_ = false;                       // recorded_.back() lacks its wall time
-  std::vector<std::string> warnings_;              // not reported yet
-  std::unique_ptr<BackgroundCompute> background_;  // `at`
-  std::vector<Pending> pending_;                   // averages that wait for an abandoned micro-batch before apply()
+  bool open_record_ = false;           // True if the duration of recorded_.back() is not yet set.
+  std::vector<std::string> warnings_;  // warnings that the next DropStep will contain
+  const OwnerProcess process_;
+  std::unique_ptr<BackgroundCompute> background_;  // Only the rule `at` uses this object.
+  std::vector<Pending> pending_;                   // averages that will be applied when the abandoned micro-batch has ended
 };
 
 }  // namespace unisono::internal

@@ -1,4 +1,4 @@
-// The normal distribution and the expected maximum of many values, for compute_forecast.h.
+// Implements two parts of compute_forecast.h: the normal distribution, and the expected maximum of many values.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -10,8 +10,9 @@
 namespace unisono {
 namespace {
 
-// For values with shares, ascending. With F(x) the share up to x: the sum over x of x (F(x)^N - F(x-)^N), summed by parts, as
-// the largest value minus the expected distance below it.
+// Returns the expected maximum of N = `workers` values. `law` lists pairs (value, share) in ascending order of the values. Let
+// F(x) be the share of values <= x. Then the maximum is at most x with probability F(x)^N. Therefore the expected maximum is
+// the largest value, minus the sum over all smaller values x of F(x)^N times the distance from x to the next value.
 double expected_maximum_of_ascending(const std::vector<std::pair<double, double>>& law, uint64_t workers) {
   if (law.empty()) return 0;
   double all = 0, below = 0, sum = law.back().first;
@@ -27,8 +28,8 @@ double expected_maximum_of_ascending(const std::vector<std::pair<double, double>
 
 double normal_cdf(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
 
-// A rational approximation (Abramowitz and Stegun 26.2.23, good to 4.5e-4), then Halley steps, each of which triples the
-// digits.
+// The search starts with a rational approximation (Abramowitz and Stegun 26.2.23), whose error is 4.5e-4. Each Halley step then
+// triples the number of correct digits.
 double normal_quantile(double p) {
   if (p > 0.5) return -normal_quantile(1 - p);
   const double t = std::sqrt(-2 * std::log(p));
@@ -47,8 +48,8 @@ double expected_maximum_closed(uint64_t workers) {
          std::numbers::egamma * normal_quantile(one_in / std::numbers::e);
 }
 
-// The integral of x N phi(x) Phi(x)^(N-1) by the trapezoidal rule, which converges faster than any power for a smooth function
-// that vanishes at both ends.
+// Computes the integral of x N phi(x) Phi(x)^(N-1) by the trapezoidal rule. The function is smooth and vanishes at both ends,
+// so the error falls faster than any power of the step.
 double expected_maximum(uint64_t workers) {
   if (workers < 2) return 0;
   constexpr double step = 1.0 / 64, low = -10, high = 14;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "training/drop_compute/threshold_sums.h"
 
@@ -15,11 +16,12 @@ using Rule = DropOptions::Rule;
 using Objective = DropOptions::Objective;
 
 constexpr uint32_t grid_thresholds = 200, grid_first_micro_batch = 6;
-// Replays: 0.8 to 1.3 times the threshold that the search prefers.
+// With the rule `at`, the search replays 101 thresholds around the best candidate: 0.8 to 1.3 times the candidate, in steps of
+// 0.005.
 constexpr uint64_t replay_count = 101, replay_first_permille = 800, replay_step_permille = 5;
-constexpr double slack_least = 1e-9;  // rounding errors must not decide
+constexpr double slack_least = 1e-9;  // Rounding errors up to this size must not decide which threshold is chosen.
 
-// Micro-batches that a worker computes whatever the time.
+// Returns how many micro-batches a worker computes however late it is.
 uint32_t least_computed(const StopRule& rule, uint32_t micro_batches) {
   if (rule.rule == Rule::at) return 0;
   const uint64_t looked_at = rule.rule == Rule::after ? uint64_t{rule.lag} + 1 : 1;
@@ -30,7 +32,7 @@ size_t ended_by(std::span<const int64_t> ends, int64_t time) {
   return static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), time) - ends.begin());
 }
 
-// a × b ÷ c, rounded to nearest.
+// Returns a × b ÷ c, rounded to the nearest integer.
 int64_t scaled(int64_t a, uint64_t b, uint64_t c) {
   return static_cast<int64_t>((2 * static_cast<Wide>(a) * b + c) / (2 * static_cast<Wide>(c)));
 }
@@ -58,18 +60,18 @@ Choice choose(const std::vector<ThresholdValue>& candidates, Objective objective
   return choice;
 }
 
-std::string nothing_within(const Choice& choice, const SearchOptions& options) {
+std::string no_threshold_reason(const Choice& choice, const SearchOptions& options) {
   char text[160];
   std::snprintf(text, sizeof text, "no threshold within max_drop: all drop more than %.4g %%, the least %.4g %%",
                 100 * options.max_drop, 100 * choice.least_drop);
   return text;
 }
 
-std::string too_little(const ThresholdValue& best, const SearchOptions& options) {
+std::string small_gain_reason(const ThresholdValue& best, const SearchOptions& options) {
   char text[240];
   std::snprintf(text, sizeof text,
-                "gain below min_gain: with a threshold of %.6g s %.4f times as many micro-batches per second (%.4f as a mean "
-                "over steps), and %.4f are asked for",
+                "gain below min_gain: a threshold of %.6g s gives %.4f times as many micro-batches per second (%.4f as a mean "
+                "over steps); min_gain requires %.4f",
                 static_cast<double>(best.threshold_ns) * 1e-9, best.total, best.step, 1 + options.min_gain);
   return text;
 }
@@ -83,12 +85,13 @@ std::vector<ThresholdValue> replays_around(const ComputeTrace& trace, int64_t th
   return values;
 }
 
-// State that a worker carries from step to step.
+// Replays the steps of one worker. Holds the state that the worker carries from one step to the next.
 struct Replay {
   int64_t threshold_ns = 0, other_ns = 0;
-  int64_t left_ns = 0;  // rest of the micro-batch that was running when the previous step ended
+  // If a micro-batch was running when the previous step ended, it still needs this much time in the current step.
+  int64_t left_ns = 0;
 
-  // Returns the number of micro-batches computed. end: when the worker would have computed all.
+  // Returns how many micro-batches are computed. Sets `end` to the time at which the worker would have computed all of them.
   uint32_t step(std::span<const int64_t> ends, int64_t& end) {
     end = left_ns + ends.back();
     const uint64_t computed = left_ns > threshold_ns ? 0 : ended_by(ends, threshold_ns - left_ns);
@@ -205,8 +208,8 @@ SearchOutcome search(const ComputeTrace& trace, const SearchOptions& options) {
   outcome.other_ns = trace.other_ns();
   outcome.micro_batch_ns = trace.micro_batch_ns();
   if (const uint32_t least = least_computed(options.rule, trace.micro_batches); least >= trace.micro_batches) {
-    outcome.off = "nothing_to_drop: every worker computes all " + std::to_string(trace.micro_batches) +
-                  " micro-batches, however late it is";
+    outcome.off =
+        concat("nothing_to_drop: every worker computes all ", trace.micro_batches, " micro-batches, however late it is");
     return outcome;
   }
   const bool exact = options.search == DropOptions::Search::exact;
@@ -219,9 +222,9 @@ SearchOutcome search(const ComputeTrace& trace, const SearchOptions& options) {
   }
   if (choice.value) outcome.best = *choice.value, outcome.highest = choice.highest;
   if (trace.workers == 1) outcome.off = "one worker: no worker waits for another";
-  else if (!choice.value) outcome.off = nothing_within(choice, options);
+  else if (!choice.value) outcome.off = no_threshold_reason(choice, options);
   else if (!(std::min(outcome.best.step, outcome.best.total) > 1 + options.min_gain))
-    outcome.off = too_little(outcome.best, options);
+    outcome.off = small_gain_reason(outcome.best, options);
   return outcome;
 }
 
@@ -238,7 +241,7 @@ std::optional<PersistentStraggler> persistent_straggler(std::span<const double> 
 
 double extra_steps(double drop) { return drop / (1 - drop); }
 
-// A rounding error in the share must not add a step.
+// The factor 1 - 1e-12 is needed because a rounding error in `drop` could otherwise add a step.
 uint64_t steps_needed(uint64_t steps, double drop) {
   const double needed = std::ceil(static_cast<double>(steps) / (1 - drop) * (1 - 1e-12));
   if (!(needed < 0x1p64)) return std::numeric_limits<uint64_t>::max();

@@ -1,8 +1,9 @@
-// Evaluates thresholds on recorded times and finds the best one. Pure; equal on all ranks to the bit.
+// Evaluates thresholds on recorded times and finds the best one. The functions are pure, and their results are equal on all
+// ranks, bit by bit.
 //
-// Source: the objective is that of DropCompute's published code (mean over steps of each step's gain). The exact search over
-// all thresholds, the stop rules' own step times and the replay of the rule `at` are derived:
-// docs/design/methods/drop_compute.md, "The threshold search".
+// Source: the objective is that of the published code of DropCompute, which averages the gain of each step over the steps.
+// Three parts are derived in docs/design/methods/drop_compute.md, "The threshold search": the exact search over all thresholds,
+// the step times of each stop rule, and the replay of the rule `at`.
 #pragma once
 
 #include <cstdint>
@@ -16,43 +17,46 @@
 
 namespace unisono {
 
-// When a worker stops.
+// Determines when a worker stops computing in a step.
 struct StopRule {
   DropOptions::Rule rule = DropOptions::Rule::after;
   uint32_t lag = 0;
   uint32_t min_computed = 1;
-  int64_t micro_batch_ns = 0;  // lhat, of `before`
+  int64_t micro_batch_ns = 0;  // lhat, the mean time of a micro-batch; only the rule `before` uses it
 
   friend bool operator==(const StopRule&, const StopRule&) = default;
 };
 
-// The effect of a threshold.
+// The effect of one threshold.
 struct ThresholdValue {
   int64_t threshold_ns = 0;
-  double step = 1;   // S_step: mean over steps of the factor in micro-batches per second
-  double total = 1;  // S_total: the same factor over all steps together
-  double drop = 0;   // p: dropped ÷ all micro-batches
+  double step = 1;   // S_step: the factor by which a step computes more micro-batches per second, averaged over the steps
+  double total = 1;  // S_total: the factor by which all steps together compute more micro-batches per second
+  double drop = 0;   // p: dropped micro-batches ÷ all micro-batches
 
   friend bool operator==(const ThresholdValue&, const ThresholdValue&) = default;
 };
 
-// By definition: from what each worker would have computed in each step. other_ns: Tc. O(I N log M).
+// Evaluates one threshold directly by its definition: counts what each worker would compute in each step. other_ns is Tc, the
+// time per step that is not spent computing. The function takes O(I N log M).
 ThresholdValue value_of(const ComputeTrace& trace, const StopRule& rule, int64_t threshold_ns, double other_ns);
-// Micro-batches that a worker computes, given all their end times.
+// Returns how many micro-batches a worker computes in a step. `ends` holds the times at which all its micro-batches would end.
 uint32_t computed_by(const StopRule& rule, int64_t threshold_ns, std::span<const int64_t> ends);
-// Dropped share of each worker.
+// Returns for each worker which share of its micro-batches is dropped.
 std::vector<double> drop_by_worker(const ComputeTrace& trace, const StopRule& rule, int64_t threshold_ns);
-// Rule `at`; the rest of a running micro-batch is charged to the next step and carries over. Tc is rounded to a ns for that
-// rest.
+// Evaluates a threshold for the rule `at`. If a micro-batch is still running when its step ends, it delays the next step of the
+// worker. The function rounds Tc to a whole ns to compute this delay.
 ThresholdValue replayed(const ComputeTrace& trace, int64_t threshold_ns, double other_ns);
-// Step times with advance knowledge of which micro-batches end in time: an upper bound. Thresholds count strictly (<).
+// Evaluates a threshold for ideal workers. Such a worker knows when each micro-batch will end, and starts only those that end
+// before the threshold. No stop rule can gain more than this.
 ThresholdValue oracle_value(const ComputeTrace& trace, int64_t threshold_ns, double other_ns);
 
-// All thresholds that make a difference, ascending: the times of the trace (plus lhat for `before`), and one below them at
-// which nothing is ready. Values do not depend on the order of steps and workers, to the bit. O(I N M log(I N M)).
+// Evaluates all thresholds at which the result changes, in ascending order. These are the times of the trace (for the rule
+// `before`, lhat is added to them). For all rules except `at`, there is one more threshold, which is smaller than all of these.
+// The values do not depend on the order of steps and workers. The function takes O(I N M log(I N M)).
 std::vector<ThresholdValue> sweep(const ComputeTrace& trace, const StopRule& rule, double other_ns);
-// 200 evenly spaced thresholds from the smallest T[i,n,min(6,M)] to the largest T[i,n,M], by oracle_value():
-// DropOptions::Search::grid.
+// Implements DropOptions::Search::grid: evaluates 200 thresholds with oracle_value(). They are spaced evenly from the smallest
+// T[i,n,min(6,M)] to the largest T[i,n,M].
 std::vector<ThresholdValue> grid(const ComputeTrace& trace, double other_ns);
 
 struct SearchOptions {
@@ -61,34 +65,40 @@ struct SearchOptions {
   DropOptions::Search search = DropOptions::Search::exact;
   double slack = 0.002, max_drop = 0.10, min_gain = 0.01;
 };
-// From DropOptions; `before` takes lhat from the trace.
+// Takes the options of the search from `options`. For the rule `before`, takes lhat from the trace.
 SearchOptions search_options(const DropOptions& options, const ComputeTrace& trace);
 
 struct SearchOutcome {
-  ThresholdValue best;         // the chosen threshold; for the rule `at` as replayed
-  std::string off;             // not empty: why nothing should be dropped; `best` still holds the best value found, if any
-  double other_ns = 0;         // Tc
-  int64_t micro_batch_ns = 0;  // lhat
-  double highest = 1;          // S*: the best objective within max_drop (rule `at`: replayed S_total)
-  std::vector<ThresholdValue> candidates;  // all evaluated thresholds, ascending
-  std::vector<ThresholdValue> replays;     // rule `at`: replays around the best candidate, ascending; S_total decides
+  ThresholdValue best;  // The chosen threshold. With the rule `at`, this is its replayed value.
+  // If this is not empty, it says why nothing should be dropped. `best` is then the best value that was found, if any.
+  std::string off;
+  double other_ns = 0;         // Tc of the trace
+  int64_t micro_batch_ns = 0;  // lhat of the trace
+  // S*: the highest objective of all candidates that drop at most max_drop. With the rule `at`, it is the highest S_total of
+  // all `replays` that drop at most max_drop.
+  double highest = 1;
+  std::vector<ThresholdValue> candidates;  // all evaluated thresholds, in ascending order
+  // Only the rule `at` uses this. It holds the results of replayed() for thresholds around the best candidate, in ascending
+  // order. search() chooses among these results by S_total.
+  std::vector<ThresholdValue> replays;
 };
-// The largest threshold within max_drop whose value is below the best one by no more than slack allows. An invalid trace gives
-// `off` with the reason.
+// Considers the thresholds that drop at most max_drop and whose objective is at least (1 - slack) S*. Chooses the largest of
+// them. If the trace is invalid, `off` says why.
 SearchOutcome search(const ComputeTrace& trace, const SearchOptions& options);
 
-// A worker that drops more than 0.25, and more than 3 times the others' mean: it is persistently slow, not late by chance.
+// A worker that is slow all the time, and not only late by chance. It drops more than a quarter of its micro-batches, and more
+// than 3 times as large a share as the others on average.
 struct PersistentStraggler {
   size_t worker = 0;
-  double drop = 0, others = 0;  // dropped share of its micro-batches, and the others' mean
+  double drop = 0, others = 0;  // the share that this worker drops, and the mean share that the others drop
 
   friend bool operator==(const PersistentStraggler&, const PersistentStraggler&) = default;
 };
-// The worker that drops most, if it is persistently slow.
+// Returns the worker that drops the largest share, if that worker is a persistent straggler.
 std::optional<PersistentStraggler> persistent_straggler(std::span<const double> drop_by_worker);
 
-// R: relative number of extra steps that computes as many micro-batches as without drops; and that number of steps instead of
-// `steps`, rounded up. From I' (1 - p) = I. If everything is dropped: infinity, and the largest number.
+// extra_steps() returns R = p / (1 - p): this share of additional steps makes up for what is dropped. steps_needed() returns
+// steps (1 + R), rounded up. If everything is dropped, they return infinity and UINT64_MAX.
 double extra_steps(double drop);
 uint64_t steps_needed(uint64_t steps, double drop);
 

@@ -1,4 +1,4 @@
-// The numbers are those of docs/design/methods/drop_compute.md, "Checked values"; comments name the checks there.
+// The expected numbers are from docs/design/methods/drop_compute.md, "Checked values".
 #include "training/drop_compute/threshold_search.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ ComputeTrace step_of(const ComputeTrace& trace, size_t step) {
   return reordered(trace, {step}, workers);
 }
 
-// The largest of the thresholds with the highest S_step.
+// Returns the largest threshold among those with the highest S_step.
 ThresholdValue best_of(const std::vector<ThresholdValue>& values) {
   ThresholdValue best{.step = 0};
   for (const auto& value : values) {
@@ -37,7 +37,7 @@ SearchOptions without_slack(const StopRule& rule, double max_drop = 1) {
   return {.rule = rule, .slack = 0, .max_drop = max_drop};
 }
 
-// Check 8.
+// Check 8 of docs/design/methods/drop_compute.md: values of each threshold.
 TEST(ThresholdSearch, values_of_the_documented_example) {
   struct Case {
     double tau, at_1, at_2, at_step, at_drop, at_total, after_1, after_2, after_step, after_drop;
@@ -66,7 +66,7 @@ TEST(ThresholdSearch, values_of_the_documented_example) {
   }
 }
 
-// Check 8.
+// Check 8 of docs/design/methods/drop_compute.md: the best threshold of each rule.
 TEST(ThresholdSearch, thresholds_of_the_documented_example) {
   const auto at = best_of(sweep(example(), {.rule = Rule::at}, second));
   EXPECT_EQ(at.threshold_ns, 3 * second);
@@ -88,8 +88,8 @@ TEST(ThresholdSearch, thresholds_of_the_documented_example) {
   EXPECT_NEAR(lagging.drop, 1. / 12, exact);
 }
 
-// Check 9.
-TEST(ThresholdSearch, of_constant_times_keeps_everything) {
+// Check 9 of docs/design/methods/drop_compute.md: if all times are equal, nothing is dropped.
+TEST(ThresholdSearch, with_constant_times_drops_nothing) {
   for (const int64_t other : {0, 1, 700}) {
     const auto trace = trace_of(std::vector(5, std::vector(4, std::vector<int64_t>(6, 3))), 1, other);
     for (const auto& rule :
@@ -100,14 +100,14 @@ TEST(ThresholdSearch, of_constant_times_keeps_everything) {
       EXPECT_EQ(outcome.best.total, 1);
       EXPECT_EQ(outcome.off.find("gain below min_gain"), 0u) << outcome.off;
       if (other > 0) continue;
-      // Without lag they are equal, whatever is dropped.
+      // Without lag, all thresholds have the same S_step, whatever they drop.
       for (const auto& each : outcome.candidates) EXPECT_NEAR(each.step, rule.lag == 0 ? 1 : each.step, exact);
     }
   }
 }
 
-// Check 9: quotients that are not exact in double do not cause a drop.
-TEST(ThresholdSearch, rounding_chooses_nothing) {
+// Check 9 of docs/design/methods/drop_compute.md: quotients that are not exact in double must not cause a drop.
+TEST(ThresholdSearch, rounding_errors_do_not_decide) {
   for (size_t micro_batches = 2; micro_batches < 60; ++micro_batches) {
     const auto trace = trace_of({std::vector(3, std::vector<int64_t>(micro_batches, 7))}, 1, 0);
     for (const auto rule : {Rule::after, Rule::before, Rule::at})
@@ -115,8 +115,9 @@ TEST(ThresholdSearch, rounding_chooses_nothing) {
   }
 }
 
-// Check 11.
-TEST(ThresholdSearch, of_one_worker_is_off_whatever_it_would_gain) {
+// Check 11 of docs/design/methods/drop_compute.md. Dropping would speed up a single worker by 26/9. But it is off, because no
+// other worker waits.
+TEST(ThresholdSearch, with_one_worker_is_off_whatever_the_gain) {
   const auto trace = trace_of({{{1, 1, 10}}}, second, second);
   EXPECT_NEAR(value_of(trace, {.rule = Rule::at}, 2 * second, second).step, 26. / 9, exact);
   const auto outcome = search(trace, without_slack({.rule = Rule::at}));
@@ -124,7 +125,7 @@ TEST(ThresholdSearch, of_one_worker_is_off_whatever_it_would_gain) {
   EXPECT_EQ(outcome.off.find("one worker"), 0u) << outcome.off;
 }
 
-// Check 12.
+// Check 12 of docs/design/methods/drop_compute.md: worker 5 of 8 has twice the latency of the others.
 TEST(ThresholdSearch, a_worker_that_is_always_slow_is_found) {
   std::vector workers(8, std::vector<int64_t>(12, 2));
   workers[5].assign(12, 4);
@@ -157,8 +158,10 @@ TEST(ThresholdSearch, persistent_is_more_than_a_quarter_and_more_than_three_time
   EXPECT_EQ(found({0.9, 0, 0, 0, 0, 0, 0.9})->worker, 0u);
 }
 
-// Check 14: the micro-batches that each rule computes.
-TEST(ThresholdSearch, a_rule_that_looks_only_at_what_is_over_takes_no_more_of_the_quick_ones) {
+// Check 14 of docs/design/methods/drop_compute.md. There are two micro-batches of length 1 or 3, and the threshold is 2. The
+// numbers are means over the four cases. The rule `after` computes 3/2 micro-batches of total length 3. The rule `at` computes
+// 3/4 micro-batches of total length 3/4.
+TEST(ThresholdSearch, rule_after_does_not_favor_fast_micro_batches) {
   double after = 0, after_sum = 0, after_mean = 0, at = 0, at_sum = 0;
   for (const auto& [a, b] : {std::pair{1, 1}, std::pair{1, 3}, std::pair{3, 1}, std::pair{3, 3}}) {
     const int64_t ends[] = {a, a + b};
@@ -174,7 +177,7 @@ TEST(ThresholdSearch, a_rule_that_looks_only_at_what_is_over_takes_no_more_of_th
   EXPECT_NEAR(after_mean, 9. / 4, exact);
 }
 
-// Check 21.
+// Check 21 of docs/design/methods/drop_compute.md: R = p / (1 - p).
 TEST(ThresholdSearch, steps_that_make_up_for_drops) {
   EXPECT_NEAR(extra_steps(0.10), 0.111111, 1e-6);
   EXPECT_NEAR(extra_steps(0.03), 0.030928, 1e-6);
@@ -182,23 +185,25 @@ TEST(ThresholdSearch, steps_that_make_up_for_drops) {
   EXPECT_EQ(steps_needed(1000, 0.10), 1112u);
   EXPECT_EQ(steps_needed(1000, 0), 1000u);
   EXPECT_EQ(steps_needed(1000, 0.2), 1250u);
-  EXPECT_EQ(steps_needed(1000, 0.9), 10000u);  // 1 - 0.9 is slightly less than 0.1
+  EXPECT_EQ(steps_needed(1000, 0.9), 10000u);  // 10000, not 10001, although 1 - 0.9 is slightly less than 0.1
   EXPECT_EQ(steps_needed(1000, 1), UINT64_MAX);
 }
 
-// Check 20, last example: the rest of a micro-batch is charged to the next step.
-TEST(ThresholdSearch, at_is_replayed_with_what_is_left_of_the_running_one) {
+// Last example of check 20 of docs/design/methods/drop_compute.md: the rest of a running micro-batch delays the next step.
+TEST(ThresholdSearch, replay_of_at_carries_over_the_running_micro_batch) {
   const auto trace = trace_of({{{1, 6, 1}}, {{1, 1, 1}}, {{1, 1, 1}}}, second, second);
   const auto value = replayed(trace, 3 * second, second);
-  EXPECT_NEAR(value.drop, 5. / 9, exact);  // k = 1, 0, 3
+  EXPECT_NEAR(value.drop, 5. / 9, exact);  // the three steps compute 1, 0 and 3 micro-batches of 9
   EXPECT_NEAR(value.total, 4. / 9 * 17 / 12, exact);
   EXPECT_NEAR(value.step, (1 * 9. / 4 + 0 + 3 * 4. / 4) / 9, exact);
-  // One step later it still runs: 20 - (3 + 1) = 16 > 3; then 12, 8, 4 and 0 are left.
+  // The second micro-batch of the first step ends at 20 s. Each step takes 3 + 1 s. So when the next five steps begin, this
+  // micro-batch still needs 16, 12, 8, 4 and 0 s. The first step computes 1 micro-batch, the last step 2, the others none: 3 of
+  // 12.
   const auto longer = trace_of({{{1, 19}}, {{1, 1}}, {{1, 1}}, {{1, 1}}, {{1, 1}}, {{1, 1}}}, second, second);
   EXPECT_NEAR(replayed(longer, 3 * second, second).drop, 1 - 3. / 12, exact);
 }
 
-TEST(ThresholdSearch, at_is_chosen_among_replays_by_what_they_gain_in_all) {
+TEST(ThresholdSearch, threshold_of_at_is_the_replay_with_the_highest_total_gain) {
   const auto outcome = search(
       example(),
       {.rule = {.rule = Rule::at}, .objective = DropOptions::Objective::step_mean, .slack = 0, .max_drop = 1, .min_gain = 0});
@@ -221,14 +226,16 @@ TEST(ThresholdSearch, takes_the_largest_threshold_that_slack_allows) {
   };
   EXPECT_EQ(chosen(0, 1), 2 * second);
   EXPECT_EQ(chosen(0.19, 1), 2 * second);
-  EXPECT_EQ(chosen(0.2, 1), 6 * second);     // 1 >= 5/4 · 0.8, and the largest threshold is as good as 3 s
-  EXPECT_EQ(chosen(0, 1. / 6), 2 * second);  // the limit itself is allowed
+  // The threshold 6 s drops nothing and has the objective 1. The highest objective is 5/4, and a slack of 0.2 allows 5/4 · (1 -
+  // 0.2) = 1.
+  EXPECT_EQ(chosen(0.2, 1), 6 * second);
+  EXPECT_EQ(chosen(0, 1. / 6), 2 * second);  // 2 s drops exactly 1/6, and a share equal to max_drop is allowed
   EXPECT_EQ(chosen(0, 0.1666), 6 * second);
 }
 
-TEST(ThresholdSearch, makes_the_most_of_the_objective_that_is_asked_for) {
-  // Waiting gains nothing in the short step, and not waiting gains nothing in the long one. A mean over steps weighs both
-  // equally.
+TEST(ThresholdSearch, maximizes_the_given_objective) {
+  // A short threshold pays in the short step, but not in the long one. The mean over steps gives both steps the same weight;
+  // the total gives the long step more. So the objectives prefer different thresholds.
   const auto trace = trace_of({{{1, 1, 1}, {1, 1, 9}}, {{40, 10, 10}, {30, 30, 30}}}, second, second);
   const auto by = [&](DropOptions::Objective objective) {
     return search(trace, {.objective = objective, .slack = 0, .max_drop = 1, .min_gain = -1}).best;
@@ -256,7 +263,7 @@ TEST(ThresholdSearch, is_off_when_there_is_nothing_to_drop) {
   EXPECT_FALSE(off(example(), {.min_computed = 2}));
 }
 
-TEST(ThresholdSearch, is_off_when_too_little_is_gained_and_gives_the_numbers) {
+TEST(ThresholdSearch, is_off_below_min_gain_and_gives_the_numbers) {
   const auto outcome = search(example(), {.slack = 0, .max_drop = 1, .min_gain = 0.25});
   EXPECT_EQ(outcome.best.threshold_ns, 2 * second);
   EXPECT_EQ(outcome.off.find("gain below min_gain"), 0u) << outcome.off;
@@ -265,14 +272,15 @@ TEST(ThresholdSearch, is_off_when_too_little_is_gained_and_gives_the_numbers) {
 }
 
 TEST(ThresholdSearch, is_off_when_every_threshold_drops_too_much) {
-  // The grid's largest threshold drops the micro-batch that ends exactly there.
+  // The largest threshold of the grid is the end of the last micro-batch. This one is still dropped, because it does not end
+  // before the threshold: 1 of 12.
   const auto outcome = search(example(), {.search = DropOptions::Search::grid, .slack = 0, .max_drop = 0.01});
   EXPECT_EQ(outcome.off.find("no threshold within max_drop"), 0u) << outcome.off;
   EXPECT_NE(outcome.off.find("8.333 %"), outcome.off.npos) << outcome.off;
   EXPECT_EQ(outcome.best, ThresholdValue());
 }
 
-TEST(ThresholdSearch, of_a_trace_that_is_not_right_says_so) {
+TEST(ThresholdSearch, reports_an_invalid_trace) {
   EXPECT_EQ(search({}, {}).off.find("too_few_steps"), 0u);
   auto cut = example();
   cut.ends.pop_back();
@@ -282,7 +290,7 @@ TEST(ThresholdSearch, of_a_trace_that_is_not_right_says_so) {
 TEST(ThresholdSearch, grid_is_of_200_evenly_spaced_thresholds) {
   const auto values = grid(example(), second);
   ASSERT_EQ(values.size(), 200u);
-  EXPECT_EQ(values.front().threshold_ns, 3 * second);  // the smallest end of the third, as there is no sixth
+  EXPECT_EQ(values.front().threshold_ns, 3 * second);  // the smallest end of a third micro-batch, as there is no sixth
   EXPECT_EQ(values.back().threshold_ns, 6 * second);
   EXPECT_EQ(values[1].threshold_ns, 3 * second + 15'075'377);
   for (const auto& each : values) EXPECT_EQ(each, oracle_value(example(), each.threshold_ns, second));
@@ -293,14 +301,14 @@ TEST(ThresholdSearch, grid_is_of_200_evenly_spaced_thresholds) {
 }
 
 TEST(ThresholdSearch, an_oracles_steps_end_before_the_threshold) {
-  // Strict: an end at the threshold itself is dropped. If nothing is in time, the step takes no time.
+  // A micro-batch that ends exactly at the threshold is dropped. If all micro-batches are dropped, the step takes no time.
   EXPECT_NEAR(oracle_value(example(), 3 * second, second).drop, 6. / 12, exact);
   EXPECT_NEAR(oracle_value(example(), 3 * second + 1, second).drop, 2. / 12, exact);
   EXPECT_EQ(oracle_value(example(), second, second).drop, 1);
   EXPECT_EQ(oracle_value(example(), second, second).step, 0);
 }
 
-TEST(ThresholdSearch, options_of_a_rule_are_those_that_it_has) {
+TEST(ThresholdSearch, takes_only_the_options_of_its_rule) {
   DropOptions options;
   options.lag = 2, options.min_computed = 3;
   options.objective = DropOptions::Objective::total, options.search = DropOptions::Search::grid;
@@ -317,14 +325,14 @@ TEST(ThresholdSearch, options_of_a_rule_are_those_that_it_has) {
   EXPECT_EQ(search_options(options, example()).rule, (StopRule{.rule = Rule::at, .min_computed = 0}));
 }
 
-TEST(ThresholdSearch, times_that_no_float_can_carry_are_thresholds) {
+TEST(ThresholdSearch, times_beyond_float_precision_are_exact_thresholds) {
   const int64_t large = (int64_t{1} << 53) - 1;
   ComputeTrace trace{
       .workers = 2, .micro_batches = 2, .ends = {large - 2, large, large / 2, large - 1}, .walls = {large + 4, large + 4}};
   std::vector<int64_t> thresholds;
   for (const auto& value : sweep(trace, {}, trace.other_ns())) thresholds.push_back(value.threshold_ns);
   EXPECT_EQ(thresholds, (std::vector<int64_t>{1, large / 2, large - 2, large - 1, large}));
-  // The longest allowed times do not overflow.
+  // Times of 2^60 - 1 ns, the longest that are allowed, must not overflow.
   const int64_t most = (int64_t{1} << 60) - 1;
   trace.ends = {most - 1, most, most, most};
   trace.walls = {most, most};
@@ -336,7 +344,7 @@ TEST(ThresholdSearch, times_that_no_float_can_carry_are_thresholds) {
   }
 }
 
-TEST(ThresholdSearch, times_of_nothing_are_no_trouble) {
+TEST(ThresholdSearch, accepts_times_of_zero) {
   const auto trace = trace_of({{{0, 0}, {0, 0}}, {{0, 0}, {0, 5}}}, 1, 0);
   for (const auto rule : {Rule::after, Rule::before, Rule::at}) {
     for (const auto& value : sweep(trace, {.rule = rule}, 0)) {

@@ -1,5 +1,6 @@
-// Evaluates all thresholds that make a difference in one pass over the sorted times. Between two of them no worker computes
-// more and no step ends earlier, so the best threshold is one of them.
+// Evaluates all thresholds at which the result changes, in one pass over the sorted times. The best threshold is one of them.
+// Raising a threshold to a value between two of them gains nothing, because no worker computes more and no step becomes
+// shorter.
 #include <algorithm>
 #include <vector>
 
@@ -11,14 +12,15 @@ namespace {
 
 using Rule = DropOptions::Rule;
 
-// The end of a micro-batch. ComputeTrace::check() bounds the size of a trace, so 32 bits suffice.
+// The end of a micro-batch. The fields `index` and `step` fit 32 bits, because ComputeTrace::check() limits the size of a
+// trace.
 struct Event {
   int64_t time = 0;
-  uint32_t index = 0;  // in ComputeTrace::ends
+  uint32_t index = 0;  // index in ComputeTrace::ends
   uint32_t step = 0;
 };
 
-// In order of time; ties in any order. A threshold is at least 1 ns, when micro-batches without duration are ready.
+// Returns the ends in the order of their times. A time of less than 1 ns counts as 1 ns, which is the smallest threshold.
 std::vector<Event> events_of(const ComputeTrace& trace) {
   std::vector<Event> events;
   events.reserve(trace.ends.size());
@@ -31,8 +33,8 @@ std::vector<Event> events_of(const ComputeTrace& trace) {
   return events;
 }
 
-// Rule `at`. A step that ends before the threshold keeps its length and is worth 1; all other steps last as long as the
-// threshold.
+// Evaluates the rule `at`. A step counts as closed if all its micro-batches end by the threshold: its length does not change,
+// and its speed-up is 1. All other steps count as open. They last as long as the threshold.
 class AtSweep {
  public:
   AtSweep(const ComputeTrace& trace, double other_ns)
@@ -52,32 +54,34 @@ class AtSweep {
   }
 
   ThresholdValue value(int64_t threshold_ns) {
-    for (; through_ < last_ends_.size() && last_ends_[through_] <= threshold_ns; ++through_) {
+    for (; closed_count_ < last_ends_.size() && last_ends_[closed_count_] <= threshold_ns; ++closed_count_) {
       open_computed_ -= per_step_;
-      open_computed_ns_ -= static_cast<Wide>(last_ends_[through_]) * per_step_;
-      through_ns_ += static_cast<Wide>(last_ends_[through_]);
+      open_computed_ns_ -= static_cast<Wide>(last_ends_[closed_count_]) * per_step_;
+      closed_ns_ += static_cast<Wide>(last_ends_[closed_count_]);
     }
-    sums_.cut_ns = through_ns_ + static_cast<Wide>(threshold_ns) * (last_ends_.size() - through_);
+    sums_.cut_ns = closed_ns_ + static_cast<Wide>(threshold_ns) * (last_ends_.size() - closed_count_);
     auto value = sums_.value(threshold_ns, other_ns_);
     const double open = (static_cast<double>(open_computed_ns_) + other_ns_ * static_cast<double>(open_computed_)) /
                         (static_cast<double>(threshold_ns) + other_ns_);
-    value.step = (open + static_cast<double>(through_ * per_step_)) / static_cast<double>(sums_.micro_batches);
+    value.step = (open + static_cast<double>(closed_count_ * per_step_)) / static_cast<double>(sums_.micro_batches);
     return value;
   }
 
  private:
   double other_ns_;
   uint64_t per_step_;
-  std::vector<int64_t> compute_ns_;  // T_i
-  std::vector<int64_t> last_ends_;   // the same, ascending; the first `through_` are not past the threshold
-  size_t through_ = 0;
-  Wide through_ns_ = 0;
-  uint64_t open_computed_ = 0;  // in the other steps: micro-batches computed so far,
-  Wide open_computed_ns_ = 0;   // and the sum of their steps' T_i
+  std::vector<int64_t> compute_ns_;  // T_i of each step (the time at which its slowest worker has computed everything)
+  // The values of compute_ns_ in ascending order. The first closed_count_ of them belong to closed steps.
+  std::vector<int64_t> last_ends_;
+  size_t closed_count_ = 0;
+  Wide closed_ns_ = 0;
+  uint64_t open_computed_ = 0;  // how many micro-batches are computed in open steps
+  Wide open_computed_ns_ = 0;   // Each of these micro-batches adds T_i of its step.
   StepSums sums_;
 };
 
-// Rule `after`. A worker computes one more micro-batch when the checked one is in time, and its step may last longer then.
+// Evaluates the rule `after`. If a micro-batch ends in time, the worker also computes the micro-batch that is lag + 1 positions
+// later. This can make the step longer.
 class AfterSweep {
  public:
   AfterSweep(const ComputeTrace& trace, const StopRule& rule, double other_ns)
@@ -89,7 +93,7 @@ class AfterSweep {
         step.cut_ns = std::max(step.cut_ns, trace.ends_of(i, worker)[least_ - 1]);
       const int64_t whole_ns = trace.compute_ns(i);
       step.whole = static_cast<double>(whole_ns) + other_ns;
-      step.quicker = in_quicker_units(step.whole, static_cast<double>(step.cut_ns) + other_ns);
+      step.speedup = in_speedup_units(step.whole, static_cast<double>(step.cut_ns) + other_ns);
       sums_.add(step.computed, whole_ns, step.cut_ns, other_ns);
       steps_.push_back(step);
     }
@@ -101,7 +105,7 @@ class AfterSweep {
     auto& step = steps_[event.step];
     ++step.computed;
     ++sums_.computed;
-    sums_.quicker += step.quicker;
+    sums_.speedup += step.speedup;
     if (const int64_t end = trace_.ends[event.index + ahead_]; end > step.cut_ns) lengthen(step, end);
   }
 
@@ -111,21 +115,21 @@ class AfterSweep {
   struct Step {
     uint64_t computed = 0;
     int64_t cut_ns = 0;
-    double whole = 0;  // T_i + Tc
-    Wide quicker = 0;
+    double whole = 0;  // T_i + Tc: how long the step takes without a threshold
+    Wide speedup = 0;
   };
 
   void lengthen(Step& step, int64_t cut_ns) {
-    const Wide quicker = in_quicker_units(step.whole, static_cast<double>(cut_ns) + other_ns_);
-    sums_.quicker -= step.computed * (step.quicker - quicker);
+    const Wide speedup = in_speedup_units(step.whole, static_cast<double>(cut_ns) + other_ns_);
+    sums_.speedup -= step.computed * (step.speedup - speedup);
     sums_.cut_ns += static_cast<Wide>(cut_ns - step.cut_ns);
-    step.quicker = quicker;
+    step.speedup = speedup;
     step.cut_ns = cut_ns;
   }
 
   const ComputeTrace& trace_;
   double other_ns_;
-  uint64_t ahead_;  // from the checked micro-batch to the one that is computed then
+  uint64_t ahead_;  // This is lag + 1: if micro-batch m ends in time, micro-batch m + ahead_ is computed, too.
   uint64_t least_ = 0;
   std::vector<Step> steps_;
   StepSums sums_;
@@ -153,7 +157,8 @@ std::vector<ThresholdValue> sweep(const ComputeTrace& trace, const StopRule& rul
   auto as_after = rule;
   if (rule.rule == Rule::before) as_after.lag = 0;
   auto values = values_of(AfterSweep(trace, as_after, other_ns), events, true);
-  // The predicted end at the threshold is the previous end plus lhat.
+  // The rule `before` compares the threshold with the time at which it predicts the next micro-batch to end: the previous end
+  // plus lhat.
   if (rule.rule == Rule::before) {
     for (auto& value : values) value.threshold_ns += rule.micro_batch_ns;
   }

@@ -1,9 +1,11 @@
-// The one-pass evaluation against independent code for the definitions: check 10 of docs/design/methods/drop_compute.md.
+// Check 10 of docs/design/methods/drop_compute.md: the one-pass evaluation must agree with independent code that follows the
+// definitions.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <set>
 
+#include "base/concat.h"
 #include "training/drop_compute/compute_trace_test_support.h"
 #include "training/drop_compute/threshold_search.h"
 
@@ -13,14 +15,14 @@ namespace {
 using Rule = DropOptions::Rule;
 using Latencies = std::vector<std::vector<std::vector<int64_t>>>;
 
-constexpr int64_t unit = 1000;  // ns; thresholds may lie between times
+constexpr int64_t unit = 1000;  // ns per unit of latency, so that thresholds can lie between times
 
 struct Plain {
   double step = 0, total = 0, drop = 0;
 };
 
-// A worker runs its micro-batches one after the other, as "The controller" in that document describes, and reads the clock
-// after each.
+// Runs a worker's micro-batches one after the other, and reads the clock after each (docs/design/methods/drop_compute.md, "The
+// controller").
 size_t run_worker(const StopRule& rule, double threshold, const std::vector<int64_t>& latencies, double& time) {
   std::array<double, 6> ends{};
   size_t k = 0;
@@ -81,7 +83,7 @@ std::vector<StopRule> rules_of(const ComputeTrace& trace) {
           {.rule = Rule::at}};
 }
 
-// All of the times, and 1 ns if that is smaller; plus lhat for `before`.
+// Returns all end times and, except for the rule `at`, 1 ns. For the rule `before`, lhat is added to each time.
 std::set<int64_t> thresholds_of(const ComputeTrace& trace, const StopRule& rule) {
   std::set<int64_t> all(trace.ends.begin(), trace.ends.end());
   if (rule.rule != Rule::at) all.insert(1);
@@ -120,9 +122,9 @@ void expect_sweep_is_plain(const Latencies& latencies, const StopRule& rule, dou
   }
 }
 
-TEST(ThresholdSweep, is_what_the_definition_says_at_every_threshold) {
+TEST(ThresholdSweep, equals_the_definition_at_every_threshold) {
   const uint64_t seed = 20261123;
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(concat("seed ", seed));
   Random random(seed);
   for (int i = 0; i < 1000; ++i) {
     const auto latencies = random_latencies(random);
@@ -136,7 +138,7 @@ TEST(ThresholdSweep, is_what_the_definition_says_at_every_threshold) {
   }
 }
 
-TEST(ThresholdSearch, chooses_what_a_plain_search_chooses) {
+TEST(ThresholdSearch, chooses_the_threshold_of_a_plain_search) {
   Random random(7);
   for (int i = 0; i < 1000; ++i) {
     const auto latencies = random_latencies(random);
@@ -164,7 +166,7 @@ TEST(ThresholdSearch, chooses_what_a_plain_search_chooses) {
   }
 }
 
-// Times like measured ones, some of them equal, and a Tc with all digits.
+// A trace with random times like measured ones. Some times are equal, and Tc is not a round number.
 ComputeTrace measured_trace(Random& random) {
   Latencies latencies(2 + random.below(8), std::vector(2 + random.below(8), std::vector<int64_t>(1 + random.below(8))));
   for (auto& step : latencies) {
@@ -180,9 +182,9 @@ ComputeTrace measured_trace(Random& random) {
   return trace;
 }
 
-TEST(ThresholdSweep, is_the_same_to_the_bit_in_whatever_order_steps_and_workers_are) {
+TEST(ThresholdSweep, does_not_depend_on_the_order_of_steps_and_workers) {
   const uint64_t seed = 1123;
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(concat("seed ", seed));
   Random random(seed);
   for (int i = 0; i < 100; ++i) {
     const auto trace = measured_trace(random);
@@ -204,8 +206,8 @@ TEST(ThresholdSweep, is_the_same_to_the_bit_in_whatever_order_steps_and_workers_
   }
 }
 
-// The order of steps matters when time carries over; the order of workers does not.
-TEST(ThresholdSearch, of_at_is_the_same_to_the_bit_in_whatever_order_workers_are) {
+// With the rule `at`, a running micro-batch delays the next step, so the order of steps matters. The order of workers does not.
+TEST(ThresholdSearch, with_rule_at_does_not_depend_on_the_order_of_workers) {
   Random random(29);
   for (int i = 0; i < 30; ++i) {
     const auto trace = measured_trace(random);
@@ -219,7 +221,8 @@ TEST(ThresholdSearch, of_at_is_the_same_to_the_bit_in_whatever_order_workers_are
   }
 }
 
-// By wall-clock time: a worker continues with its next step when that has begun and its former work is done.
+// Replays the rule `at` by wall-clock time. A worker begins a step when two things are true: the step has begun, and the
+// worker's previous micro-batch has ended.
 Plain plain_replay(const Latencies& latencies, double threshold, double other) {
   Plain value;
   double begin = 0, computed_in_all = 0, whole_in_all = 0, all = 0;
@@ -230,7 +233,7 @@ Plain plain_replay(const Latencies& latencies, double threshold, double other) {
       double clock = std::max(begin, busy_until[n]), alone = 0;
       for (const int64_t latency : step[n]) {
         const double took = static_cast<double>(latency * unit);
-        if (clock <= begin + threshold) busy_until[n] = clock + took;  // it has begun
+        if (clock <= begin + threshold) busy_until[n] = clock + took;  // a micro-batch that has begun is not interrupted
         clock += took, alone += took;
         if (clock <= begin + threshold) ++computed;
       }
@@ -248,11 +251,11 @@ Plain plain_replay(const Latencies& latencies, double threshold, double other) {
   return value;
 }
 
-TEST(ThresholdSearch, replay_is_what_the_clock_on_the_wall_says) {
+TEST(ThresholdSearch, replay_equals_a_simulated_clock) {
   Random random(31);
   for (int i = 0; i < 1000; ++i) {
     auto latencies = random_latencies(random);
-    if (random.chance(0.5)) latencies[0][0][0] = 40;  // over several steps
+    if (random.chance(0.5)) latencies[0][0][0] = 40;  // this micro-batch outlasts several steps
     const auto trace = trace_of(latencies, unit, 0);
     const auto other = static_cast<double>(i % 2 == 0 ? random.below(2000) : random.below(4) * unit / 2);
     for (int64_t threshold = unit / 2; threshold < 20 * unit; threshold += unit / 2) {

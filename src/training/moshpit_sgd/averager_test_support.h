@@ -1,5 +1,5 @@
-// Averaging steps among peers of one process, for tests. All peers that have begun when an averaging step is closed take part;
-// the mean is computed in double. Time is virtual.
+// Averaging steps among peers of one process, for tests. close() averages the values of all peers that have called begin(). It
+// computes the mean in double. Time is virtual.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,16 +23,16 @@ struct SharedAveragingSteps {
     bool closed = false;
     AveragingReport report;
   };
-  std::map<uint32_t, Entry> entries;  // by peer
+  std::map<uint32_t, Entry> entries;  // key: number of the peer
   uint64_t next_averaging = 0;
   Nanos now = 0;
-  Nanos averaging_time = 0;         // how long end() waits if the averaging step is still under way
+  Nanos averaging_time = 0;         // how far end() advances the clock if the averaging step is not closed
   std::function<void()> meanwhile;  // called while end() waits: the actions of other peers
   Status refusal;                   // returned by begin() if set
   Status failure;                   // returned by end() if set
 
-  // Closes the averaging step. All peers that have begun take part, except `cut`, which keep their values and learn that no
-  // others came.
+  // Closes the averaging step of all peers that have called begin(). Peers in `cut` are left out: they keep their values, and
+  // their reports show no other contributor.
   void close(uint32_t peers, const std::vector<uint32_t>& cut = {}) {
     std::vector<Entry*> in;
     for (auto& [peer, entry] : entries) {
@@ -80,7 +80,7 @@ class SharedAverager final : public internal::Averager {
   Result<AveragingReport> end(Milliseconds timeout) override {
     auto& entry = averaging_steps_.entries.at(peer_);
     if (!entry.closed && timeout.count() > 0) return Status(Code::late, "goes on");
-    // A copy is called, because the function may replace itself.
+    // Calls a copy of the function, because the function may assign to averaging_steps_.meanwhile.
     if (const auto meanwhile = averaging_steps_.meanwhile; !entry.closed && meanwhile) meanwhile();
     if (!entry.closed)
       averaging_steps_.now += averaging_steps_.averaging_time,

@@ -19,7 +19,7 @@ class ElasticAverager final : public Averager {
     return {};
   }
   bool done() const override { return work_.done(); }
-  // The values have not changed since begin(), so they become the mean bit for bit.
+  // The stepper does not change the values between begin() and end(). Therefore they are exactly the mean after end().
   Result<AveragingReport> end(Milliseconds timeout) override { return work_.wait(timeout); }
   void abandon() override { work_.cancel(); }
   Nanos now() const override {
@@ -35,15 +35,18 @@ class ElasticAverager final : public Averager {
 
 std::unique_ptr<Averager> make_elastic_averager(Elastic& run) { return std::make_unique<ElasticAverager>(run); }
 
-MoshpitStart start_in(const Elastic& run) {
+MoshpitStart start_state_of(const Elastic& run) {
   const auto& state = run.state();
   const auto status = run.status();
-  const auto there = [](const ElasticPeer& peer) { return peer.self || peer.status == "alive" || peer.status == "suspect"; };
+  const auto is_present = [](const ElasticPeer& peer) {
+    return peer.self || peer.status == "alive" || peer.status == "suspect";
+  };
   MoshpitStart start{.late = state.step >= 0,
                      .loaded = state.loaded,
                      .averaging = state.step,
-                     .peers = static_cast<uint32_t>(std::ranges::count_if(status.peers, there))};
-  // A process that could not load the state of a running run must not mix its initial values into it.
+                     .peers = static_cast<uint32_t>(std::ranges::count_if(status.peers, is_present))};
+  // If another peer has finished a step, the run is in progress. If this process then fails to load the state of the run, its
+  // initial values must not enter the mean.
   start.late |=
       std::ranges::any_of(status.peers, [](const ElasticPeer& peer) { return !peer.self && peer.finished_step >= 0; });
   if (state.loaded) start.values = state.values, start.blobs = state.blobs;

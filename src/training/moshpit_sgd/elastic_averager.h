@@ -1,4 +1,4 @@
-// The averager over an elastic run, with a real clock. The run is borrowed.
+// Implements Averager over an elastic run, with a real clock. The run must outlive the averager.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 namespace unisono::internal {
 
 std::unique_ptr<Averager> make_elastic_averager(Elastic& run);
-// The state of the run when this process joined.
-MoshpitStart start_in(const Elastic& run);
+// Returns what this process knew about the run when it joined.
+MoshpitStart start_state_of(const Elastic& run);
 
 }  // namespace unisono::internal

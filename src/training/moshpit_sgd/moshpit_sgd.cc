@@ -1,4 +1,4 @@
-// The public class over internal::MoshpitStepper. Running out of memory becomes `unavailable`.
+// The public class calls internal::MoshpitStepper, and turns std::bad_alloc into the error `unavailable`.
 #include "unisono/moshpit_sgd.h"
 
 #include <new>
@@ -29,10 +29,10 @@ MoshpitSgd::~MoshpitSgd() = default;
 Result<MoshpitSgd> MoshpitSgd::make(Elastic& run, std::span<const std::span<float>> parameters,
                                     const MoshpitSgdOptions& options) {
   return guarded("in make()", [&]() -> Result<MoshpitSgd> {
-    const auto start = internal::start_in(run);
+    const auto start = internal::start_state_of(run);
     auto made = internal::MoshpitStepper::make(internal::make_elastic_averager(run), start, parameters, options);
     if (!made.ok()) return made.status();
-    // Peers that join before the first averaging step begin with the first peer's values.
+    // Peers that join before the first averaging step start with the values of the first peer.
     if (!start.late && !start.loaded) {
       if (auto offered = run.offer_values(parameters); !offered.ok()) return offered;
     }

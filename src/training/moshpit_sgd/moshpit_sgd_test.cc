@@ -1,4 +1,4 @@
-// Options, checkpoints, times and failures. Tests of the training itself are in moshpit_stepper_test.cc.
+// Options, checkpoints, times and failures of MoshpitSgd. moshpit_stepper_test.cc tests the training itself.
 #include "unisono/moshpit_sgd.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class MoshpitSgdOfOne : public testing::Test {
 
 const MoshpitSgdOptions nesterov_options{.local_steps = 1, .average = MoshpitSgdOptions::Average::pseudo_gradients};
 
-TEST(MoshpitSgdOptions, are_written_as_they_are_read) {
+TEST(MoshpitSgdOptions, round_trip_through_text) {
   for (const char* text :
        {"", "local_steps=4", "samples=1000", "average=pseudo_gradients", "average=pseudo_gradients,outer=sgd,rate=0.5",
         "average=pseudo_gradients,rate=0.4,momentum=0.8,overlap=off"}) {
@@ -42,7 +42,7 @@ TEST(MoshpitSgdOptions, are_written_as_they_are_read) {
   }
 }
 
-TEST(MoshpitSgdOptions, what_makes_no_sense_is_named) {
+TEST(MoshpitSgdOptions, names_the_invalid_option) {
   const std::pair<const char*, const char*> cases[] = {{"local_steps=0", "local_steps"},
                                                        {"local_steps=-1", "local_steps"},
                                                        {"rate=0.5", "pseudo_gradients"},
@@ -72,7 +72,7 @@ TEST_F(MoshpitSgdOfOne, values_of_another_run_are_refused) {
   EXPECT_EQ(values_, (std::vector<float>{1, 2, 3}));
 }
 
-TEST_F(MoshpitSgdOfOne, other_sizes_than_at_first_are_refused) {
+TEST_F(MoshpitSgdOfOne, other_sizes_than_in_make_are_refused) {
   const auto sgd = make({});
   std::vector<float> other(2), third(1);
   const std::vector<std::span<float>> shorter{other}, more{other, third};
@@ -84,7 +84,7 @@ TEST_F(MoshpitSgdOfOne, other_sizes_than_at_first_are_refused) {
   EXPECT_EQ(sgd->steps(), 0u);
 }
 
-TEST_F(MoshpitSgdOfOne, a_run_that_was_left_says_so_and_leaves_the_values) {
+TEST_F(MoshpitSgdOfOne, a_refused_averaging_step_returns_its_error_and_keeps_the_values) {
   const auto sgd = make({.local_steps = 2});
   averaging_steps_.refusal = Status(Code::unavailable, "SHUTTING_DOWN: the run was left");
   EXPECT_TRUE(sgd->after_step(views_, 1).ok());
@@ -95,7 +95,7 @@ TEST_F(MoshpitSgdOfOne, a_run_that_was_left_says_so_and_leaves_the_values) {
   EXPECT_EQ(averaging_steps_.entries.at(0).weight, 4) << "no sample was forgotten";
 }
 
-TEST_F(MoshpitSgdOfOne, an_averaging_step_that_fails_changes_nothing_and_gives_its_samples_back) {
+TEST_F(MoshpitSgdOfOne, a_failed_averaging_step_changes_nothing_and_keeps_its_samples) {
   auto options = nesterov_options;
   options.overlap = false;
   const auto sgd = make(options);
@@ -109,7 +109,7 @@ TEST_F(MoshpitSgdOfOne, an_averaging_step_that_fails_changes_nothing_and_gives_i
   EXPECT_EQ(sgd->report().alone, 2u);
 }
 
-TEST_F(MoshpitSgdOfOne, drain_waits_no_longer_than_it_was_told) {
+TEST_F(MoshpitSgdOfOne, drain_waits_no_longer_than_its_timeout) {
   const auto sgd = make(nesterov_options);
   EXPECT_EQ(sgd->drain(views_, Milliseconds{5})->averaging, nullptr) << "there is none";
   ASSERT_TRUE(sgd->after_step(views_, 1)->began);
@@ -117,7 +117,7 @@ TEST_F(MoshpitSgdOfOne, drain_waits_no_longer_than_it_was_told) {
   EXPECT_NE(sgd->drain(views_, Milliseconds{0})->averaging, nullptr);
 }
 
-TEST_F(MoshpitSgdOfOne, finish_ends_the_averaging_step_that_goes_on_and_makes_one_more) {
+TEST_F(MoshpitSgdOfOne, finish_ends_the_running_averaging_step_and_makes_one_more) {
   const auto sgd = make({.local_steps = 2});
   for (int k = 0; k < 3; ++k) ASSERT_TRUE(sgd->after_step(views_, 1).ok());
   const auto done = sgd->finish(views_);
@@ -128,7 +128,7 @@ TEST_F(MoshpitSgdOfOne, finish_ends_the_averaging_step_that_goes_on_and_makes_on
   EXPECT_EQ(sgd->report().averaging_steps, 2u);
 }
 
-TEST_F(MoshpitSgdOfOne, an_averaging_step_that_is_abandoned_gives_its_samples_back) {
+TEST_F(MoshpitSgdOfOne, an_abandoned_averaging_step_keeps_its_samples) {
   const auto sgd = make(nesterov_options);
   ASSERT_TRUE(sgd->after_step(views_, 6)->began);
   sgd->abandon();
@@ -137,7 +137,7 @@ TEST_F(MoshpitSgdOfOne, an_averaging_step_that_is_abandoned_gives_its_samples_ba
   EXPECT_EQ(averaging_steps_.entries.at(0).weight, 7);
 }
 
-TEST_F(MoshpitSgdOfOne, what_waits_for_averaging_steps_is_not_useful_time) {
+TEST_F(MoshpitSgdOfOne, waiting_for_averaging_steps_is_not_useful_time) {
   averaging_steps_.averaging_time = 3 * second;
   auto options = nesterov_options;
   options.overlap = false;
@@ -166,7 +166,7 @@ TEST_F(MoshpitSgdOfOne, blobs_of_the_user_go_with_the_averaging_step) {
   EXPECT_EQ(blobs[1].first, MoshpitStepper::blob_name);
 }
 
-TEST_F(MoshpitSgdOfOne, what_was_saved_goes_on_to_the_bit) {
+TEST_F(MoshpitSgdOfOne, continues_bit_for_bit_from_saved_state) {
   SharedAveragingSteps& averaging_steps = averaging_steps_;
   auto a = make(nesterov_options), b = make(nesterov_options);
   std::vector<float> other{3, 5, 7};
@@ -188,7 +188,7 @@ TEST_F(MoshpitSgdOfOne, what_was_saved_goes_on_to_the_bit) {
   EXPECT_EQ(again->load(saved).code(), Code::invalid) << "during an averaging step";
 }
 
-TEST_F(MoshpitSgdOfOne, what_was_saved_and_is_cut_changed_or_of_something_else_is_refused) {
+TEST_F(MoshpitSgdOfOne, truncated_changed_and_foreign_state_is_refused) {
   const auto saved = make(nesterov_options)->save();
   const auto sgd = make(nesterov_options);
   for (size_t bytes = 0; bytes < saved.size(); ++bytes)

@@ -1,9 +1,10 @@
-// Text forms of MoshpitSgdOptions and MoshpitSgdReport.
+// Converts MoshpitSgdOptions and MoshpitSgdReport to text, and parses options.
 #include <array>
 #include <cmath>
 #include <cstdio>
 #include <string>
 
+#include "base/concat.h"
 #include "base/option_text.h"
 #include "unisono/moshpit_sgd.h"
 
@@ -80,8 +81,8 @@ std::string MoshpitSgdReport::to_string() const {
                 static_cast<Count>(exact), static_cast<Count>(alone), peers, spread, 100 * useful_share(), total_s,
                 static_cast<Count>(overlapped_steps));
   std::string text = line;
-  if (without_weight > 0) text += "; " + std::to_string(without_weight) + " averaging steps without weight";
-  if (not_finite > 0) text += "; values not finite in " + std::to_string(not_finite);
+  if (without_weight > 0) text += concat("; ", without_weight, " averaging steps without weight");
+  if (not_finite > 0) text += concat("; values not finite in ", not_finite);
   return text;
 }
 

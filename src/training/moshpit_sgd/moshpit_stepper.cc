@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/concat.h"
 #include "base/hash.h"
 
 namespace unisono::internal {
@@ -14,9 +15,9 @@ namespace {
 
 constexpr uint32_t blob_magic = 0x4D534744;  // "DGSM"
 constexpr uint32_t blob_version = 1;
-constexpr uint32_t last_averaging_steps_max = 3;  // limit of averaging steps that finish() makes
+constexpr uint32_t last_averaging_steps_max = 3;  // finish() makes at most this many averaging steps.
 
-// Calls call(offset of the tensor in the joined vector, tensor).
+// Calls call(offset, tensor) for each tensor. `offset` is where the tensor begins when all tensors are concatenated.
 template <typename Call>
 void for_each_tensor(std::span<const std::span<float>> tensors, Call&& call) {
   size_t offset = 0;
@@ -25,19 +26,20 @@ void for_each_tensor(std::span<const std::span<float>> tensors, Call&& call) {
 
 }  // namespace
 
-AveragingMeaning meaning_of(const AveragingReport& report) {
-  AveragingMeaning meaning;
+AveragingSummary summary_of(const AveragingReport& report) {
+  AveragingSummary summary;
   bool first = true;
   for (const auto& round : report.rounds) {
     if (std::exchange(first, first && round.group < 2) && round.group >= 2)
-      meaning.spread = std::sqrt(std::max(0.0, round.variance));
-    meaning.mixed |= round.committed > 0;
-    meaning.settled |= round.committed > 0 && round.kept_local + round.voided + round.undecided + round.lost == 0;
+      summary.spread = std::sqrt(std::max(0.0, round.variance));
+    summary.mixed |= round.committed > 0;
+    summary.settled |= round.committed > 0 && round.kept_local + round.voided + round.undecided + round.lost == 0;
   }
-  return meaning;
+  return summary;
 }
 
-// Adds its lifetime, without the waiting in it, to handled_.
+// Measures the time from its construction to its destruction, subtracts the time spent waiting for averaging steps, and adds
+// the rest to handled_.
 class MoshpitStepper::Stopwatch {
  public:
   explicit Stopwatch(MoshpitStepper& of) : of_(of), began_(of.averager_->now()), waited_before_(of.waited_) {}
@@ -78,8 +80,8 @@ MoshpitStepper::MoshpitStepper(std::unique_ptr<Averager> averager, const Moshpit
 
 Status MoshpitStepper::begin_at(const MoshpitStart& start, Parameters parameters) {
   if (!start.values.empty() && start.values.size() != base_.size()) {
-    return {Code::invalid, "bad_option: the run's tensors have " + std::to_string(start.values.size()) +
-                               " elements, and the parameters " + std::to_string(base_.size())};
+    return {Code::invalid,
+            concat("bad_option: the run's tensors have ", start.values.size(), " elements, and the parameters ", base_.size())};
   }
   for_each_tensor(parameters, [&](size_t offset, std::span<float> tensor) {
     const auto base = std::span(base_).subspan(offset, tensor.size());
@@ -88,8 +90,9 @@ Status MoshpitStepper::begin_at(const MoshpitStart& start, Parameters parameters
   });
   outer_.begin(base_);
   if (start.values.empty()) return {};
-  // Donors write their blob before an averaging step. Together with the values of that averaging step it gives the base one
-  // averaging step earlier. A blob that cannot be read counts as missing.
+  // Donors write their blob before an averaging step, so the blob holds the base of the step before. The joining peer also has
+  // the averaged values of the donors' last averaging step. It computes the reference of the donors from both. If the blob is
+  // not readable, the peer uses the averaged values without momentum.
   const auto found = std::ranges::find(start.blobs, std::string_view(blob_name),
                                        [](const auto& blob) { return std::string_view(blob.first); });
   const bool read_blob = found != start.blobs.end() && read(found->second, false).ok();
@@ -119,16 +122,18 @@ Status MoshpitStepper::begin_averaging(Parameters parameters, MoshpitStep& step)
     std::ranges::copy(tensor, origin_.begin() + static_cast<ptrdiff_t>(offset));
   });
   outer_.propose(origin_, base_);
-  // Values that are not finite would spoil every peer's mean. With weight 0 this peer gets the mean of the others instead.
+  // One value that is not finite would spoil the mean of all peers. A peer with such a value takes part with weight 0: it
+  // contributes nothing, but receives the mean.
   const bool finite = std::ranges::all_of(base_, [](float value) { return std::isfinite(value); });
-  Flight flight{.began = averager_->now(), .samples = late_ || !finite ? 0 : ungiven_samples_, .weightless = late_ || !finite};
+  Flight flight{
+      .began = averager_->now(), .samples = late_ || !finite ? 0 : uncounted_samples_, .weightless = late_ || !finite};
   auto blobs = give_ ? give_() : StateBlobs();
-  blobs.emplace_back(blob_name, written(false));
+  blobs.emplace_back(blob_name, encode_state(false));
   if (auto begun = averager_->begin(base_views_, static_cast<double>(flight.samples), std::move(blobs)); !begun.ok())
     return begun;
   report_.not_finite += !finite;
-  // Samples of a late peer before it has the others' values, and samples that led to values that are not finite, do not count.
-  ungiven_samples_ = 0;
+  // If the weight is 0, the samples up to now are never counted, because they led to values that no peer uses.
+  uncounted_samples_ = 0;
   flight_ = flight;
   step.began = true;
   return {};
@@ -144,38 +149,38 @@ Status MoshpitStepper::end_averaging(Parameters parameters, Milliseconds timeout
   averaging_time_ += now - flight.began;
   fresh_steps_ = fresh_samples_ = 0;
   if (!ended.ok()) {
-    ungiven_samples_ += flight.samples;
+    uncounted_samples_ += flight.samples;
     return ended.status();
   }
   auto averaging = std::make_shared<const AveragingReport>(*std::move(ended));
-  const auto meaning = meaning_of(*averaging);
+  const auto summary = summary_of(*averaging);
   ++report_.averaging_steps;
   report_.exact += averaging->exact;
-  report_.alone += !meaning.mixed;
+  report_.alone += !summary.mixed;
   report_.without_weight += flight.weightless;
   report_.peers = std::max(1u, averaging->peers);
-  if (meaning.mixed) {
-    report_.spread = meaning.spread;
-    bring_in(parameters, *averaging, meaning);
+  if (summary.mixed) {
+    report_.spread = summary.spread;
+    apply_result(parameters, *averaging, summary);
   } else {
-    ungiven_samples_ += flight.samples;
+    uncounted_samples_ += flight.samples;
   }
   step.averaging = std::move(averaging);
   return {};
 }
 
-void MoshpitStepper::bring_in(Parameters parameters, const AveragingReport& averaging, const AveragingMeaning& meaning) {
+void MoshpitStepper::apply_result(Parameters parameters, const AveragingReport& averaging, const AveragingSummary& summary) {
   const auto number = static_cast<int64_t>(averaging.step);
-  // A peer that has missed averaging steps, for example while it was stopped, knows an older base only. The difference to that
-  // is more than one averaging step's movement, so it is not used as momentum.
+  // If this peer missed averaging steps, its previous base is too old. The difference between the new base and that one then
+  // spans several averaging steps, so it must not be used as momentum.
   outer_.accept(base_, number == last_averaging_ + 1);
   last_averaging_ = number;
-  if (meaning.settled) late_ = false;
+  if (summary.settled) late_ = false;
   for_each_tensor(parameters, [&](size_t offset, std::span<float> tensor) {
     for (size_t i = 0; i < tensor.size(); ++i) {
       const float reference = base_[offset + i], origin = origin_[offset + i];
-      // Without local steps meanwhile, the result is the reference itself, bit for bit as at other peers. The same if the
-      // peer's own values were not finite.
+      // In two cases the parameter becomes exactly the reference, as at the other peers: this peer made no local steps during
+      // the averaging step, or the difference is not finite.
       const float moved = tensor[i] - origin;
       tensor[i] = moved == 0 || !std::isfinite(moved) ? reference : reference + moved;
     }
@@ -187,7 +192,7 @@ Result<MoshpitStep> MoshpitStepper::after_step(Parameters parameters, uint64_t s
   MoshpitStep step;
   const Stopwatch stopwatch(*this);
   ++report_.steps, report_.samples += samples;
-  ++fresh_steps_, fresh_samples_ += samples, ungiven_samples_ += samples;
+  ++fresh_steps_, fresh_samples_ += samples, uncounted_samples_ += samples;
   if (flight_) {
     ++report_.overlapped_steps;
     if (averager_->done()) {
@@ -218,13 +223,13 @@ Result<MoshpitStep> MoshpitStepper::drain(Parameters parameters, Milliseconds ti
 Result<MoshpitStep> MoshpitStepper::finish(Parameters parameters) {
   auto step = drain(parameters, Milliseconds{0});
   double waited_s = 0;
-  // Other peers that finish too may be one averaging step behind, and contribute their last steps in the next one. When no peer
-  // contributes any more, all have the same parameters.
+  // Another peer that is finishing may be one averaging step behind. Then it contributes its last local steps only to the next
+  // averaging step. When no other peer contributes any more, all peers have equal parameters.
   for (uint32_t last = 0; step.ok() && last < last_averaging_steps_max; ++last) {
     waited_s += step->waited_s;
     if (auto begun = begin_averaging(parameters, *step); !begun.ok()) return begun;
     step = drain(parameters, Milliseconds{0});
-    if (step.ok() && !meaning_of(*step->averaging).mixed) break;
+    if (step.ok() && !summary_of(*step->averaging).mixed) break;
   }
   if (!step.ok()) return step;
   step->began = true;
@@ -235,7 +240,7 @@ Result<MoshpitStep> MoshpitStepper::finish(Parameters parameters) {
 void MoshpitStepper::abandon() {
   if (!flight_) return;
   averager_->abandon();
-  ungiven_samples_ += flight_->samples;
+  uncounted_samples_ += flight_->samples;
   flight_.reset();
 }
 
@@ -249,10 +254,10 @@ MoshpitSgdReport MoshpitStepper::report() const {
   return report;
 }
 
-std::vector<std::byte> MoshpitStepper::written(bool whole) const {
+std::vector<std::byte> MoshpitStepper::encode_state(bool whole) const {
   ByteWriter writer;
   writer.write(blob_magic).write(blob_version).write(static_cast<uint8_t>(whole));
-  writer.write(last_averaging_).write(steps()).write(whole ? ungiven_samples_ : uint64_t{0});
+  writer.write(last_averaging_).write(steps()).write(whole ? uncounted_samples_ : uint64_t{0});
   outer_.write(writer, whole);
   writer.write(hash_of(writer.view()));
   return std::move(writer).take();
@@ -263,19 +268,18 @@ Status MoshpitStepper::read(std::span<const std::byte> bytes, bool whole) {
   const auto content = bytes.first(bytes.size() - std::min(bytes.size(), sizeof hash));
   if (bytes.size() >= sizeof hash) std::memcpy(&hash, bytes.data() + content.size(), sizeof hash);
   if (content.empty() || hash != hash_of(content))
-    return {Code::corrupt,
-            "the saved state of a Moshpit SGD, of " + std::to_string(bytes.size()) + " bytes, is cut or changed"};
+    return {Code::corrupt, concat("the saved state of a Moshpit SGD, of ", bytes.size(), " bytes, is truncated or damaged")};
   ByteReader reader(content);
   const bool known = reader.read<uint32_t>() == blob_magic && reader.read<uint32_t>() == blob_version &&
                      reader.read<uint8_t>() == static_cast<uint8_t>(whole);
   const auto last_averaging = reader.read<int64_t>();
-  const auto steps = reader.read<uint64_t>(), ungiven = reader.read<uint64_t>();
+  const auto steps = reader.read<uint64_t>(), uncounted = reader.read<uint64_t>();
   if (!known || !reader.ok() || !outer_.read(reader, whole))
     return {Code::invalid,
             "the saved state of a Moshpit SGD has another number of parameters, another outer optimizer, or another version"};
   last_averaging_ = last_averaging;
   steps_before_ = steps - report_.steps;
-  ungiven_samples_ = ungiven;
+  uncounted_samples_ = uncounted;
   return {};
 }
 

@@ -1,10 +1,12 @@
-// One peer of Moshpit SGD: counts local steps, begins averaging steps, brings their results in. The implementation of
-// unisono/moshpit_sgd.h. It has no clock and no thread; times come from its averager.
+// One peer of Moshpit SGD. It counts local steps, begins averaging steps, and applies their results. It implements
+// unisono/moshpit_sgd.h. It has no clock and no thread: it gets the time from its averager.
 //
-// An averaging step averages a copy: the base that the outer optimizer proposes (outer_optimizer.h). Its result becomes the
-// reference, and the parameters become reference + (parameters - parameters at the proposal). So local steps taken meanwhile
-// are kept. The weight is the number of samples since the last averaging step that had this peer's values. If no other peer
-// gave anything, these samples count again the next time.
+// What an averaging step averages is called the base. The outer optimizer proposes it from a copy of the parameters
+// (outer_optimizer.h). The result of the averaging becomes the reference. The local steps that this peer made since the copy
+// are kept: parameters = reference + (parameters - copy).
+//
+// The weight of a peer is the number of its samples since the last averaging step that included its values. If no other peer
+// contributed to an averaging step, these samples count again in the next one.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +24,10 @@ namespace unisono::internal {
 class MoshpitStepper {
  public:
   using Parameters = std::span<const std::span<float>>;
-  // Name of the blob in which peers give joiners the outer optimizer and the counters.
+  // The name of the blob that brings the state of the outer optimizer and the counters to peers that join.
   static constexpr const char* blob_name = "unisono.moshpit_sgd";
 
-  // start.values, if there are any, are written into parameters.
+  // If start.values is not empty, the run already has values. make() then sets `parameters` to the values that the run has now.
   static Result<std::unique_ptr<MoshpitStepper>> make(std::unique_ptr<Averager> averager, const MoshpitStart& start,
                                                       Parameters parameters, const MoshpitSgdOptions& options);
 
@@ -36,16 +38,16 @@ class MoshpitStepper {
   void give_state(MoshpitSgd::GiveState give) { give_ = std::move(give); }
   uint64_t steps() const { return steps_before_ + report_.steps; }
   MoshpitSgdReport report() const;
-  std::vector<std::byte> save() const { return written(true); }
+  std::vector<std::byte> save() const { return encode_state(true); }
   Status load(std::span<const std::byte> bytes);
 
  private:
   struct Flight {
     Nanos began = 0;
-    uint64_t samples = 0;  // its weight
+    uint64_t samples = 0;  // weight of this peer in this averaging step
     bool weightless = false;
   };
-  // Splits the time of one call into waiting and handling.
+  // Measures how much time of a call is spent waiting, and how much is work.
   class Stopwatch;
 
   MoshpitStepper(std::unique_ptr<Averager> averager, const MoshpitStart& start, std::vector<size_t> sizes,
@@ -55,24 +57,26 @@ class MoshpitStepper {
   bool is_due() const;
   Status begin_averaging(Parameters parameters, MoshpitStep& step);
   Status end_averaging(Parameters parameters, Milliseconds timeout, MoshpitStep& step);
-  void bring_in(Parameters parameters, const AveragingReport& averaging, const AveragingMeaning& meaning);
-  std::vector<std::byte> written(bool whole) const;
+  void apply_result(Parameters parameters, const AveragingReport& averaging, const AveragingSummary& summary);
+  std::vector<std::byte> encode_state(bool whole) const;
   Status read(std::span<const std::byte> bytes, bool whole);
 
   const MoshpitSgdOptions options_;
   std::unique_ptr<Averager> averager_;
   const std::vector<size_t> sizes_;
   OuterOptimizer outer_;
-  std::vector<float> base_;    // the values to average; they belong to the averaging step while one is under way
-  std::vector<float> origin_;  // the parameters when base_ was proposed
+  std::vector<float> base_;    // the values to average; they belong to the averager during an averaging step
+  std::vector<float> origin_;  // the copy of the parameters from which base_ was computed
   std::vector<std::span<float>> base_views_;
   std::optional<Flight> flight_;
   MoshpitSgd::GiveState give_;
-  bool late_;                                     // has weight 0 until all of its values came from other peers
-  int64_t last_averaging_ = -1;                   // the last averaging step that moved the reference
-  uint64_t steps_before_ = 0;                     // the donor's, when this peer joined
-  uint64_t fresh_steps_ = 0, fresh_samples_ = 0;  // since the last averaging step ended
-  uint64_t ungiven_samples_ = 0;
+  // True if this peer joined a run in progress and still has values of its own. Until values of other peers have replaced all
+  // of them, its weight is 0.
+  bool late_;
+  int64_t last_averaging_ = -1;                   // number of the last averaging step that changed the reference; -1: none
+  uint64_t steps_before_ = 0;                     // how many local steps the donor had made when this peer joined
+  uint64_t fresh_steps_ = 0, fresh_samples_ = 0;  // Local steps and samples since the last averaging step ended.
+  uint64_t uncounted_samples_ = 0;
   Nanos made_at_ = 0, waited_ = 0, handled_ = 0, averaging_time_ = 0;
   MoshpitSgdReport report_;
 };

@@ -20,8 +20,8 @@ using test::SharedAveragingSteps;
 
 constexpr float rate = 0.1f;
 
-// Peers that each descend a parabola of their own, in the order that the test sets. One tensor has two elements, another has
-// one.
+// Each peer minimises a different parabola; the test decides the order of their steps. The model has a tensor of two elements
+// and a tensor of one.
 class Training {
  public:
   struct Peer {
@@ -42,7 +42,7 @@ class Training {
     if (made.ok()) peer.stepper = std::move(*made);
     return peer;
   }
-  // One local step: towards (p, 2p, -p), with gradient x - target.
+  // One local step of gradient descent: the optimum of peer p is (p, 2p, -p).
   static void descend(Peer& peer, size_t p) {
     const float target = static_cast<float>(p);
     peer.first[0] -= rate * (peer.first[0] - target);
@@ -117,7 +117,8 @@ TEST(MoshpitSgd, peers_that_finish_within_one_averaging_step_end_with_the_same_p
   training.step(0), training.step(1);
   int waits = 0;
   training.averaging_steps.meanwhile = [&] {
-    if (++waits == 2) training.step(1), training.step(1);  // brings the first averaging step in, and contributes once more
+    // peer 1 applies the result of the first averaging step, and contributes to the next
+    if (++waits == 2) training.step(1), training.step(1);
     if (waits < 3) return;
     training.averaging_steps.meanwhile = nullptr;
     finish(1);
@@ -129,7 +130,7 @@ TEST(MoshpitSgd, peers_that_finish_within_one_averaging_step_end_with_the_same_p
   EXPECT_EQ(training[0].stepper->report().alone, 1u) << "in the last one nobody gave anything";
 }
 
-TEST(MoshpitSgd, who_ends_while_others_go_on_makes_three_averaging_steps_at_most) {
+TEST(MoshpitSgd, finish_makes_at_most_three_averaging_steps_while_others_continue) {
   Training training(2, every(1));
   training.step(0);
   training.averaging_steps.meanwhile = [&] { training.step(1), training.step(1); };
@@ -162,16 +163,16 @@ TEST(MoshpitSgd, the_weight_is_samples_since_the_last_averaging_step_that_had_th
   training.step(0, 3), training.step(0, 4), training.step(1, 1), training.step(1, 0);
   EXPECT_EQ(weight(0), 7);
   EXPECT_EQ(weight(1), 1);
-  training.step(0, 100);  // taken during the averaging step, so they count for the next one
+  training.step(0, 100);  // the averaging step has begun, so these samples count for the next one
   training.averaging_steps.close(2);
   for (int k = 0; k < 3; ++k) training.step(0, 10);
   EXPECT_EQ(weight(0), 130);
-  training.averaging_steps.close(2, {0});  // the averaging step fails for peer 0
+  training.averaging_steps.close(2, {0});  // peer 0 is left out of this averaging step
   for (int k = 0; k < 3; ++k) training.step(0, 1);
   EXPECT_EQ(weight(0), 133);
 }
 
-TEST(MoshpitSgd, an_absent_peer_goes_on_with_its_own_values_and_agrees_again_after_the_next_averaging_step) {
+TEST(MoshpitSgd, an_absent_peer_keeps_its_values_and_agrees_again_after_the_next_averaging_step) {
   Training training(3, every(1));
   for (size_t p = 0; p < 3; ++p) training.step(p);
   const auto own = training[2].first;
@@ -191,7 +192,7 @@ TEST(MoshpitSgd, an_absent_peer_goes_on_with_its_own_values_and_agrees_again_aft
   EXPECT_EQ(training[2].first, training[0].first);
 }
 
-TEST(MoshpitSgd, a_joiner_begins_with_the_runs_values_and_gives_nothing_until_all_it_has_came_from_others) {
+TEST(MoshpitSgd, a_joiner_starts_with_the_runs_values_and_weight_0_until_all_are_averaged) {
   Training training(2, every(1));
   auto& joiner = training.add({.late = true, .loaded = true, .averaging = 4, .peers = 3, .values = {8, 9, 10}});
   EXPECT_EQ(joiner.first, (std::vector<float>{8, 9}));
@@ -201,7 +202,7 @@ TEST(MoshpitSgd, a_joiner_begins_with_the_runs_values_and_gives_nothing_until_al
     for (size_t p = 0; p < 3; ++p) training.step(p, 5);
     EXPECT_EQ(training.averaging_steps.entries.at(2).weight, averaging < 2 ? 0 : 5) << "averaging step " << averaging;
     training.averaging_steps.close(3);
-    // In the first averaging step the joiner lost a chunk, so it may still have old values there.
+    // In the first averaging step the joiner did not receive one chunk, so some of its values may still be old.
     if (averaging == 0) training.averaging_steps.entries.at(2).report.rounds[0].lost = 1;
     for (size_t p = 0; p < 3; ++p) ASSERT_TRUE(training[p].stepper->drain(training[p].parameters(), Milliseconds{0}).ok());
     EXPECT_EQ(joiner.first, training[0].first);
@@ -209,18 +210,18 @@ TEST(MoshpitSgd, a_joiner_begins_with_the_runs_values_and_gives_nothing_until_al
   EXPECT_EQ(joiner.stepper->report().without_weight, 2u);
 }
 
-TEST(MoshpitSgd, a_joiner_whose_values_are_no_numbers_ends_its_first_averaging_step_with_the_mean) {
+TEST(MoshpitSgd, a_joiner_with_nonfinite_values_receives_the_mean_in_its_first_averaging_step) {
   Training training(2, every(1));
   auto& joiner = training.add({.late = true});
   joiner.first = {std::nanf(""), std::numeric_limits<float>::infinity()};
   for (size_t p = 0; p < 3; ++p) training.step(p);
-  training.step(2);  // taken during the averaging step
+  training.step(2);  // a local step during the averaging step
   training.averaging_steps.close(3);
   for (size_t p = 0; p < 3; ++p) ASSERT_TRUE(training[p].stepper->drain(training[p].parameters(), Milliseconds{0}).ok());
   EXPECT_EQ(joiner.first, training[0].first);
 }
 
-TEST(MoshpitSgd, values_that_are_not_finite_reach_nobody_and_are_cured_by_the_mean) {
+TEST(MoshpitSgd, nonfinite_values_reach_no_peer_and_are_replaced_by_the_mean) {
   Training training(3, every(1));
   training[1].first[0] = std::numeric_limits<float>::infinity();
   for (size_t p = 0; p < 3; ++p) training.step(p);
@@ -248,7 +249,7 @@ TEST(MoshpitSgd, an_averaging_step_begins_when_the_peers_together_have_enough_sa
   EXPECT_TRUE(training.step(0, 1).began);
 }
 
-TEST(MoshpitSgd, pseudo_gradients_with_sgd_of_rate_one_are_averages_of_parameters_to_the_bit) {
+TEST(MoshpitSgd, pseudo_gradients_with_sgd_of_rate_one_equal_averages_of_parameters) {
   Training plain(3, every(2)), outer(3, {.local_steps = 2,
                                          .average = MoshpitSgdOptions::Average::pseudo_gradients,
                                          .outer = MoshpitSgdOptions::Outer::sgd});
@@ -261,7 +262,7 @@ TEST(MoshpitSgd, pseudo_gradients_with_sgd_of_rate_one_are_averages_of_parameter
   }
 }
 
-TEST(MoshpitSgd, nesterovs_reference_is_stepped_and_steps_meanwhile_are_kept) {
+TEST(MoshpitSgd, nesterov_steps_the_reference_and_keeps_local_steps_meanwhile) {
   Training training(2, {.local_steps = 1, .average = MoshpitSgdOptions::Average::pseudo_gradients});
   double reference = 1, momentum = 0, offset[2] = {0, 0};
   for (int k = 0; k < 20; ++k) {
@@ -283,7 +284,7 @@ TEST(MoshpitSgd, nesterovs_reference_is_stepped_and_steps_meanwhile_are_kept) {
   }
 }
 
-TEST(MoshpitSgd, who_comes_back_after_many_averaging_steps_takes_no_momentum_from_long_ago) {
+TEST(MoshpitSgd, a_peer_absent_for_many_averaging_steps_applies_no_old_momentum) {
   Training training(3, {.local_steps = 1, .average = MoshpitSgdOptions::Average::pseudo_gradients});
   const auto averaging = [&](std::vector<size_t> who) {
     for (const auto p : who) training.step(p);

@@ -27,7 +27,7 @@ std::string_view bytes_of(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
 }
 
-// False if the text has not exactly that many.
+// Returns false unless the next string holds exactly `elements` values.
 bool read_values(ByteReader& reader, std::vector<float>& values, size_t elements) {
   const auto text = reader.read_string(elements * sizeof(float));
   if (!reader.ok() || text.size() != elements * sizeof(float)) return false;
@@ -52,7 +52,7 @@ void OuterOptimizer::begin(std::span<const float> reference) {
 
 void OuterOptimizer::propose(std::span<const float> values, std::span<float> base) const {
   UNISONO_CHECK(values.size() == elements_ && base.size() == elements_);
-  // The formula would not give x exactly, because t + (x - t) is x only up to rounding.
+  // With a rate of 1, the base equals the values. The formula below would give the values only up to rounding errors.
   if (rate_ == 1) {
     std::ranges::copy(values, base.begin());
     return;

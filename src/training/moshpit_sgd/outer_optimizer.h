@@ -1,15 +1,18 @@
-// The outer optimizer of local SGD, in a form that stays correct when averages are not exact. Pure functions of fp32 vectors of
-// equal length.
+// The outer optimizer of local SGD, in a form that stays correct if averages are not exact. The functions are pure. Their
+// arguments are fp32 vectors of equal length.
 //
-// Let t be the reference, x the values and g = mean(t - x) the pseudo-gradient. sgd computes t -= rate g. nesterov computes m =
-// momentum m + g, then t -= rate (g + momentum m). This class does without g and m. A peer proposes the base b = t + rate (x -
-// t), and peers average their bases. The new reference is t' = b + momentum (b - b_before); the previous base stands for m
-// (Sutskever et al. 2013 change variables in the same way).
+// Let t be the reference, x the values of a peer, and g = mean(t - x) the pseudo-gradient. The option `sgd` computes t -= rate
+// g. The option `nesterov` computes m = momentum m + g, then t -= rate (g + momentum m).
 //
-// So the averaged value contains the reference. Peers whose references have drifted apart agree again, bit for bit, after two
-// exact averaging steps. The alternative is to average g alone, and references from time to time. Then all peers would have to
-// know together when to do that, but they do not all know whether an averaging step was exact. Heavy-ball momentum depends on
-// references instead of bases, so it would never agree again.
+// This class computes the same without g and m. A peer proposes the base b = t + rate (x - t), and the peers average their
+// bases. The new reference is t' = b + momentum (b - b_before), where b_before is the previous averaged base. The difference b
+// - b_before replaces m (Sutskever et al. 2013 use the same change of variables).
+//
+// The averaged base contains the reference. If the references of the peers have become different, two exact averaging steps
+// therefore make them equal again, bit for bit. Two alternatives were rejected:
+// - averaging g in each step, and references only from time to time: all peers would have to agree on these times, but some
+//   peers do not know whether an averaging step was exact;
+// - heavy-ball momentum: it depends on old references, so the references of the peers would never become equal again.
 #pragma once
 
 #include <cstddef>
@@ -23,19 +26,20 @@ namespace unisono::internal {
 
 class OuterOptimizer {
  public:
-  // options must have passed check(). For plain averages of parameters it keeps nothing, and bases are the values themselves.
+  // `options` must have passed check(). If parameters are averaged plainly, there is no state, and each base equals the values.
   OuterOptimizer(const MoshpitSgdOptions& options, size_t elements);
 
-  // Sets the reference, with zero momentum.
+  // Sets the reference and resets the momentum to zero.
   void begin(std::span<const float> reference);
   void propose(std::span<const float> values, std::span<float> base) const;
-  // base: the mean of the proposed bases; on return it holds the new reference. momentum: false for a peer that does not know
-  // the other peers' previous base.
+  // `base` must hold the mean of the proposed bases. The new reference is written to it. Pass momentum = false if the previous
+  // base of this peer differs from that of the other peers.
   void accept(std::span<float> base, bool momentum);
 
-  // whole: everything, for a restart. Otherwise only what a joiner needs to accept the next mean.
+  // If `whole` is true, writes all state, for a restart. Otherwise writes only what a joining peer needs to accept the next
+  // mean.
   void write(ByteWriter& writer, bool whole) const;
-  // False if the bytes are cut or belong to other options; nothing changes then.
+  // Returns false if the bytes are truncated or were written with other options. In this case nothing has changed.
   bool read(ByteReader& reader, bool whole);
 
  private:
@@ -43,8 +47,8 @@ class OuterOptimizer {
 
   const float rate_, momentum_;
   const size_t elements_;
-  std::vector<float> reference_;  // empty if plain
-  std::vector<float> before_;     // the previous base; empty without momentum
+  std::vector<float> reference_;  // The vector is empty if plain().
+  std::vector<float> before_;     // the previous base; empty if there is no momentum
 };
 
 }  // namespace unisono::internal

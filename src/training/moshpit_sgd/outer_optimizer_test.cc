@@ -17,7 +17,8 @@ MoshpitSgdOptions nesterov(double rate = 0.7, double momentum = 0.9) {
           .outer_momentum = momentum};
 }
 
-// One averaging step among peers with values x: all accept the mean of their proposals.
+// Runs one averaging step: each peer proposes x[p] and accepts the mean of all proposals. Exception: peer `cut` accepts its own
+// proposal, which is not part of the mean.
 std::vector<std::vector<float>> averaging(std::vector<OuterOptimizer>& peers, const std::vector<std::vector<float>>& x,
                                           size_t cut = SIZE_MAX) {
   std::vector<std::vector<float>> bases(peers.size(), std::vector<float>(x[0].size()));
@@ -41,10 +42,10 @@ std::vector<OuterOptimizer> peers_at(size_t count, const MoshpitSgdOptions& opti
   return peers;
 }
 
-// The change of element i by peer p in step k.
+// Returns how much peer p changes element i in step k.
 float drift(size_t p, size_t k, size_t i) { return 0.1f * std::sin(static_cast<float>(1 + 3 * p + 7 * k + 11 * i)); }
 
-TEST(OuterOptimizer, nesterov_is_that_of_a_scalar_reference) {
+TEST(OuterOptimizer, nesterov_equals_a_scalar_reference) {
   for (const auto& [rate, momentum] : {std::pair{0.7, 0.9}, {1.0, 0.5}, {0.3, 0.0}, {1.5, 0.99}}) {
     auto peers = peers_at(3, nesterov(rate, momentum), {1.0f, -2.0f});
     double reference[2] = {1, -2}, m[2] = {0, 0};
@@ -66,7 +67,7 @@ TEST(OuterOptimizer, nesterov_is_that_of_a_scalar_reference) {
   }
 }
 
-TEST(OuterOptimizer, sgd_with_rate_one_is_the_mean_to_the_bit) {
+TEST(OuterOptimizer, sgd_with_rate_one_equals_the_mean) {
   auto options = nesterov();
   options.outer = MoshpitSgdOptions::Outer::sgd;
   options.outer_rate = options.outer_momentum = -1;
@@ -80,7 +81,7 @@ TEST(OuterOptimizer, sgd_with_rate_one_is_the_mean_to_the_bit) {
   EXPECT_EQ(base, values);
 }
 
-TEST(OuterOptimizer, usual_rate_and_momentum_of_nesterov_are_seven_tenths_and_nine_tenths) {
+TEST(OuterOptimizer, default_rate_and_momentum_of_nesterov_are_seven_and_nine_tenths) {
   OuterOptimizer usual(nesterov(-1, -1), 1), named(nesterov(), 1);
   std::vector<float> a{1.0f}, b{1.0f}, x{2.0f};
   for (auto [outer, base] : {std::pair{&usual, &a}, {&named, &b}}) {
@@ -92,7 +93,7 @@ TEST(OuterOptimizer, usual_rate_and_momentum_of_nesterov_are_seven_tenths_and_ni
   }
 }
 
-TEST(OuterOptimizer, peers_that_came_apart_agree_to_the_bit_after_two_exact_averaging_steps) {
+TEST(OuterOptimizer, diverged_peers_agree_bit_for_bit_after_two_exact_averaging_steps) {
   auto peers = peers_at(4, nesterov(), {0.5f});
   std::vector<std::vector<float>> at(4, {0.5f});
   const auto step = [&](size_t k, size_t cut = SIZE_MAX) {
@@ -110,7 +111,7 @@ TEST(OuterOptimizer, peers_that_came_apart_agree_to_the_bit_after_two_exact_aver
   }
 }
 
-TEST(OuterOptimizer, without_knowledge_of_the_past_it_goes_to_the_mean_and_agrees_one_averaging_step_later) {
+TEST(OuterOptimizer, without_a_previous_base_it_takes_the_mean_and_agrees_one_averaging_step_later) {
   auto peers = peers_at(2, nesterov(), {0.0f});
   OuterOptimizer late(nesterov(), 1);
   late.begin(std::vector<float>{100.0f});
@@ -128,7 +129,7 @@ TEST(OuterOptimizer, without_knowledge_of_the_past_it_goes_to_the_mean_and_agree
   }
 }
 
-TEST(OuterOptimizer, what_was_written_goes_on_to_the_bit) {
+TEST(OuterOptimizer, continues_bit_for_bit_from_written_state) {
   auto peers = peers_at(1, nesterov(), {0.0f, 1.0f});
   std::vector<float> base(2);
   for (float value : {1.0f, 2.0f}) peers[0].propose(std::vector<float>{value, -value}, base), peers[0].accept(base, true);
@@ -146,7 +147,7 @@ TEST(OuterOptimizer, what_was_written_goes_on_to_the_bit) {
   EXPECT_EQ(a, b);
 }
 
-TEST(OuterOptimizer, what_a_joiner_is_given_and_the_values_of_the_averaging_step_make_the_others_reference) {
+TEST(OuterOptimizer, a_joiner_computes_the_others_reference_from_their_state_and_the_mean) {
   auto peers = peers_at(1, nesterov(), {0.0f});
   std::vector<float> base(1), mean(1);
   for (float value : {1.0f, 2.0f, 4.0f}) {
@@ -164,7 +165,7 @@ TEST(OuterOptimizer, what_a_joiner_is_given_and_the_values_of_the_averaging_step
   }
 }
 
-TEST(OuterOptimizer, what_is_of_other_options_or_cut_is_refused_and_changes_nothing) {
+TEST(OuterOptimizer, refuses_truncated_state_and_other_options_and_changes_nothing) {
   OuterOptimizer outer(nesterov(), 2);
   outer.begin(std::vector<float>{1.0f, 2.0f});
   ByteWriter writer;

@@ -1,10 +1,11 @@
-// Compression is switched off during a run, by the time that steps take, and all ranks of a group decide alike. These tests set
-// a step's time by extra work that takes many times as long as the step itself.
+// All ranks of a group switch compression off in the same step, because of measured step times. The test makes compressed or
+// uncompressed steps slow, by extra work that takes many times as long as a step.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <barrier>
 
+#include "base/concat.h"
 #include "testing/group_of_threads.h"
 #include "training/reducer/gradient_reducer_test_support.h"
 #include "training/reducer/reducer.h"
@@ -19,7 +20,7 @@ using test::ReducerRank;
 using test::Values;
 
 constexpr uint64_t start = 25, window = 20;
-// By these, compression pays everywhere: links are slow, and memory is quick.
+// With these rates, compression is predicted to pay for every bucket: links are slow, and memory is fast.
 constexpr MachineRates promising{.ranks = 3, .latency_s = 1e-6, .link_bytes_per_s = 1e6, .memory_bytes_per_s = 1e12};
 
 struct Seen {
@@ -30,13 +31,13 @@ struct Seen {
   friend bool operator==(const Seen&, const Seen&) = default;
 };
 
-// One rank's steps. Either the compressed or the uncompressed ones do a lot of extra work.
+// Runs the steps of one rank. Either its compressed or its uncompressed steps do much extra work.
 class TimedRun {
  public:
   TimedRun(Group& group, bool whole_is_slow, Ledger& ledger)
       : rank_(group), beside_(group), whole_is_slow_(whole_is_slow), ledger_(ledger) {
-    auto made = internal::Reducer::make(group, test::model,
-                                        *Compression::parse("arc:min_elements=0,start=" + std::to_string(start)), promising);
+    auto made =
+        internal::Reducer::make(group, test::model, *Compression::parse(concat("arc:min_elements=0,start=", start)), promising);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     reducer_ = std::move(*made);
     EXPECT_TRUE(beside_.make(test::arc()).ok());
@@ -58,7 +59,7 @@ class TimedRun {
     seen_.averages.push_back(rank_.values);
   }
   const Seen& seen() const { return seen_; }
-  // Enters the residuals into the ledger.
+  // Adds this rank's residuals to the ledger.
   void keep() {
     auto checkpoint = decode_checkpoint(reducer_->save());
     ASSERT_TRUE(checkpoint.ok());
@@ -69,7 +70,7 @@ class TimedRun {
   }
 
  private:
-  // Twenty compressed steps, so that it takes longer than any disturbance of the machine.
+  // Runs twenty extra steps. They take longer than delays by other load on the machine.
   void work() {
     for (int i = 0; i < 20; ++i) EXPECT_TRUE(beside_.step(0).ok());
   }
@@ -92,23 +93,23 @@ std::array<Seen, 3> run(bool whole_is_slow, uint64_t steps, Ledger& ledger) {
   return seen;
 }
 
-TEST(AutoOffInGroup, switches_off_on_all_ranks_in_the_same_step_says_why_and_leaves_nothing_over) {
+TEST(AutoOffInGroup, switches_off_on_all_ranks_in_the_same_step_with_a_reason_and_no_residual) {
   Ledger ledger;
   const auto seen = run(false, start + window + 5, ledger);
   for (const auto& each : seen) EXPECT_EQ(each, seen[0]);
   const auto& one = seen[0];
   for (uint64_t step = 0; step < start + window + 5; ++step) {
     EXPECT_EQ(one.compressed[step] > 0, step >= start && step < start + window) << step;
-    const bool is_off = step >= start + window - 1;  // it is decided at the end of that step
-    EXPECT_EQ(one.off[step].find("less than 3 % is gained") != std::string::npos, is_off) << step << ": " << one.off[step];
+    const bool is_off = step >= start + window - 1;  // the decision is made at the end of step start + window - 1
+    EXPECT_EQ(one.off[step].find("the gain is less than 3 %") != std::string::npos, is_off) << step << ": " << one.off[step];
   }
   EXPECT_GT(one.state_bytes[start + window - 1], 0u);
-  // The step after it takes all that was left over.
+  // The step after the decision sends all residuals.
   for (uint64_t step = start + window; step < start + window + 5; ++step) EXPECT_EQ(one.state_bytes[step], 0u) << step;
   ledger.expect_balanced();
 }
 
-TEST(AutoOffInGroup, goes_on_compressing_where_it_pays) {
+TEST(AutoOffInGroup, continues_compressing_if_it_pays) {
   Ledger ledger;
   const auto seen = run(true, start + window + 5, ledger);
   for (const auto& each : seen) EXPECT_EQ(each, seen[0]);
@@ -119,8 +120,9 @@ TEST(AutoOffInGroup, goes_on_compressing_where_it_pays) {
   ledger.expect_balanced();
 }
 
-// Before anything is timed: what the rates of links and memory say. Two buckets, of which none pays.
-TEST(AutoOffInGroup, sends_whole_what_would_not_pay_by_what_is_measured_and_says_so) {
+// Until steps have been timed, the predicted times decide. With the rates `hopeless` no bucket is compressed; with `promising`
+// both are.
+TEST(AutoOffInGroup, sends_buckets_uncompressed_if_measured_rates_predict_no_gain) {
   constexpr MachineRates hopeless{.ranks = 2, .latency_s = 1e-6, .link_bytes_per_s = 1e12, .memory_bytes_per_s = 1e6};
   for (const bool pays : {false, true}) {
     in_group(2, [&](Group& group) {

@@ -35,10 +35,10 @@ Decision decide(const Compression& compression, double ratio, std::span<const ui
 }
 
 Result<std::unique_ptr<Compressor>> make_compressor(const Compression& compression, double ratio, uint32_t group,
-                                                    std::vector<GroupTensor> tensors, uint32_t notes) {
+                                                    std::vector<GroupTensor> tensors, uint32_t side_value_count) {
   return compression.method == Compression::Method::power_sgd
-             ? make_power_sgd(power_options(compression), group, std::move(tensors), notes)
-             : make_arc_top_k(arc_options(compression, ratio), group, std::move(tensors), notes);
+             ? make_power_sgd(power_options(compression), group, std::move(tensors), side_value_count)
+             : make_arc_top_k(arc_options(compression, ratio), group, std::move(tensors), side_value_count);
 }
 
 FeedbackOptions feedback_options(const Compression& compression) {
@@ -61,9 +61,9 @@ double ratio_at(const Compression& compression, uint64_t step) {
 
 namespace {
 
-constexpr uint64_t usual_bucket = 25 << 20;  // bytes
+constexpr uint64_t usual_bucket = 25 << 20;  // The plan assumes that a bucket has this many bytes.
 
-// The numbers that a rank keeps from step to step for each element of a tensor.
+// Returns how many numbers a rank keeps between steps for each element of a tensor.
 uint64_t kept_per_element(const FeedbackOptions& feedback, bool compressed) {
   if (feedback.kind == Feedback::none) return 0;
   if (feedback.kind == Feedback::ef14) return compressed || feedback.lossy ? 1 : 0;
@@ -77,8 +77,10 @@ Result<CompressionPlan> CompressionPlan::make(std::span<const Parameter> paramet
   const auto feedback = feedback_options(compression);
   CompressionPlan plan;
   std::set<std::string_view> names;
-  uint64_t widest = 0, moved = 0, largest = 0;  // of rows and their sketches
-  uint64_t factor_work = 0, transposed = 0;     // of the tensor whose factors need most
+  // `widest` is the number of columns of the widest tensor that is sketched. If the feedback is EF14, `moved` is the number of
+  // bytes of all compressed tensors, and `largest` that of the largest tensor counted in `moved`.
+  uint64_t widest = 0, moved = 0, largest = 0;
+  uint64_t factor_work = 0, transposed = 0;  // PowerSGD: how much working memory the largest factors need, in floats.
   for (const auto& parameter : parameters) {
     if (parameter.name.empty()) return Status(Code::invalid, "bad_option: a parameter without a name");
     if (!names.insert(parameter.name).second)
@@ -113,7 +115,7 @@ Result<CompressionPlan> CompressionPlan::make(std::span<const Parameter> paramet
   }
   if (factor_work > 0) plan.buffer_bytes += sizeof(float) * (factor_work + transposed + matrix_product_scratch);
   plan.buffer_bytes +=
-      sizeof(float) * widest * (2 * compression.rank + 1) + std::min(moved, open_buckets * std::max(usual_bucket, largest));
+      sizeof(float) * widest * (2 * compression.rank + 1) + std::min(moved, open_buckets_max * std::max(usual_bucket, largest));
   return plan;
 }
 
@@ -122,8 +124,8 @@ std::string CompressionPlan::to_string() const {
       std::count_if(parameters.begin(), parameters.end(), [](const auto& parameter) { return parameter.compressed; });
   char text[240];
   std::snprintf(text, sizeof text,
-                "%zu of %zu parameters compressed: %llu of %llu values per step (%.3f); %.4g MB kept from step to step, %.4g "
-                "MB to work in",
+                "%zu of %zu parameters compressed: %llu of %llu values per step (%.3f); %.4g MB of state, %.4g MB of "
+                "buffers",
                 static_cast<size_t>(compressed), parameters.size(), static_cast<unsigned long long>(payload),
                 static_cast<unsigned long long>(elements),
                 elements == 0 ? 0.0 : static_cast<double>(payload) / static_cast<double>(elements),

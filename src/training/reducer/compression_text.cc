@@ -1,4 +1,4 @@
-// Compression as users write it, and the check of its options.
+// Converts compression options to and from text, and checks them.
 #include <array>
 #include <cmath>
 #include <string>
@@ -25,7 +25,7 @@ Status set_codec(Codec& codec, std::string_view key, std::string_view value) {
   return {};
 }
 
-// "0.5@2000/0.2@3000"
+// Parses a schedule of ratios such as "0.5@2000/0.2@3000".
 Status set_schedule(std::vector<Compression::RatioFrom>& schedule, std::string_view text) {
   schedule.clear();
   for (size_t begin = 0; begin <= text.size();) {
@@ -73,7 +73,7 @@ const std::vector<option_text::Option<Compression>>& all_options() {
   return options;
 }
 
-// PowerSGD sends no rows, so options about rows would have no effect. Naming one is a mistake.
+// PowerSGD does not send rows, so the options about rows have no effect. It is an error to set one of them.
 Status check_power_sgd(const Compression& c) {
   using enum Compression::Feedback;
   const Compression usual;

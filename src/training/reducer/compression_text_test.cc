@@ -7,7 +7,7 @@
 namespace unisono {
 namespace {
 
-TEST(CompressionText, is_read_back_as_it_was_written) {
+TEST(CompressionText, round_trips_through_text) {
   for (const char* text : {"dense", "arc", "random-k:ratio=0.1",
                            "arc:ratio=0.25,rank=8,round=down,seed=7,feedback=ef21m,eta=0.5,start=0,schedule=0.5@2000/"
                            "0.2@3000,max_payload=0.5,min_elements=0,auto_off=off,values=int8,values_schedule=two_step,sketch="
@@ -32,7 +32,7 @@ TEST(CompressionText, is_read_back_as_it_was_written) {
   EXPECT_EQ(read->feedback, Compression::Feedback::ef14);
 }
 
-TEST(CompressionText, that_is_wrong_is_refused_and_the_part_is_named) {
+TEST(CompressionText, names_the_invalid_option) {
   const std::pair<const char*, const char*> wrong[] = {
       {"", "method"},
       {"ark", "dense, arc, random-k, power_sgd"},

@@ -5,18 +5,21 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "compressors/energy.h"
 #include "compressors/finite.h"
 
 namespace unisono {
 namespace {
 
-constexpr size_t near_bytes =
-    1u << 20;  // what is left over of larger groups goes past the caches: it is wanted again in the next step
+// If a group has more bytes than this, its residuals are written past the caches, because they are not read again before
+// the next step.
+constexpr size_t near_bytes = 1u << 20;
 
-// False: there is no memory for it, and what was kept is as it was. (Where something was kept, there is.)
-bool keep(std::vector<float>& kept, std::span<const float> values) try {
-  kept.assign(values.begin(), values.end());
+// Copies `values` to `to`. If memory runs out, returns false and leaves `to` unchanged. This cannot happen if the capacity of
+// `to` is large enough.
+bool try_assign(std::vector<float>& to, std::span<const float> values) try {
+  to.assign(values.begin(), values.end());
   return true;
 } catch (const std::bad_alloc&) {
   return false;
@@ -31,12 +34,12 @@ size_t Spares::bytes() const {
 
 std::vector<float> Spares::take(size_t count) {
   const std::lock_guard lock(mutex_);
-  auto& shelf = by_size_[count];
-  // Reserves space for all memory that may come back, so that give() allocates nothing.
-  shelf.free.reserve(shelf.free.size() + shelf.taken + 1);
-  auto memory = shelf.free.empty() ? std::vector<float>(count) : std::move(shelf.free.back());
-  if (!shelf.free.empty()) shelf.free.pop_back(), bytes_ -= sizeof(float) * count;
-  ++shelf.taken;
+  auto& list = by_size_[count];
+  // Reserves a list entry for every buffer that may be given back, so that give() does not allocate.
+  list.buffers.reserve(list.buffers.size() + list.taken + 1);
+  auto memory = list.buffers.empty() ? std::vector<float>(count) : std::move(list.buffers.back());
+  if (!list.buffers.empty()) list.buffers.pop_back(), bytes_ -= sizeof(float) * count;
+  ++list.taken;
   return memory;
 }
 
@@ -46,7 +49,7 @@ void Spares::give(std::vector<float> memory) {
   if (found == by_size_.end() || found->second.taken == 0) return;
   --found->second.taken;
   bytes_ += sizeof(float) * memory.size();
-  found->second.free.push_back(std::move(memory));
+  found->second.buffers.push_back(std::move(memory));
 }
 
 ErrorFeedback::ErrorFeedback(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor,
@@ -55,19 +58,19 @@ ErrorFeedback::ErrorFeedback(const FeedbackOptions& options, std::unique_ptr<Com
       compressor_(std::move(compressor)),
       states_(std::move(states)),
       spares_(spares != nullptr ? *spares : own_spares_),
-      next_(states_.size()),
+      next_residuals_(states_.size()),
       gradients_(states_.size()),
       outputs_(states_.size()),
       cleared_(states_.size()) {}
 
 ErrorFeedback::~ErrorFeedback() {
   settle();
-  for (auto& memory : next_) spares_.give(std::move(memory));
+  for (auto& memory : next_residuals_) spares_.give(std::move(memory));
 }
 
 size_t ErrorFeedback::buffer_bytes() const {
-  size_t numbers = lost_.capacity() + copies_.capacity();
-  for (const auto& memory : next_) numbers += memory.capacity();
+  size_t numbers = encode_errors_.capacity() + copies_.capacity();
+  for (const auto& memory : next_residuals_) numbers += memory.capacity();
   return compressor_->buffer_bytes() + own_spares_.bytes() + sizeof(float) * numbers;
 }
 
@@ -77,7 +80,7 @@ Result<std::unique_ptr<ErrorFeedback>> ErrorFeedback::make(const FeedbackOptions
                                                            Spares* spares) {
   UNISONO_CHECK(names.size() == compressor->decisions().size());
   if (!(options.eta > 0 && options.eta <= 1))
-    return Status(Code::invalid, "bad_option: eta = " + std::to_string(options.eta) + " is not in (0, 1]");
+    return Status(Code::invalid, concat("bad_option: eta = ", options.eta, " is not in (0, 1]"));
   if (!compressor->sends_rows() && (options.kind == Feedback::ef21m || options.lossy))
     return Status(Code::invalid, "bad_option: ef21, ef21m and encoded values need a compressor that sends rows");
   std::vector<FeedbackState*> states;
@@ -85,8 +88,8 @@ Result<std::unique_ptr<ErrorFeedback>> ErrorFeedback::make(const FeedbackOptions
     const auto elements = compressor->decisions()[i].matrix.elements();
     auto& state = store.try_emplace(names[i], FeedbackState{.elements = elements}).first->second;
     if (state.elements != elements) {
-      return Status(Code::invalid, "state_shape_mismatch: " + names[i] + " has " + std::to_string(elements) +
-                                       " elements, and what was kept of it " + std::to_string(state.elements));
+      return Status(Code::invalid, concat("state_shape_mismatch: ", names[i], " has ", elements,
+                                          " elements, but its error feedback state has ", state.elements));
     }
     states.push_back(&state);
   }
@@ -101,7 +104,7 @@ bool ErrorFeedback::started() const {
   return true;
 }
 
-// All memory that the step will need is there before anything is touched: else a step without memory could not be abandoned.
+// Allocates all memory that the step needs before anything changes. If memory runs out here, the step can still be abandoned.
 void ErrorFeedback::reserve() {
   inputs_.clear();
   inputs_.reserve(states_.size());
@@ -111,7 +114,7 @@ void ErrorFeedback::reserve() {
       state.momentum.reserve(elements(i));
       if (tracked(i)) state.known.reserve(elements(i)), state.mean.reserve(elements(i));
     } else if (options_.kind == Feedback::ef14 && !is_whole()) {
-      if (moves(i) && next_[i].empty()) next_[i] = spares_.take(elements(i));
+      if (uses_next_residual(i) && next_residuals_[i].empty()) next_residuals_[i] = spares_.take(elements(i));
       if (options_.lossy && decision(i).treatment == Treatment::dense) state.residual.reserve(elements(i));
       cleared_[i].reserve(decision(i).matrix.rows);
     }
@@ -119,9 +122,9 @@ void ErrorFeedback::reserve() {
   }
 }
 
-// A running mean takes the gradient's place until it is known whether the step counts. (Residuals are added where the sketch is
-// made.)
-void ErrorFeedback::add_up() {
+// EF21M: replaces each gradient with its new running mean. finish() or abandon() stores this mean in the state. (EF14 adds its
+// residuals later, while the compressor computes the sketch.)
+void ErrorFeedback::apply_momentum() {
   if (options_.kind != Feedback::ef21m) return;
   for (size_t i = 0; i < states_.size(); ++i) {
     const auto& momentum = states_[i]->momentum;
@@ -130,8 +133,8 @@ void ErrorFeedback::add_up() {
   }
 }
 
-// Tensors that are neighbours in memory are averaged where they are, if nothing of them is kept: an all-reduce that fails
-// leaves nothing behind.
+// If the tensors are adjacent in memory, they are averaged in place. But if the step includes residuals or running means,
+// copies are averaged, because a failed all-reduce would destroy the originals.
 std::span<float> ErrorFeedback::pack_whole() {
   with_residual_ = sending_ != Sending::plain &&
                    std::any_of(states_.begin(), states_.end(), [](const auto* state) { return !state->residual.empty(); });
@@ -160,20 +163,22 @@ std::span<float> ErrorFeedback::begin(uint64_t step, std::span<float* const> gra
   in_place_ = false;
   sending_ = sending == Sending::compressed && !started() ? Sending::whole : sending;
   if (is_whole() || options_.lossy || !compressor_->sends_rows()) settle();
-  if (!is_whole()) copies_ = std::vector<float>(), whole_ = {};  // as much as all gradients, for a step that is rare
-  unsettled_ = false;                                            // whatever becomes of this step, the last one is over
+  // A compressed step frees the copies that an uncompressed step made, because they are large and uncompressed steps are rare.
+  if (!is_whole()) copies_ = std::vector<float>(), whole_ = {};
+  // From here on, the last step can no longer be taken back.
+  unsettled_ = false;
   added_ = committed_ = finished_ = false;
   if (sending_ == Sending::plain) return pack_whole();
   reserve();
-  add_up();
+  apply_momentum();
   size_t all = 0;
   for (size_t i = 0; i < states_.size(); ++i) all += sizeof(float) * elements(i);
   for (size_t i = 0; i < states_.size(); ++i) {
-    const auto& kept = options_.kind == Feedback::ef21m ? states_[i]->known : states_[i]->residual;
+    const auto& residual = options_.kind == Feedback::ef21m ? states_[i]->known : states_[i]->residual;
     inputs_.push_back({.values = gradients_[i],
-                       .moved = moves(i) ? next_[i].data() : nullptr,
+                       .moved = uses_next_residual(i) ? next_residuals_[i].data() : nullptr,
                        .far = all > near_bytes,
-                       .residual = kept.empty() ? nullptr : kept.data(),
+                       .residual = residual.empty() ? nullptr : residual.data(),
                        .difference = options_.kind == Feedback::ef21m,
                        .cleared = cleared_[i].empty() ? nullptr : cleared_[i].data(),
                        .warm = &states_[i]->warm});
@@ -192,10 +197,11 @@ Status ErrorFeedback::choose() { return is_whole() ? Status() : compressor_->cho
 std::span<float> ErrorFeedback::pack() {
   if (is_whole()) return {};
   std::vector<const float*> values;
-  for (size_t i = 0; i < gradients_.size(); ++i) values.push_back(moves(i) ? next_[i].data() : gradients_[i]);
+  for (size_t i = 0; i < gradients_.size(); ++i)
+    values.push_back(uses_next_residual(i) ? next_residuals_[i].data() : gradients_[i]);
   packed_ = compressor_->pack(values);
   if (options_.lossy && options_.kind == Feedback::ef21m) {
-    each_piece([&](size_t i, size_t offset, std::span<float> piece) {
+    for_each_piece([&](size_t i, size_t offset, std::span<float> piece) {
       for (size_t k = 0; tracked(i) && k < piece.size(); ++k) piece[k] -= states_[i]->known[offset + k];
     });
   }
@@ -207,16 +213,16 @@ Result<std::span<float>> ErrorFeedback::next() {
   return pack();
 }
 
-std::span<float> ErrorFeedback::lost() {
+std::span<float> ErrorFeedback::encode_errors() {
   if (is_whole() || !options_.lossy || options_.kind == Feedback::none) return {};
-  lost_.resize(packed_.size());
-  return lost_;
+  encode_errors_.resize(packed_.size());
+  return encode_errors_;
 }
 
-// Calls does(tensor, offset, piece) for each piece of the second average that travels as it is: the rows of compressed tensors,
-// and dense tensors. The piece begins at that element of the tensor.
+// Calls does(tensor, offset, piece) for each piece of the second buffer that holds elements of a tensor. A piece is one row of
+// a compressed tensor, or all of a dense tensor. `offset` is where the piece begins in the tensor.
 template <typename Does>
-void ErrorFeedback::each_piece(Does does) const {
+void ErrorFeedback::for_each_piece(Does does) const {
   float* at = packed_.data();
   for (size_t i = 0; i < states_.size(); ++i) {
     const size_t columns = decision(i).matrix.columns;
@@ -228,15 +234,16 @@ void ErrorFeedback::each_piece(Does does) const {
   }
 }
 
-// EF21M: what the others hold of this rank's running mean, and the mean of that, go on.
+// EF21M: updates `known` and `mean`. `known` is the copy of this rank's running mean that the other ranks hold. `mean` is the
+// mean of `known` over all ranks.
 void ErrorFeedback::commit_difference() {
   output_energy_ = 0;
-  each_piece([&](size_t i, size_t offset, std::span<float> piece) {
+  for_each_piece([&](size_t i, size_t offset, std::span<float> piece) {
     auto& state = *states_[i];
     const float* const values = gradients_[i] + offset;
     if (!tracked(i)) return;
     if (options_.lossy) {
-      const float* const lost = lost_.data() + (piece.data() - packed_.data());
+      const float* const lost = encode_errors_.data() + (piece.data() - packed_.data());
       for (size_t k = 0; k < piece.size(); ++k) {
         float& known = state.known[offset + k];
         known += (values[k] - known) - lost[k];
@@ -248,7 +255,7 @@ void ErrorFeedback::commit_difference() {
     }
   });
   for (size_t i = 0; i < states_.size(); ++i) states_[i]->momentum.assign(gradients_[i], gradients_[i] + elements(i));
-  each_piece([&](size_t i, size_t offset, std::span<float> piece) {
+  for_each_piece([&](size_t i, size_t offset, std::span<float> piece) {
     if (!tracked(i)) std::copy(piece.begin(), piece.end(), gradients_[i] + offset);
   });
   for (size_t i = 0; i < states_.size(); ++i) {
@@ -257,14 +264,16 @@ void ErrorFeedback::commit_difference() {
   }
 }
 
-// EF14 and none. Everything is kept, also what was sent, until the step cannot be taken back any more.
+// Ends a step with EF14 or without feedback. With EF14, the step can still be taken back until settle(), so all values are
+// kept, even those that were sent.
 void ErrorFeedback::commit_values() {
-  output_energy_ = energy(packed_);  // of two factors the first is orthonormal, so the second has the product's energy
+  // With PowerSGD, this is the energy of the average: the first factor is orthonormal, so the second factor has all the energy.
+  output_energy_ = energy(packed_);
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = *states_[i];
-    if (moves(i)) {
-      state.residual.swap(next_[i]);
-      spares_.give(std::exchange(next_[i], {}));
+    if (uses_next_residual(i)) {
+      state.residual.swap(next_residuals_[i]);
+      spares_.give(std::exchange(next_residuals_[i], {}));
       if (!compressor_->sends_rows()) continue;
       cleared_[i].assign(decision(i).matrix.rows, 0);
       for (const size_t row : compressor_->rows(i)) cleared_[i][row] = 1;
@@ -272,15 +281,16 @@ void ErrorFeedback::commit_values() {
       state.residual.assign(gradients_[i], gradients_[i] + elements(i));
       cleared_[i].assign(decision(i).matrix.rows, 1);
     } else {
-      state.residual = std::vector<float>();  // of one that was compressed before
+      state.residual = std::vector<float>();  // If the tensor was compressed in an earlier step, this frees its residual.
       if (compressed(i)) std::fill_n(gradients_[i], elements(i), 0.0f);
     }
   }
   unsettled_ = committed_ = options_.kind == Feedback::ef14;
   for (size_t i = 0; i < states_.size(); ++i) outputs_[i] = compressed(i) ? gradients_[i] : nullptr;
   compressor_->unpack(outputs_);
-  // Values that dense tensors contributed stay in the buffer until the next step, because step_skipped() may have to keep them.
-  each_piece([&](size_t i, size_t, std::span<float> piece) {
+  // For each dense tensor, swaps its averages with this rank's contributions. The contributions stay in the buffer until the
+  // next step, because abandon() may need them.
+  for_each_piece([&](size_t i, size_t, std::span<float> piece) {
     if (!compressed(i)) std::swap_ranges(piece.begin(), piece.end(), gradients_[i]);
   });
 }
@@ -303,7 +313,7 @@ void ErrorFeedback::commit_whole() {
 
 Status ErrorFeedback::finish() {
   if (is_whole()) {
-    // A step that is sent as without compression is not looked at either.
+    // Like an ordinary all-reduce, a `plain` step accepts values that are not finite.
     if (sending_ == Sending::whole && !all_finite(whole_)) return not_finite("the average");
     commit_whole();
   } else {
@@ -316,29 +326,31 @@ Status ErrorFeedback::finish() {
 }
 
 void ErrorFeedback::abandon() {
-  // Some ranks may have the averages of this step, and some not: all that see it fail begin anew.
+  // If the step fails, some ranks may have its averages while others do not, so their warm starts would differ. Therefore every
+  // rank that sees the failure drops its warm start.
   for (size_t i = 0; !is_whole() && i < states_.size(); ++i) states_[i]->warm.clear();
   if (finished_) {
     step_skipped();
     if (options_.kind != Feedback::ef14 || is_whole() || options_.lossy) return;
-    return each_piece([&](size_t i, size_t, std::span<float> piece) {
-      if (!compressed(i)) keep(states_[i]->residual, piece);
+    return for_each_piece([&](size_t i, size_t, std::span<float> piece) {
+      if (!compressed(i)) try_assign(states_[i]->residual, piece);
     });
   }
   if (sending_ == Sending::plain || (is_whole() && in_place_)) return;
-  if (!added_) settle(), add_up();
+  if (!added_) settle(), apply_momentum();
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = *states_[i];
     float* const values = gradients_[i];
-    const bool moved = added_ && moves(i);
+    const bool moved = added_ && uses_next_residual(i);
     for (size_t k = 0; !added_ && k < state.residual.size(); ++k) values[k] += state.residual[k];
-    // A rank whose numbers are not finite would keep them for ever.
-    if (!all_finite({moved ? next_[i].data() : values, elements(i)})) continue;
+    // If a residual contained a value that is not finite, it would never become finite again. Therefore such values are not
+    // kept.
+    if (!all_finite({moved ? next_residuals_[i].data() : values, elements(i)})) continue;
     if (options_.kind == Feedback::ef14) {
-      if (moved) state.residual.swap(next_[i]);
-      if (moved || keep(state.residual, {values, elements(i)})) cleared_[i].clear();
+      if (moved) state.residual.swap(next_residuals_[i]);
+      if (moved || try_assign(state.residual, {values, elements(i)})) cleared_[i].clear();
     }
-    if (options_.kind == Feedback::ef21m && !state.momentum.empty()) keep(state.momentum, {values, elements(i)});
+    if (options_.kind == Feedback::ef21m && !state.momentum.empty()) try_assign(state.momentum, {values, elements(i)});
   }
 }
 
@@ -355,7 +367,7 @@ void ErrorFeedback::step_skipped() {
   }
 }
 
-void ErrorFeedback::delivered() {
+void ErrorFeedback::used_by_others() {
   if (options_.kind != Feedback::ef14 || sending_ == Sending::plain) return;
   for (size_t i = 0; i < states_.size(); ++i) {
     if (is_whole()) states_[i]->residual = std::vector<float>();
@@ -368,7 +380,7 @@ void ErrorFeedback::delivered() {
     cleared_[i].assign(decision(i).matrix.rows, compressed(i) ? 0 : 1);
     for (const size_t row : compressor_->rows(i)) cleared_[i][row] = 1;
   }
-  unsettled_ = committed_;  // else what encoding lost is not known
+  unsettled_ = committed_;  // settle() needs the encoding errors. They are known only if finish() has run.
 }
 
 void ErrorFeedback::settle() {
@@ -382,8 +394,8 @@ void ErrorFeedback::settle() {
     if (unsettled_ && !compressor_->sends_rows() && !residual.empty()) compressor_->subtract_sent(i, residual.data(), true);
   }
   if (unsettled_ && options_.lossy) {
-    each_piece([&](size_t i, size_t offset, std::span<float> piece) {
-      std::copy_n(lost_.data() + (piece.data() - packed_.data()), piece.size(),
+    for_each_piece([&](size_t i, size_t offset, std::span<float> piece) {
+      std::copy_n(encode_errors_.data() + (piece.data() - packed_.data()), piece.size(),
                   states_[i]->residual.begin() + static_cast<std::ptrdiff_t>(offset));
     });
   }

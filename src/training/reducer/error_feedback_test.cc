@@ -1,10 +1,11 @@
-// The checks of error feedback that need no engine, by their numbers in docs/design/methods/arc_top_k.md, "Checked values".
+// Tests of error feedback that need no engine. Numbers of checks refer to docs/design/methods/arc_top_k.md, "Checked values".
 #include "training/reducer/error_feedback.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
+#include "base/concat.h"
 #include "training/reducer/training_test_support.h"
 
 namespace unisono {
@@ -13,8 +14,8 @@ namespace {
 using namespace test;
 constexpr FeedbackOptions ef14{.kind = Feedback::ef14}, none{.kind = Feedback::none};
 
-// 7.
-TEST(ErrorFeedback, ef14_sends_what_the_table_says) {
+// Check 7 of docs/design/methods/arc_top_k.md: chosen rows, sums of the outputs, and residuals.
+TEST(ErrorFeedback, ef14_sends_the_rows_of_the_documented_table) {
   for (const uint32_t rank : {1u, 4u}) {
     Trainers ranks(3, arc_options(250'000, rank, 1), ef14, 0, 4, 1);
     const uint32_t chosen[] = {0, 1, 0, 1, 2, 0, 1, 0, 3, 1, 0, 2};
@@ -31,8 +32,8 @@ TEST(ErrorFeedback, ef14_sends_what_the_table_says) {
   }
 }
 
-// 8.
-TEST(ErrorFeedback, ef21m_follows_the_table) {
+// Check 8 of docs/design/methods/arc_top_k.md: chosen rows and outputs.
+TEST(ErrorFeedback, ef21m_reproduces_the_documented_table) {
   Trainers ranks(2, arc_options(333'333, 4, 1), {.kind = Feedback::ef21m, .eta = .5f}, 0, 3, 1);
   for (auto& gradient : ranks.gradients) gradient = {8, 4, 2};
   EXPECT_EQ(ranks.step(0), (Values{8, 4, 2}));
@@ -49,8 +50,9 @@ TEST(ErrorFeedback, ef21m_follows_the_table) {
   }
 }
 
-// 9, its second part.
-TEST(ErrorFeedback, ef21_that_keeps_all_rows_is_plain_data_parallel) {
+// Second part of check 9 of docs/design/methods/arc_top_k.md: all rows are kept, and eta = 1. The output is then the plain mean
+// of the gradients.
+TEST(ErrorFeedback, ef21_with_all_rows_equals_plain_data_parallel) {
   Trainers ranks(2, arc_options(1'000'000, 4, 1), {.kind = Feedback::ef21m, .eta = 1}, 0, 8, 8);
   for (uint64_t step = 0; step < 5; ++step) {
     for (size_t r = 0; r < 2; ++r) ranks.gradients[r] = normals(9, step, static_cast<uint32_t>(r), 64);
@@ -60,8 +62,8 @@ TEST(ErrorFeedback, ef21_that_keeps_all_rows_is_plain_data_parallel) {
   }
 }
 
-// 16, for values that are sent as they are.
-TEST(ErrorFeedback, ef14_keeps_exactly_what_was_not_sent) {
+// Check 16 of docs/design/methods/arc_top_k.md, for values that no codec encodes.
+TEST(ErrorFeedback, ef14_keeps_exactly_the_values_not_sent) {
   Trainers ranks(4, arc_options(200'000, 4, 3), ef14, 2, 20, 9);
   for (uint64_t step = 0; step < 200; ++step) {
     std::vector<Values> p;
@@ -81,7 +83,7 @@ TEST(ErrorFeedback, ef14_keeps_exactly_what_was_not_sent) {
   }
 }
 
-TEST(ErrorFeedback, ef21m_knows_what_all_hold) {
+TEST(ErrorFeedback, ef21m_tracks_the_mean_of_all_ranks_copies) {
   Trainers ranks(4, arc_options(200'000, 4, 3), {.kind = Feedback::ef21m}, 2, 20, 9);
   for (uint64_t step = 0; step < 1000; ++step) {
     for (size_t r = 0; r < 4; ++r) ranks.gradients[r] = normals(16, step, static_cast<uint32_t>(r), 180);
@@ -99,8 +101,8 @@ TEST(ErrorFeedback, ef21m_knows_what_all_hold) {
   }
 }
 
-// 17.
-TEST(ErrorFeedback, ef21m_of_many_ranks_is_that_of_one_with_the_mean_gradient) {
+// Check 17 of docs/design/methods/arc_top_k.md: EF21M of 8 ranks equals EF21M of one rank that has the mean gradient.
+TEST(ErrorFeedback, ef21m_on_many_ranks_equals_one_rank_with_the_mean_gradient) {
   const FeedbackOptions ef21m{.kind = Feedback::ef21m};
   Trainers ranks(8, arc_options(200'000, 4, 5), ef21m, 1, 30, 10), one(1, arc_options(200'000, 4, 5), ef21m, 1, 30, 10);
   for (uint64_t step = 0; step < 200; ++step) {
@@ -116,8 +118,9 @@ TEST(ErrorFeedback, ef21m_of_many_ranks_is_that_of_one_with_the_mean_gradient) {
   }
 }
 
-// 19. A row whose mean is nothing is never chosen, and what one rank has of it grows.
-TEST(ErrorFeedback, of_a_row_that_cancels_out_grows_unless_it_is_refreshed) {
+// Check 19 of docs/design/methods/arc_top_k.md. A row whose mean over the ranks is zero is never chosen. So each rank's
+// residual of this row grows.
+TEST(ErrorFeedback, residual_of_a_cancelling_row_grows_without_refresh) {
   for (const uint32_t every : {0u, 32u}) {
     auto options = arc_options(100'000, 4, 1);
     options.refresh_every = every;
@@ -134,8 +137,8 @@ TEST(ErrorFeedback, of_a_row_that_cancels_out_grows_unless_it_is_refreshed) {
   }
 }
 
-// docs/design/methods/arc_top_k.md, "Outcomes": what was kept stays as it was.
-TEST(ErrorFeedback, a_step_with_what_is_no_number_changes_nothing) {
+// docs/design/methods/arc_top_k.md, "Outcomes": a step with a value that is not finite leaves the state unchanged.
+TEST(ErrorFeedback, a_step_with_nonfinite_values_changes_nothing) {
   for (const auto& feedback : {ef14, FeedbackOptions{.kind = Feedback::ef21m}}) {
     for (const bool whole : {false, true}) {
       Trainers ranks(3, arc_options(200'000, 4, 3), feedback, 2, 20, 9);
@@ -162,7 +165,7 @@ TEST(ErrorFeedback, a_step_with_what_is_no_number_changes_nothing) {
   }
 }
 
-// Everything that all ranks ever had, less what was delivered N times, is what is left over.
+// Checks that no value is lost: (sum of all ranks' gradients) - N (sum of the averages) must equal the sum of the residuals.
 class Conserved {
  public:
   Conserved() : ranks(4, arc_options(200'000, 4, 3), ef14, 2, 20, 9), given_(180), delivered_(180) {}
@@ -172,7 +175,7 @@ class Conserved {
       for (size_t k = 0; k < 180; ++k) given_[k] += ranks.gradients[r][k];
     }
   }
-  void delivered() {
+  void deliver_averages() {
     for (size_t k = 0; k < 180; ++k) delivered_[k] += 4.0 * ranks.gradients[0][k];
   }
   void expect_nothing_lost() {
@@ -191,15 +194,16 @@ class Conserved {
   std::vector<double> given_, delivered_;
 };
 
-// behind: rank 2 fails when all others have what they need, and rank 3 in another group of tensors.
-TEST(ErrorFeedback, nothing_is_lost_whatever_becomes_of_a_step) {
+// Outcome `behind`: ranks 0 and 1 use the averages. Rank 2 fails before finish(). Rank 3 finishes, but then skips the step, as
+// if another group of tensors had failed.
+TEST(ErrorFeedback, no_value_is_lost_whatever_the_outcome_of_a_step) {
   enum class Outcome { used, abandoned, skipped, behind };
   using enum Outcome;
   Conserved all;
   auto& ranks = all.ranks;
   uint64_t step = 0;
   const auto check = [&](Outcome outcome, bool whole) {
-    SCOPED_TRACE(std::to_string(step) + " " + std::to_string(static_cast<int>(outcome)) + (whole ? " whole" : ""));
+    SCOPED_TRACE(concat(step, " ", static_cast<int>(outcome), whole ? " whole" : ""));
     all.fill(step);
     ranks.begin(step++, whole);
     ASSERT_TRUE(outcome == abandoned || ranks.next());
@@ -208,9 +212,9 @@ TEST(ErrorFeedback, nothing_is_lost_whatever_becomes_of_a_step) {
       ASSERT_TRUE(!finishes || ranks[r].finish().ok());
       if (!finishes) ranks[r].abandon();
       if (outcome == skipped || (outcome == behind && r == 3)) ranks[r].step_skipped();
-      if (outcome == behind && r >= 2) ranks[r].delivered();
+      if (outcome == behind && r >= 2) ranks[r].used_by_others();
     }
-    if (outcome == used || outcome == behind) all.delivered();
+    if (outcome == used || outcome == behind) all.deliver_averages();
     all.expect_nothing_lost();
     for (uint32_t r = 0; r < 4 && whole && outcome != skipped && outcome != abandoned; ++r) {
       for (const float left : ranks.state(r).residual) EXPECT_EQ(left, 0);
@@ -225,7 +229,7 @@ TEST(ErrorFeedback, nothing_is_lost_whatever_becomes_of_a_step) {
   }
 }
 
-TEST(ErrorFeedback, ef21m_that_was_sent_whole_holds_what_was_sent) {
+TEST(ErrorFeedback, ef21m_state_equals_the_values_of_an_uncompressed_step) {
   Trainers ranks(2, arc_options(200'000, 4, 3), {.kind = Feedback::ef21m}, 2, 20, 9);
   const auto fill = [&](uint64_t step) {
     for (size_t r = 0; r < 2; ++r) ranks.gradients[r] = normals(1, step, static_cast<uint32_t>(r), 180);
@@ -245,8 +249,8 @@ TEST(ErrorFeedback, ef21m_that_was_sent_whole_holds_what_was_sent) {
   EXPECT_EQ(ranks.state(0).mean, before.mean);
 }
 
-// Part of 28: groups may be made anew.
-TEST(ErrorFeedback, finds_what_was_kept_by_name) {
+// Part of check 28 of docs/design/methods/arc_top_k.md: tensors may move to another group, and keep their residuals.
+TEST(ErrorFeedback, finds_stored_state_by_tensor_name) {
   FeedbackStore store;
   const auto group = [&](std::vector<GroupTensor> tensors, std::vector<std::string> names) {
     return ErrorFeedback::make(ef14, *make_arc_top_k(arc_options(500'000, 2, 1), 0, std::move(tensors)), std::move(names),
@@ -269,12 +273,12 @@ TEST(ErrorFeedback, finds_what_was_kept_by_name) {
   EXPECT_EQ(b, (Values{1, 2, 3, 0, 0, 0}));
   const auto other = group({{.number = 1, .shape = {5, 1}}}, {"b"});
   ASSERT_FALSE(other.ok());
-  EXPECT_NE(other.status().message().find("state_shape_mismatch: b has 5 elements, and what was kept of it 6"),
+  EXPECT_NE(other.status().message().find("state_shape_mismatch: b has 5 elements, but its error feedback state has 6"),
             std::string::npos)
       << other.status().message();
 }
 
-TEST(ErrorFeedback, refuses_an_eta_that_is_no_weight) {
+TEST(ErrorFeedback, refuses_an_eta_outside_its_range) {
   for (const float eta : {0.0f, -1.0f, 1.5f, NAN}) {
     FeedbackStore store;
     const auto made = ErrorFeedback::make({.kind = Feedback::ef21m, .eta = eta}, *make_arc_top_k({}, 0, {}), {}, store);

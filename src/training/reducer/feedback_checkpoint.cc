@@ -4,16 +4,17 @@
 #include <string>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/hash.h"
 
 namespace unisono {
 namespace {
 
 constexpr std::array<char, 4> magic{'U', 'E', 'F', 'B'};
-constexpr uint32_t version = 2;  // 2: FeedbackState::warm
+constexpr uint32_t version = 2;  // version 2 added FeedbackState::warm
 constexpr size_t name_bytes_max = 4096;
 
-// The arrays of one tensor that have the tensor's elements, or none.
+// Returns those arrays of a tensor's state that are either empty or have as many elements as the tensor.
 template <typename State>
 auto arrays_of(State& state) {
   return std::array{&state.residual, &state.momentum, &state.known, &state.mean};
@@ -89,13 +90,13 @@ Bytes encode(const FeedbackCheckpoint& checkpoint) {
 }
 
 Result<FeedbackCheckpoint> decode_checkpoint(ByteView bytes) {
-  if (bytes.size() < sizeof(uint64_t)) return corrupt("of " + std::to_string(bytes.size()) + " bytes");
+  if (bytes.size() < sizeof(uint64_t)) return corrupt(concat("has only ", bytes.size(), " bytes"));
   const auto body = bytes.first(bytes.size() - sizeof(uint64_t));
   ByteReader reader(body), end(bytes.last(sizeof(uint64_t)));
-  if (reader.read<std::array<char, 4>>() != magic) return corrupt("does not begin as one");
+  if (reader.read<std::array<char, 4>>() != magic) return corrupt("has a wrong magic number");
   if (const auto found = reader.read<uint32_t>(); found != version)
-    return corrupt("of version " + std::to_string(found) + "; this is version " + std::to_string(version));
-  if (end.read<uint64_t>() != hash_of(body)) return corrupt("was cut or damaged");
+    return corrupt(concat("has version ", found, "; this build reads version ", version));
+  if (end.read<uint64_t>() != hash_of(body)) return corrupt("is truncated or damaged");
   FeedbackCheckpoint checkpoint;
   checkpoint.world = reader.read<uint32_t>();
   checkpoint.rank = reader.read<uint32_t>();
@@ -105,22 +106,22 @@ Result<FeedbackCheckpoint> decode_checkpoint(ByteView bytes) {
   for (uint64_t i = 0; i < count; ++i) {
     std::string name;
     FeedbackState state;
-    if (!read(reader, name, state)) return corrupt("ends in tensor " + std::to_string(i) + " of " + std::to_string(count));
+    if (!read(reader, name, state)) return corrupt(concat("ends in tensor ", i, " of ", count));
     if (!checkpoint.store.emplace(std::move(name), std::move(state)).second) return corrupt("has a tensor twice");
   }
-  if (!reader.done()) return corrupt("has " + std::to_string(reader.left()) + " bytes too many");
+  if (!reader.done()) return corrupt(concat("has ", reader.left(), " bytes too many"));
   return checkpoint;
 }
 
 Status check(const FeedbackCheckpoint& checkpoint, uint32_t world, uint32_t rank, uint64_t options) {
-  const auto differs = [](const char* code, const std::string& what, uint32_t then, uint32_t now) {
-    return Status(Code::invalid, std::string(code) + ": what error feedback kept was written by " + what + " " +
-                                     std::to_string(then) + ", and this is " + what + " " + std::to_string(now));
+  const auto differs = [](const char* what, uint32_t then, uint32_t now) {
+    return Status(Code::invalid, concat("roster_changed: the checkpoint of error feedback was written by ", what, " ", then,
+                                        ", and this is ", what, " ", now));
   };
-  if (checkpoint.world != world) return differs("roster_changed", "a world of", checkpoint.world, world);
-  if (checkpoint.rank != rank) return differs("roster_changed", "rank", checkpoint.rank, rank);
+  if (checkpoint.world != world) return differs("a world of", checkpoint.world, world);
+  if (checkpoint.rank != rank) return differs("rank", checkpoint.rank, rank);
   if (checkpoint.options != options)
-    return {Code::invalid, "config_mismatch: what error feedback kept was written with other options of compression"};
+    return {Code::invalid, "config_mismatch: the checkpoint of error feedback was written with other options of compression"};
   return {};
 }
 

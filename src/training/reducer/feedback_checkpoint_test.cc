@@ -18,8 +18,8 @@ FeedbackCheckpoint example() {
   return checkpoint;
 }
 
-// Part of 28: the next steps are the same to the bit.
-TEST(FeedbackCheckpoint, loaded_goes_on_as_if_nothing_had_been) {
+// Part of check 28 of docs/design/methods/arc_top_k.md: steps after loading are equal bit by bit.
+TEST(FeedbackCheckpoint, continues_after_loading_as_if_never_stopped) {
   for (const auto kind : {Feedback::ef14, Feedback::ef21m}) {
     const FeedbackOptions feedback{.kind = kind};
     Trainers on(3, arc_options(200'000, 4, 3), feedback, 2, 20, 9);
@@ -52,7 +52,7 @@ TEST(FeedbackCheckpoint, keeps_every_bit) {
   EXPECT_EQ(back->step, uint64_t{1} << 40);
 }
 
-TEST(FeedbackCheckpoint, that_was_cut_or_changed_is_refused) {
+TEST(FeedbackCheckpoint, refuses_truncated_or_changed_bytes) {
   const auto bytes = encode(example());
   for (size_t size = 0; size < bytes.size(); ++size)
     EXPECT_EQ(decode_checkpoint(ByteView(bytes).first(size)).status().code(), Code::corrupt) << size;
@@ -66,8 +66,8 @@ TEST(FeedbackCheckpoint, that_was_cut_or_changed_is_refused) {
   EXPECT_FALSE(decode_checkpoint(longer).ok());
 }
 
-// Made to be believed: the hash is right, and the numbers are not.
-TEST(FeedbackCheckpoint, that_lies_allocates_nothing) {
+// A forged checkpoint: its hash is right, but it claims more elements than it has bytes.
+TEST(FeedbackCheckpoint, forged_sizes_allocate_nothing) {
   auto checkpoint = example();
   checkpoint.store["b"].elements = uint64_t{1} << 62;
   const auto lied = decode_checkpoint(encode(checkpoint));
@@ -75,7 +75,7 @@ TEST(FeedbackCheckpoint, that_lies_allocates_nothing) {
   EXPECT_NE(lied.status().message().find("ends in tensor"), std::string::npos) << lied.status().message();
 }
 
-// The body as it is, or with one field changed, under a hash that is right.
+// Appends a valid hash to the body of a checkpoint.
 Bytes sealed(Bytes body) {
   ByteWriter end;
   end.write(hash_of(body));
@@ -83,7 +83,7 @@ Bytes sealed(Bytes body) {
   return body;
 }
 
-TEST(FeedbackCheckpoint, that_was_made_up_is_refused_by_name) {
+TEST(FeedbackCheckpoint, names_each_forged_field) {
   const auto whole = encode(example());
   const Bytes body(whole.begin(), whole.end() - 8);
   EXPECT_TRUE(decode_checkpoint(sealed(body)).ok());
@@ -93,9 +93,9 @@ TEST(FeedbackCheckpoint, that_was_made_up_is_refused_by_name) {
   EXPECT_NE(says(changed).find("has 1 bytes too many"), std::string::npos);
   changed = body;
   changed[4] = std::byte{1};
-  EXPECT_NE(says(changed).find("of version 1; this is version 2"), std::string::npos);
+  EXPECT_NE(says(changed).find("has version 1; this build reads version 2"), std::string::npos);
   changed = body;
-  changed[32] = std::byte{4};  // tensors
+  changed[32] = std::byte{4};  // claims four tensors; there are three
   EXPECT_NE(says(changed).find("ends in tensor 3 of 4"), std::string::npos) << says(changed);
   changed[39] = std::byte{0xFF};
   EXPECT_NE(says(changed).find("ends in tensor 3"), std::string::npos) << says(changed);
@@ -105,13 +105,13 @@ TEST(FeedbackCheckpoint, that_was_made_up_is_refused_by_name) {
   EXPECT_NE(says(twice).find("has a tensor twice"), std::string::npos) << says(twice);
 }
 
-TEST(FeedbackCheckpoint, of_another_world_rank_or_configuration_is_refused_by_name) {
+TEST(FeedbackCheckpoint, names_another_world_rank_or_configuration) {
   const auto checkpoint = example();
   EXPECT_TRUE(check(checkpoint, 4, 2, 77).ok());
   EXPECT_EQ(check(checkpoint, 5, 2, 77).message(),
-            "roster_changed: what error feedback kept was written by a world of 4, and this is a world of 5");
+            "roster_changed: the checkpoint of error feedback was written by a world of 4, and this is a world of 5");
   EXPECT_EQ(check(checkpoint, 4, 1, 77).message(),
-            "roster_changed: what error feedback kept was written by rank 2, and this is rank 1");
+            "roster_changed: the checkpoint of error feedback was written by rank 2, and this is rank 1");
   EXPECT_NE(check(checkpoint, 4, 2, 78).message().find("config_mismatch"), std::string::npos);
 }
 
@@ -131,7 +131,7 @@ TEST(FeedbackCheckpoint, every_option_is_in_the_digest) {
   for (const auto& other : others) EXPECT_NE(digest(other, feedback), digest(arc, feedback));
   EXPECT_NE(digest(arc, {.kind = Feedback::ef21m}), digest(arc, feedback));
   EXPECT_NE(digest(arc, {.kind = Feedback::ef21m, .eta = .2f}), digest(arc, {.kind = Feedback::ef21m}));
-  EXPECT_EQ(digest(arc, {.kind = Feedback::ef14, .eta = .2f}), digest(arc, feedback));  // has none
+  EXPECT_EQ(digest(arc, {.kind = Feedback::ef14, .eta = .2f}), digest(arc, feedback));  // EF14 does not use eta
 }
 
 }  // namespace

@@ -15,11 +15,20 @@ Result<GradientReducer> GradientReducer::make(const Group& group, std::span<cons
   return GradientReducer(*std::move(reducer));
 }
 
-Status GradientReducer::reduce(std::span<const Gradient> bucket) { return reducer_->reduce(bucket); }
-Result<CompressionReport> GradientReducer::finish() { return reducer_->finish(); }
+Status GradientReducer::reduce(std::span<const Gradient> bucket) {
+  if (auto status = reducer_->process().check(); !status.ok()) return status;
+  return reducer_->reduce(bucket);
+}
+Result<CompressionReport> GradientReducer::finish() {
+  if (auto status = reducer_->process().check(); !status.ok()) return status;
+  return reducer_->finish();
+}
 void GradientReducer::step_skipped() { reducer_->step_skipped(); }
 void GradientReducer::flush() { reducer_->flush(); }
-Result<Resumed> GradientReducer::resume(const Group& group) { return reducer_->resume(group); }
+Result<Resumed> GradientReducer::resume(const Group& group) {
+  if (auto status = reducer_->process().check(); !status.ok()) return status;
+  return reducer_->resume(group);
+}
 const Resumed& GradientReducer::resumed() const { return reducer_->resumed(); }
 std::vector<std::byte> GradientReducer::save() { return reducer_->save(); }
 Status GradientReducer::load(std::span<const std::byte> bytes) { return reducer_->load(bytes); }

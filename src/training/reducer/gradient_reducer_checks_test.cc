@@ -1,5 +1,5 @@
-// More of the checks of ARC-Top-K that need an engine: bits whatever the schedule and the processor, bytes, generators of
-// random numbers, checkpoints of another world. By their numbers in docs/design/methods/arc_top_k.md, "Checked values".
+// Tests of ARC-Top-K between ranks of real groups: equal bits for every schedule and processor, bytes sent, random number
+// generators, checkpoints. Numbers of checks refer to docs/design/methods/arc_top_k.md, "Checked values".
 #include <gtest/gtest.h>
 
 #include <array>
@@ -30,7 +30,7 @@ std::vector<uint32_t> everybody(uint32_t world) {
   return all;
 }
 
-// How many rows of a tensor are not all zeros.
+// Returns how many rows of a tensor have an element that is not zero.
 uint64_t rows_of(const Values& values, uint64_t columns) {
   uint64_t rows = 0;
   for (size_t at = 0; at < values.size(); at += columns)
@@ -39,8 +39,9 @@ uint64_t rows_of(const Values& values, uint64_t columns) {
   return rows;
 }
 
-// 10: 200 steps in all, 10 of each schedule of each world.
-TEST(GradientReducerChecks, all_ranks_choose_the_same_rows_whatever_schedule_brings_them) {
+// Check 10 of docs/design/methods/arc_top_k.md: 10 steps for each world size and schedule, 200 in all. One tensor keeps 8 of 40
+// rows, another 13 of 64.
+TEST(GradientReducerChecks, all_ranks_choose_the_same_rows_with_every_schedule) {
   for (const uint32_t world : {2u, 3u, 5u, 8u}) {
     for (const std::string schedule : {"ring", "two_step", "halving_doubling", "hierarchical", "one_shot"}) {
       std::vector<const ReducerRank*> ranks(world);
@@ -65,8 +66,8 @@ TEST(GradientReducerChecks, all_ranks_choose_the_same_rows_whatever_schedule_bri
   }
 }
 
-// All-reduces do not go by them.
-TEST(GradientReducerChecks, schedules_that_all_reduce_does_not_have_are_named_and_the_gradients_kept) {
+// All-reduce has no schedules of these names.
+TEST(GradientReducerChecks, an_unsupported_schedule_is_named_and_gradients_are_kept) {
   for (const std::string schedule : {"direct", "tree"}) {
     in_group(2, [&](Group& group) {
       ReducerRank rank(group);
@@ -85,7 +86,7 @@ TEST(GradientReducerChecks, schedules_that_all_reduce_does_not_have_are_named_an
   }
 }
 
-// 10: nothing but zeros leaves the choice to the order of the rows.
+// Check 10 of docs/design/methods/arc_top_k.md: if all values are zero, the rows with the lowest numbers are chosen.
 TEST(GradientReducerChecks, all_ranks_choose_the_first_rows_of_zeros) {
   for (const uint32_t world : {2u, 3u, 5u, 8u}) {
     in_group(world, [&](Group& group) {
@@ -108,7 +109,8 @@ TEST(GradientReducerChecks, all_ranks_choose_the_first_rows_of_zeros) {
   }
 }
 
-// Ranks whose processors differ: each makes its sketch, and chooses, with instructions of its own; one as the reference does.
+// Simulates ranks with different processors. Each rank uses another instruction set to make its sketch and to choose rows; the
+// last rank uses the reference kernel.
 class MixedRanks {
  public:
   MixedRanks() {
@@ -121,12 +123,12 @@ class MixedRanks {
   ~MixedRanks() { kernels::force_target(""); }
   size_t size() const { return targets_.size(); }
 
-  // The rows that each rank chooses in the step, and whether any two sketches of equal values differed.
+  // Returns the rows that each rank chooses. Sets differed_ if ranks have different sketches of equal values.
   std::vector<std::vector<uint32_t>> choose(uint64_t step, bool zeros = false) {
     std::vector<std::span<float>> sketches;
     std::vector<Values> values;
     for (size_t r = 0; r < size(); ++r) {
-      // The same on all: then what differs are their instructions.
+      // All ranks have the same values, so only their instruction sets differ.
       values.push_back(zeros ? Values(rows * columns) : normals(3, step, 1, rows * columns));
       sketches.push_back(sketch(r, step, values[r]));
       differed_ = differed_ || !std::equal(sketches[r].begin(), sketches[r].end(), sketches[0].begin());
@@ -173,12 +175,12 @@ class MixedRanks {
     return made;
   }
 
-  std::vector<const char*> targets_;  // null: the reference
+  std::vector<const char*> targets_;  // by rank; null: the reference kernel
   std::vector<std::unique_ptr<Compressor>> compressors_;
   bool differed_ = false;
 };
 
-// 10: scalar on one, and vectors on another.
+// Check 10 of docs/design/methods/arc_top_k.md, for ranks with scalar and ranks with vector instructions.
 TEST(GradientReducerChecks, ranks_of_different_processors_choose_the_same_rows) {
   MixedRanks ranks;
   ASSERT_GE(ranks.size(), 2u);
@@ -190,8 +192,9 @@ TEST(GradientReducerChecks, ranks_of_different_processors_choose_the_same_rows) 
   for (const auto& each : ranks.choose(200, true)) EXPECT_EQ(each, everybody(10));
 }
 
-// 20, in one bucket of one tensor: 1,695,744 values. Each all-reduce goes once around the ring.
-TEST(GradientReducerChecks, sends_as_many_bytes_as_a_ring_of_sketch_and_rows_takes) {
+// Check 20 of docs/design/methods/arc_top_k.md, with one tensor in one bucket: 1,695,744 values. In a ring all-reduce, each
+// value is sent 2 (world - 1) times, summed over all ranks.
+TEST(GradientReducerChecks, sends_the_bytes_of_a_ring_of_sketch_and_rows) {
   constexpr uint32_t world = 4;
   constexpr uint64_t payload = 4096 * 4 + 410 * 4096, around = 2 * (world - 1) * sizeof(float);
   static_assert(payload == 1'695'744 && payload * around == 40'697'856);
@@ -205,7 +208,7 @@ TEST(GradientReducerChecks, sends_as_many_bytes_as_a_ring_of_sketch_and_rows_tak
     bucket.feedback = *ErrorFeedback::make(
         {}, *make_arc_top_k(test::arc_options(100'000, 4, 0), 0, {{.number = 0, .shape = {4096, 4096}}}, 2 * world), {"w"},
         store);
-    bucket.notes.assign(2 * world, 0);
+    bucket.side_values.assign(2 * world, 0);
     Values gradient(4096 * 4096);
     for (size_t i = 0; i < gradient.size(); ++i)
       gradient[i] = static_cast<float>((i * 2654435761u + group.rank()) % 1000) - 500;
@@ -223,14 +226,14 @@ TEST(GradientReducerChecks, sends_as_many_bytes_as_a_ring_of_sketch_and_rows_tak
   uint64_t sent = 0;
   for (const auto& each : costs) {
     EXPECT_EQ(each.collectives, 2u);
-    EXPECT_EQ(each.payload_elements, payload + 1);  // with the flag, and without what ranks tell beside
+    EXPECT_EQ(each.payload_elements, payload + 1);  // counts the flag, but not the ranks' side values
     const auto quarter = static_cast<int64_t>(payload * around / world);
-    // Which of the chunks are the larger ones is a matter of places.
+    // The chunks of a ring differ in size, so ranks differ a little in bytes sent.
     EXPECT_LE(std::abs(static_cast<int64_t>(each.sent_payload) - quarter), int64_t{2} << 10);
     EXPECT_LT(each.sent_headers, each.sent_payload / 100);
     sent += each.sent_payload;
   }
-  // The flag and two numbers of each rank go with the sketch.
+  // The flag and two side values per rank are sent with the sketch.
   EXPECT_EQ(sent, (payload + 1 + 2 * world) * around);
 }
 
@@ -245,8 +248,9 @@ void seed_all(unsigned seed) {
   ::srand48(seed);
 }
 
-// 27: what C and C++ draw from is as it was; ranks that draw their own numbers draw different ones.
-TEST(GradientReducerChecks, leaves_generators_of_random_numbers_alone) {
+// Check 27 of docs/design/methods/arc_top_k.md: the reducer does not touch the random generators of C and C++. If ranks seed
+// their generators differently, the numbers still differ afterwards.
+TEST(GradientReducerChecks, does_not_touch_the_programs_random_generators) {
   seed_all(11);
   const auto before = drawn();
   seed_all(11);
@@ -263,8 +267,8 @@ TEST(GradientReducerChecks, leaves_generators_of_random_numbers_alone) {
   EXPECT_NE(masks[0], masks[1]);
 }
 
-// 28: a checkpoint of another number of ranks.
-TEST(GradientReducerChecks, refuses_what_another_number_of_ranks_has_saved_and_goes_on_as_it_was) {
+// Part of check 28 of docs/design/methods/arc_top_k.md: a checkpoint of a group with another number of ranks.
+TEST(GradientReducerChecks, refuses_a_checkpoint_of_another_world_size_and_keeps_its_state) {
   std::array<std::vector<std::byte>, 3> saved;
   in_group(3, [&](Group& group) {
     ReducerRank rank(group);
@@ -283,7 +287,8 @@ TEST(GradientReducerChecks, refuses_what_another_number_of_ranks_has_saved_and_g
       EXPECT_NE(status.message().find(part), std::string::npos) << status.to_string();
     EXPECT_EQ(rank.reducer->save(), before);
     EXPECT_EQ(rank.reducer->step(), 3u);
-    // As one that has not tried; and one that has nothing to load begins with nothing.
+    // `rank` must go on exactly like `other`: its load() was refused, and `other` did not call load(). `fresh` fails to load,
+    // too, and starts without residuals.
     for (uint64_t step = 3; step < 6; ++step) {
       ASSERT_TRUE(rank.step(step).ok() && other.step(step).ok());
       EXPECT_EQ(rank.values, other.values);
@@ -308,7 +313,7 @@ TEST(GradientReducerChecks, neither_saves_nor_loads_in_the_middle_of_a_step) {
     const auto status = rank.reducer->load(saved);
     EXPECT_EQ(status.code(), Code::invalid);
     EXPECT_NE(status.message().find("middle of a step"), std::string::npos) << status.to_string();
-    // As one that has not tried.
+    // Neither reducer is affected by the refused load().
     for (auto* each : {&rank, &other}) ASSERT_TRUE(each->reduce({2, 1, 0}).ok() && each->reducer->finish().ok());
     EXPECT_EQ(rank.values, other.values);
     EXPECT_EQ(rank.reducer->save(), other.reducer->save());
@@ -316,7 +321,7 @@ TEST(GradientReducerChecks, neither_saves_nor_loads_in_the_middle_of_a_step) {
   });
 }
 
-TEST(GradientReducerChecks, one_that_goes_in_the_middle_of_a_step_waits_for_what_is_in_flight) {
+TEST(GradientReducerChecks, destructor_in_a_step_waits_for_all_reduces_in_flight) {
   in_group(2, [](Group& group) {
     for (int time = 0; time < 20; ++time) {
       ReducerRank rank(group);

@@ -1,8 +1,9 @@
-// PowerSGD between ranks of real groups, through the gradient reducer: the same promises as for rows.
+// PowerSGD between ranks of real groups, through the gradient reducer: the same guarantees as for ARC-Top-K.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "base/concat.h"
 #include "testing/group_of_threads.h"
 #include "training/reducer/gradient_reducer_test_support.h"
 #include "training/reducer/reduction_pipeline.h"
@@ -27,10 +28,10 @@ void step_with(Ledger& ledger, ReducerRank& rank, uint64_t number) {
   ledger.deliver(rank);
 }
 
-TEST(GradientReducerPower, loses_nothing_and_gives_all_ranks_the_same_bits) {
+TEST(GradientReducerPower, loses_no_value_and_gives_all_ranks_the_same_bits) {
   for (const uint32_t world : {2u, 3u, 5u}) {
     for (const char* schedule : {"auto", "ring", "two_step", "one_shot"}) {
-      SCOPED_TRACE(std::to_string(world) + " ranks, " + schedule);
+      SCOPED_TRACE(concat(world, " ranks, ", schedule));
       Ledger ledger;
       std::vector<std::vector<Values>> got(world);
       in_group(world, [&](Group& group) {
@@ -46,7 +47,7 @@ TEST(GradientReducerPower, loses_nothing_and_gives_all_ranks_the_same_bits) {
   }
 }
 
-TEST(GradientReducerPower, sends_two_factors_and_tells_what_it_did) {
+TEST(GradientReducerPower, sends_two_factors_and_reports_them) {
   const auto plan = *CompressionPlan::make(model, power_sgd());
   in_group(3, [&](Group& group) {
     ReducerRank rank(group);
@@ -72,7 +73,7 @@ TEST(GradientReducerPower, sends_two_factors_and_tells_what_it_did) {
   EXPECT_EQ(plan.parameters[1].reason, "it has less than two dimensions");
 }
 
-TEST(GradientReducerPower, of_sizes_0_1_and_odd_ones_averages_all) {
+TEST(GradientReducerPower, averages_tensors_of_sizes_0_1_and_odd) {
   const std::vector<Parameter> parameters{{"none", {0, 3}}, {"one", {1}}, {"dot", {1, 1}}, {"odd", {7, 3, 5}}};
   in_group(3, [&](Group& group) {
     auto made = GradientReducer::make(group, parameters, power_sgd("max_payload=1,feedback=none"));
@@ -87,7 +88,7 @@ TEST(GradientReducerPower, of_sizes_0_1_and_odd_ones_averages_all) {
   });
 }
 
-TEST(GradientReducerPower, skips_or_poisons_a_step_alike_on_all_ranks) {
+TEST(GradientReducerPower, skips_or_poisons_a_nonfinite_step_on_all_ranks) {
   for (const uint32_t tensor : {1u, 2u, 4u}) {
     for (const bool poison : {false, true}) {
       in_group(3, [&](Group& group) {
@@ -110,14 +111,14 @@ TEST(GradientReducerPower, skips_or_poisons_a_step_alike_on_all_ranks) {
   }
 }
 
-TEST(GradientReducerPower, takes_back_steps_changes_buckets_and_flushes) {
+TEST(GradientReducerPower, undoes_steps_changes_buckets_and_flushes) {
   Ledger ledger;
   in_group(3, [&](Group& group) {
     ReducerRank rank(group);
     ASSERT_TRUE(rank.make(power_sgd()).ok());
     for (uint64_t step = 0; step < 14; ++step) {
       rank.fill(step);
-      // A step that is taken back keeps nothing of tensors that are sent whole. So their gradients are zero here.
+      // step_skipped() keeps no residual of dense tensors. So in a skipped step, the dense tensor's gradient is zeros here.
       if (step % 3 == 1) std::fill(rank.values[1].begin(), rank.values[1].end(), 0.0f);
       ledger.give(rank);
       if (step == 12) rank.reducer->flush();
@@ -134,7 +135,7 @@ TEST(GradientReducerPower, takes_back_steps_changes_buckets_and_flushes) {
   ledger.expect_balanced();
 }
 
-TEST(GradientReducerPower, goes_on_to_the_bit_from_what_was_saved) {
+TEST(GradientReducerPower, continues_bit_for_bit_from_a_checkpoint) {
   in_group(2, [&](Group& group) {
     ReducerRank rank(group), later(group), other(group);
     ASSERT_TRUE(rank.make(power_sgd()).ok() && later.make(power_sgd()).ok());
@@ -150,7 +151,7 @@ TEST(GradientReducerPower, goes_on_to_the_bit_from_what_was_saved) {
       EXPECT_NE(other.reducer->load(saved).message().find("config_mismatch"), std::string::npos);
     }
     auto parameters = model;
-    parameters[0].shape = {50, 40};  // as many elements, another factor
+    parameters[0].shape = {50, 40};  // as many elements as before, but another factor size
     ASSERT_TRUE(other.make(power_sgd(), parameters).ok());
     EXPECT_NE(other.reducer->load(saved).message().find("has a factor of 80 elements"), std::string::npos);
   });
@@ -168,8 +169,8 @@ TEST(GradientReducerPower, refuses_ranks_with_other_options) {
   }
 }
 
-// As after a checkpoint that was changed on one rank: its product would be with another matrix than the others'.
-TEST(GradientReducerPower, refuses_ranks_that_begin_with_other_factors) {
+// Rank 2 begins with another warm start, as after a checkpoint that was changed on one rank.
+TEST(GradientReducerPower, refuses_ranks_with_other_start_factors) {
   in_group(3, [](Group& group) {
     FeedbackStore store;
     Bucket bucket;
@@ -192,7 +193,7 @@ TEST(GradientReducerPower, refuses_ranks_that_begin_with_other_factors) {
   });
 }
 
-TEST(GradientReducerPower, goes_on_when_a_rank_is_lost_with_what_survivors_have_left_over) {
+TEST(GradientReducerPower, continues_after_a_rank_loss_with_the_survivors_residuals) {
   Ledger ledger;
   in_group(3, [&](Group& group) {
     ReducerRank rank(group);
@@ -215,10 +216,10 @@ TEST(GradientReducerPower, goes_on_when_a_rank_is_lost_with_what_survivors_have_
   ledger.expect_balanced();
 }
 
-TEST(GradientReducerPower, takes_in_a_process_that_has_no_factors_yet) {
+TEST(GradientReducerPower, admits_a_process_without_factors) {
   Ledger ledger;
   std::vector<std::vector<Values>> got(3);
-  const auto go_on = [&](Group& group, ReducerRank& rank) {
+  const auto continue_training = [&](Group& group, ReducerRank& rank) {
     for (uint64_t step = 4; step < 8; ++step) step_with(ledger, rank, step);
     ledger.keep(rank);
     got[group.rank()] = rank.values;
@@ -231,14 +232,14 @@ TEST(GradientReducerPower, takes_in_a_process_that_has_no_factors_yet) {
         for (uint64_t step = 0; step < 4; ++step) step_with(ledger, rank, step);
         while (group.world_size() < 3) ASSERT_TRUE(group.reform().ok());
         ASSERT_TRUE(rank.reducer->resume(group).ok());
-        go_on(group, rank);
+        continue_training(group, rank);
       },
       {},
       [&](Group& group) {
         ReducerRank rank(group);
         ASSERT_TRUE(rank.make(power_sgd()).ok());
         EXPECT_EQ(rank.reducer->step(), 4u);
-        go_on(group, rank);
+        continue_training(group, rank);
       });
   ledger.expect_balanced();
   for (const auto& each : got) EXPECT_EQ(each, got[0]);

@@ -1,5 +1,5 @@
-// The gradient reducer in groups that are re-formed: residuals of survivors, the state that joiners get, and ranks that are a
-// step apart.
+// The gradient reducer after its group was re-formed: residuals of survivors, the state of ranks that join, and ranks that
+// missed a step.
 #include <gtest/gtest.h>
 
 #include <barrier>
@@ -26,7 +26,7 @@ double norm(const FeedbackStore& store) {
   return std::sqrt(all);
 }
 
-// One step more; the books say what came of it.
+// Runs one step and enters its gradients and averages into the ledger.
 void step_with(Ledger& ledger, ReducerRank& rank, uint64_t number) {
   rank.fill(number);
   ledger.give(rank);
@@ -42,8 +42,8 @@ Result<Resumed> resume(Group& group, ReducerRank& rank) {
   return rank.reducer->resume(group);
 }
 
-// The last rank goes after four steps. The others have begun the fifth one, and one of them has not even asked what became of
-// it.
+// The last rank leaves after four steps. The other ranks then run the fifth step, which fails. Rank 0 calls resume() without
+// having called finish().
 void lose_a_rank(uint32_t world, const std::string& options) {
   SCOPED_TRACE(options);
   Ledger ledger;
@@ -52,7 +52,8 @@ void lose_a_rank(uint32_t world, const std::string& options) {
     ReducerRank rank(group);
     ASSERT_TRUE(rank.make(arc(options)).ok());
     for (uint64_t step = 0; step < 4; ++step) {
-      // Told with the step that follows.
+      // A step reports the norm of the residual that the previous step left. So this is the expected norm, taken before the
+      // last step.
       if (step == 3 && group.rank() == world - 1) lost_norm = norm(kept_by(rank));
       step_with(ledger, rank, step);
     }
@@ -80,13 +81,13 @@ void lose_a_rank(uint32_t world, const std::string& options) {
   ledger.expect_balanced();
 }
 
-TEST(GradientReducerResume, what_survivors_have_left_over_stays_theirs) {
+TEST(GradientReducerResume, survivors_keep_their_residuals) {
   lose_a_rank(3, "ratio=0.2");
   lose_a_rank(4, "ratio=0.1,refresh=8");
   lose_a_rank(3, "ratio=0.2,values=int8,values_schedule=two_step");
 }
 
-TEST(GradientReducerResume, one_rank_that_is_left_takes_what_it_had_left_over_into_its_next_step) {
+TEST(GradientReducerResume, the_last_rank_adds_its_residual_to_its_next_step) {
   Ledger ledger;
   in_group(2, [&](Group& group) {
     ReducerRank rank(group);
@@ -104,8 +105,8 @@ TEST(GradientReducerResume, one_rank_that_is_left_takes_what_it_had_left_over_in
   ledger.expect_balanced();
 }
 
-// A flush that was asked for is not forgotten because its step failed, or because a newcomer did not hear of it.
-TEST(GradientReducerResume, a_flush_whose_step_failed_comes_with_the_next_one) {
+// A requested flush is not lost when its step fails.
+TEST(GradientReducerResume, a_flush_in_a_failed_step_is_repeated_in_the_next) {
   Ledger ledger;
   in_group(3, [&](Group& group) {
     ReducerRank rank(group);
@@ -128,7 +129,7 @@ void take_in(Group& group) {
   while (group.world_size() < 3) ASSERT_TRUE(group.reform().ok());
 }
 
-TEST(GradientReducerResume, a_process_that_joins_has_nothing_left_over_and_learns_where_to_go_on) {
+TEST(GradientReducerResume, a_joining_process_has_no_residual_and_receives_the_step) {
   Ledger ledger;
   in_group(
       2,
@@ -155,11 +156,11 @@ TEST(GradientReducerResume, a_process_that_joins_has_nothing_left_over_and_learn
   ledger.expect_balanced();
 }
 
-// EF21M: the mean of what all hold is made anew by a step that is sent whole, in each bucket.
-TEST(GradientReducerResume, ef21m_begins_again_with_whole_steps) {
+// EF21M: the mean over all ranks is rebuilt by an uncompressed step, in each bucket.
+TEST(GradientReducerResume, ef21m_restarts_with_an_uncompressed_step) {
   std::mutex mutex;
   std::vector<FeedbackStore> stores;
-  const auto go_on = [&](ReducerRank& rank) {
+  const auto continue_training = [&](ReducerRank& rank) {
     for (uint64_t step = 3; step < 7; ++step) {
       rank.fill(step);
       const auto report = rank.step();
@@ -178,13 +179,13 @@ TEST(GradientReducerResume, ef21m_begins_again_with_whole_steps) {
         for (uint64_t step = 0; step < 3; ++step) ASSERT_TRUE(rank.step(step).ok());
         take_in(group);
         ASSERT_TRUE(rank.reducer->resume(group).ok());
-        go_on(rank);
+        continue_training(rank);
       },
       {},
       [&](Group& group) {
         ReducerRank rank(group);
         ASSERT_TRUE(rank.make(options).ok());
-        go_on(rank);
+        continue_training(rank);
       });
   ASSERT_EQ(stores.size(), 3u);
   for (const auto& name : {"a", "c", "e"}) {
@@ -199,7 +200,7 @@ TEST(GradientReducerResume, ef21m_begins_again_with_whole_steps) {
   }
 }
 
-TEST(GradientReducerResume, a_newcomer_with_other_options_is_refused_and_may_try_again) {
+TEST(GradientReducerResume, a_joiner_with_other_options_is_refused_and_may_retry) {
   in_group(
       2,
       [&](Group& group) {
@@ -222,7 +223,7 @@ TEST(GradientReducerResume, a_newcomer_with_other_options_is_refused_and_may_try
       });
 }
 
-// Rank 1 does not finish a step in which the others got all averages, and used them.
+// Rank 1 does not finish a step that the other ranks finish and use.
 void fall_behind(const std::string& options, bool whole) {
   SCOPED_TRACE(options + (whole ? ", whole" : ""));
   Ledger ledger;
@@ -239,7 +240,7 @@ void fall_behind(const std::string& options, bool whole) {
     } else {
       step_with(ledger, rank, 3);
     }
-    if (group.rank() == 0) ledger.deliver(rank);  // for rank 1, which takes the parameters of another one
+    if (group.rank() == 0) ledger.deliver(rank);  // delivered on behalf of rank 1, which will copy the parameters of rank 0
     all.arrive_and_wait();
     const auto resumed = resume(group, rank);
     ASSERT_TRUE(resumed.ok()) << resumed.status().to_string();
@@ -248,19 +249,20 @@ void fall_behind(const std::string& options, bool whole) {
     for (uint64_t step = 4; step < 7; ++step) step_with(ledger, rank, step);
     ledger.keep(rank);
   });
-  // Rank 1 does not know its encoding errors if its averages were still on their way, so the tolerance is larger.
+  // With a codec, rank 1 may not know the encoding errors of its values. The tolerance is then larger.
   ledger.expect_balanced(options.find("values=") == std::string::npos ? 1e-5 : 1e-3);
 }
 
-TEST(GradientReducerResume, a_rank_that_fell_behind_counts_as_sent_what_the_others_have_used) {
+TEST(GradientReducerResume, a_lagging_rank_counts_values_used_by_others_as_sent) {
   for (const char* options : {"ratio=0.2", "values=bf16,values_schedule=two_step"}) {
     fall_behind(options, false);
     fall_behind(options, true);
   }
 }
 
-// Rank 0 is behind, and the group is re-formed once more before it could take the parameters of another rank.
-TEST(GradientReducerResume, parameters_come_from_a_rank_that_has_them_of_its_own) {
+// Rank 0 misses step 1. The group is then re-formed twice, before rank 0 has copied parameters. Both times, resume() must name
+// rank 1 as the source.
+TEST(GradientReducerResume, parameters_come_from_a_rank_that_holds_them) {
   std::barrier all(3);
   in_group(3, [&](Group& group) {
     ReducerRank rank(group);

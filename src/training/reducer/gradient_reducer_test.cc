@@ -1,5 +1,5 @@
-// Gradients that are compressed between ranks of real groups: the checks that need an engine, by their numbers in
-// docs/design/methods/arc_top_k.md, "Checked values".
+// Compressed gradients between ranks of real groups. Numbers of checks refer to docs/design/methods/arc_top_k.md, "Checked
+// values".
 #include "unisono/training.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <barrier>
 #include <cmath>
 
+#include "base/concat.h"
 #include "testing/group_of_threads.h"
 #include "training/reducer/gradient_reducer_test_support.h"
 #include "training/reducer/reduction_pipeline.h"
@@ -24,9 +25,9 @@ using test::normals;
 using test::ReducerRank;
 using test::Values;
 
-// 16, between ranks: plain values, 16 bits, and few bits. Each rank delivers what it got, so N times the average is in the
-// books.
-TEST(GradientReducer, loses_nothing_whatever_values_travel_as) {
+// Check 16 of docs/design/methods/arc_top_k.md, between ranks: values in fp32, in 16 bits, and in few bits. All N ranks enter
+// their averages into the ledger, so it has N times the average.
+TEST(GradientReducer, loses_no_value_with_any_codec) {
   for (const char* options : {"ratio=0.2", "ratio=0.2,values=bf16,values_schedule=two_step",
                               "values=f16,values_schedule=two_step", "ratio=0.1,values=int8,values_schedule=two_step",
                               "ratio=0.3,values=int4,values_schedule=two_step", "ratio=0.2,rank=1,sketch=bf16", "refresh=16"}) {
@@ -45,14 +46,14 @@ TEST(GradientReducer, loses_nothing_whatever_values_travel_as) {
         }
         ledger.keep(rank);
       });
-      SCOPED_TRACE(std::string(options) + ", " + std::to_string(world) + " ranks");
+      SCOPED_TRACE(concat(options, ", ", world, " ranks"));
       ledger.expect_balanced();
     }
   }
 }
 
-// 10, with what the library chooses, and part of 20: the same bits on all ranks, two all-reduces per group, and as many values
-// as the rule says.
+// Check 10 of docs/design/methods/arc_top_k.md with the default schedule, and part of check 20. All ranks get equal bits. There
+// are two all-reduces per bucket, and the payload is as the rule predicts.
 TEST(GradientReducer, gives_all_ranks_the_same_bits_in_two_all_reduces_per_bucket) {
   for (const uint32_t world : {2u, 3u, 5u, 8u}) {
     std::vector<std::vector<Values>> got(world);
@@ -65,7 +66,8 @@ TEST(GradientReducer, gives_all_ranks_the_same_bits_in_two_all_reduces_per_bucke
         EXPECT_EQ(report->costs.collectives, step == 0 ? 2u : 4u);
         EXPECT_EQ(report->compressed, step == 0 ? 0u : 3u);
         if (step > 0) {
-          // Sketches with their flag; 8 of 40 rows, 7 of 31, 13 of 64; the tensor of one dimension.
+          // First bucket: 64 sketches of 4 numbers, a flag, 13 rows of 32. Second: 40 + 31 sketches, a flag, 8 rows of 50, 7
+          // rows of 65, and the 33 elements of the dense tensor.
           EXPECT_EQ(report->costs.payload_elements, 64u * 4 + 1 + 13 * 32 + (40 + 31) * 4 + 1 + 8 * 50 + 7 * 65 + 33);
           EXPECT_TRUE(report->captured > 0 && report->captured < 1) << report->captured;
         }
@@ -77,7 +79,7 @@ TEST(GradientReducer, gives_all_ranks_the_same_bits_in_two_all_reduces_per_bucke
   }
 }
 
-TEST(GradientReducer, averages_whole_before_the_first_step_that_is_compressed_and_with_one_rank_does_nothing) {
+TEST(GradientReducer, averages_uncompressed_before_start_and_does_nothing_on_one_rank) {
   std::array<ReducerRank*, 2> ranks{};
   std::barrier both(2);
   in_group(2, [&](Group& group) {
@@ -107,8 +109,8 @@ TEST(GradientReducer, averages_whole_before_the_first_step_that_is_compressed_an
   });
 }
 
-// 28: Inf or NaN on one rank, in a compressed tensor or in one that is not.
-TEST(GradientReducer, skips_a_step_alike_on_all_ranks_where_one_has_what_is_no_number) {
+// Part of check 28 of docs/design/methods/arc_top_k.md: Inf or NaN on one rank, in a compressed tensor or in a dense one.
+TEST(GradientReducer, skips_a_step_on_all_ranks_if_one_has_nonfinite_values) {
   for (const uint32_t tensor : {1u, 2u, 4u}) {
     for (const bool poison : {false, true}) {
       in_group(3, [&](Group& group) {
@@ -123,7 +125,7 @@ TEST(GradientReducer, skips_a_step_alike_on_all_ranks_where_one_has_what_is_no_n
           EXPECT_EQ(report->applied, step != 5);
           if (step == 5) {
             EXPECT_EQ(std::isnan(rank.values[tensor][0]), poison);
-            // The bucket that was finite keeps what all had; that one nothing of this step.
+            // The bucket with the bad value keeps its old residuals.
             const char* name = tensor == 4 ? "e" : "a";
             EXPECT_EQ(kept_by(rank)[name].residual, before[name].residual);
           }
@@ -133,8 +135,9 @@ TEST(GradientReducer, skips_a_step_alike_on_all_ranks_where_one_has_what_is_no_n
   }
 }
 
-// A bucket that the step that is taken back did not have keeps what it had: its own last step was used.
-TEST(GradientReducer, takes_back_the_last_step_only) {
+// step_skipped() concerns only the buckets of the last step. Another bucket keeps its residuals, because the averages of its
+// own last step were used.
+TEST(GradientReducer, undoes_the_last_step_only) {
   Ledger ledger;
   in_group(2, [&](Group& group) {
     ReducerRank rank(group);
@@ -146,7 +149,7 @@ TEST(GradientReducer, takes_back_the_last_step_only) {
         ledger.give(rank);
         ASSERT_TRUE(rank.reduce({4, 3}).ok() && rank.reducer->finish().ok());
         rank.reducer->step_skipped();
-        rank.reducer->step_skipped();  // a second time there is nothing to take back
+        rank.reducer->step_skipped();  // the second call does nothing
       } else {
         ledger.give(rank);
         ASSERT_TRUE(rank.step().ok());
@@ -158,14 +161,14 @@ TEST(GradientReducer, takes_back_the_last_step_only) {
   ledger.expect_balanced();
 }
 
-TEST(GradientReducer, takes_back_a_step_that_was_not_used_and_sends_all_when_flushed) {
+TEST(GradientReducer, undoes_a_skipped_step_and_sends_all_residuals_when_flushed) {
   Ledger ledger;
   in_group(3, [&](Group& group) {
     ReducerRank rank(group);
     ASSERT_TRUE(rank.make(arc()).ok());
     for (uint64_t step = 0; step < 12; ++step) {
       rank.fill(step);
-      // A step that is taken back keeps nothing of tensors that are sent whole. So their gradients are zero here.
+      // step_skipped() keeps no residual of dense tensors. So in a skipped step, the dense tensor's gradient is zeros here.
       if (step % 3 == 1) std::fill(rank.values[1].begin(), rank.values[1].end(), 0.0f);
       ledger.give(rank);
       if (step == 11) rank.reducer->flush();
@@ -180,8 +183,8 @@ TEST(GradientReducer, takes_back_a_step_that_was_not_used_and_sends_all_when_flu
   ledger.expect_balanced();
 }
 
-// 28: other buckets in the middle of a run; a ratio that changes.
-TEST(GradientReducer, finds_by_name_what_was_kept_when_buckets_or_ratio_change) {
+// Part of check 28 of docs/design/methods/arc_top_k.md: buckets and ratio change during a run.
+TEST(GradientReducer, keeps_residuals_by_name_when_buckets_or_ratio_change) {
   Ledger ledger;
   in_group(2, [&](Group& group) {
     ReducerRank rank(group);
@@ -206,8 +209,8 @@ TEST(GradientReducer, finds_by_name_what_was_kept_when_buckets_or_ratio_change) 
   ledger.expect_balanced();
 }
 
-// 28: saved and loaded.
-TEST(GradientReducer, goes_on_to_the_bit_from_what_was_saved) {
+// Part of check 28 of docs/design/methods/arc_top_k.md: a run that is saved and loaded.
+TEST(GradientReducer, continues_bit_for_bit_from_a_checkpoint) {
   for (const char* feedback : {"feedback=ef14", "feedback=ef21m"}) {
     in_group(2, [&](Group& group) {
       ReducerRank rank(group), later(group);
@@ -231,24 +234,28 @@ TEST(GradientReducer, goes_on_to_the_bit_from_what_was_saved) {
   }
 }
 
-// 28: another seed, ratio, shape.
-TEST(GradientReducer, says_on_all_ranks_that_options_or_parameters_differ) {
+// Part of check 28 of docs/design/methods/arc_top_k.md: one rank has another seed, ratio, codec, start or shape.
+TEST(GradientReducer, reports_differing_options_or_parameters_on_all_ranks) {
   for (const char* options : {"seed=1", "ratio=0.3", "values=int8", "start=1"}) {
     in_group(3, [&](Group& group) {
       ReducerRank rank(group);
       const auto status = rank.make(arc(group.rank() == 1 ? options : ""));
       EXPECT_EQ(status.code(), Code::invalid);
-      EXPECT_NE(status.message().find("config_mismatch"), std::string::npos) << status.to_string();
+      EXPECT_TRUE(status.message().starts_with("config_mismatch: options of compression differ: rank ")) << status.to_string();
+      EXPECT_NE(status.message().find(options), std::string::npos) << status.to_string();
+      EXPECT_NE(status.message().find(concat("rank ", group.rank(), " has ")), std::string::npos) << status.to_string();
     });
   }
   in_group(2, [](Group& group) {
     auto parameters = model;
     if (group.rank() == 1) parameters[0].shape = {50, 40};
-    EXPECT_NE(ReducerRank(group).make(arc(), parameters).message().find("config_mismatch"), std::string::npos);
+    const auto text = ReducerRank(group).make(arc(), parameters).message();
+    EXPECT_TRUE(text.starts_with("config_mismatch: parameters differ: rank ")) << text;
+    EXPECT_NE(text.find(" of shape 50 40"), std::string::npos) << text;
   });
 }
 
-TEST(GradientReducer, says_that_buckets_differ_and_keeps_the_gradients) {
+TEST(GradientReducer, reports_differing_buckets_and_keeps_the_gradients) {
   Ledger ledger;
   in_group(2, [&](Group& group) {
     ReducerRank rank(group);
@@ -272,10 +279,10 @@ TEST(GradientReducer, says_that_buckets_differ_and_keeps_the_gradients) {
   ledger.expect_balanced();
 }
 
-// Check 28 of docs/design/methods/arc_top_k.md: a flipped bit in the sketch would make ranks choose different rows. The test
-// gets the same effect with random rows and a different seed on rank 2. A different seed of the sketch would not do: all ranks
-// choose by the same averaged sketch.
-TEST(ReductionPipeline, says_that_ranks_have_chosen_different_rows_and_delivers_nothing) {
+// Check 28 of docs/design/methods/arc_top_k.md: a flipped bit in the sketch would make ranks choose different rows. To get this
+// effect, rank 2 chooses rows at random with another seed. Another seed for sketches would not do: all ranks choose rows by the
+// same averaged sketch.
+TEST(ReductionPipeline, reports_differing_rows_and_delivers_nothing) {
   in_group(3, [](Group& group) {
     FeedbackStore store;
     auto compressor = make_arc_top_k({.rule = {.min_elements = 0}, .seed = group.rank() == 2 ? 9u : 8u, .random = true}, 0,
@@ -298,7 +305,7 @@ TEST(ReductionPipeline, says_that_ranks_have_chosen_different_rows_and_delivers_
   });
 }
 
-TEST(GradientReducer, names_the_rank_that_does_not_come_and_keeps_the_gradients) {
+TEST(GradientReducer, names_the_missing_rank_and_keeps_the_gradients) {
   Options hurried;
   hurried.timeout = Milliseconds(300);
   std::barrier both(2);
@@ -324,8 +331,9 @@ TEST(GradientReducer, names_the_rank_that_does_not_come_and_keeps_the_gradients)
       hurried);
 }
 
-// 0.99 of the values in two all-reduces instead of one cannot pay, whatever the links were measured to do.
-TEST(GradientReducer, sends_whole_what_would_not_pay_and_says_so) {
+// Compressed, the bucket sends 97 rows of 50 and 100 sketch numbers: 0.99 of its 5000 values. It needs two all-reduces instead
+// of one. So compression cannot pay at any rates.
+TEST(GradientReducer, sends_buckets_uncompressed_that_would_not_pay) {
   in_group(2, [](Group& group) {
     auto reducer = GradientReducer::make(group, std::vector<Parameter>{{"w", {100, 50}}},
                                          *Compression::parse("arc:start=0,min_elements=0,rank=1,ratio=0.97,max_payload=1"));
@@ -342,7 +350,7 @@ TEST(GradientReducer, sends_whole_what_would_not_pay_and_says_so) {
   });
 }
 
-TEST(GradientReducer, refuses_names_that_it_does_not_know_or_that_come_twice) {
+TEST(GradientReducer, refuses_unknown_and_repeated_names) {
   in_group(2, [](Group& group) {
     ReducerRank rank(group);
     EXPECT_NE(rank.make(arc(), {{"a", {1}}, {"a", {2}}}).message().find("two parameters are called a"), std::string::npos);
@@ -351,26 +359,23 @@ TEST(GradientReducer, refuses_names_that_it_does_not_know_or_that_come_twice) {
     float value = 0;
     const Gradient unknown[] = {{.name = "x", .values = &value}};
     EXPECT_NE(rank.reducer->reduce(unknown).message().find("no parameter x"), std::string::npos);
-    EXPECT_NE(rank.reduce({0, 0}).message().find("comes twice"), std::string::npos);
-    const Gradient nowhere[] = {{.name = "a", .values = nullptr}};
-    EXPECT_NE(rank.reducer->reduce(nowhere).message().find("is nowhere"), std::string::npos);
+    EXPECT_NE(rank.reduce({0, 0}).message().find("was given twice"), std::string::npos);
+    const Gradient null_gradient[] = {{.name = "a", .values = nullptr}};
+    EXPECT_NE(rank.reducer->reduce(null_gradient).message().find("is a null pointer"), std::string::npos);
     ASSERT_TRUE(rank.reduce({0}).ok());
-    EXPECT_NE(rank.reduce({0}).message().find("comes twice"), std::string::npos);
+    EXPECT_NE(rank.reduce({0}).message().find("was given twice"), std::string::npos);
     EXPECT_TRUE(rank.reducer->finish().ok());
     EXPECT_TRUE(rank.step(1).ok());
   });
 }
 
-// 19, between ranks: with the warning.
-TEST(GradientReducer, warns_of_what_is_left_over_without_bound) {
+// Check 19 of docs/design/methods/arc_top_k.md, between ranks: a residual that grows without bound causes one warning.
+TEST(GradientReducer, warns_once_of_a_residual_that_grows_without_bound) {
   in_group(2, [](Group& group) {
-    auto made =
-        GradientReducer::make(group, std::vector<Parameter>{{"w", {64, 1}}},
-                              *Compression::parse("arc:ratio=0.1,start=0,auto_off=off,min_elements=0,max_payload=1,rank=1"));
-    ASSERT_TRUE(made.ok());
-    // Its sketch and rows are not less than the tensor: compressed only if that is allowed.
-    made = GradientReducer::make(group, std::vector<Parameter>{{"w", {64, 4}}},
-                                 *Compression::parse("arc:ratio=0.1,start=0,auto_off=off,min_elements=0,rank=1"));
+    // The test uses four columns. With one column the tensor would be sent whole, because 7 rows and 64 sketch numbers exceed
+    // its 64 elements.
+    auto made = GradientReducer::make(group, std::vector<Parameter>{{"w", {64, 4}}},
+                                      *Compression::parse("arc:ratio=0.1,start=0,auto_off=off,min_elements=0,rank=1"));
     ASSERT_TRUE(made.ok());
     size_t warnings = 0;
     for (uint64_t step = 0; step < 1000; ++step) {

@@ -1,4 +1,4 @@
-// Ranks that reduce the gradients of a small model over real groups, and the books that must balance then.
+// Ranks that reduce the gradients of a small model over real groups, and a ledger that checks that no value is lost.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ inline Compression power_sgd(const std::string& options = "") {
   return *Compression::parse("power_sgd:rank=2,start=0,auto_off=off,min_elements=0" + (options.empty() ? "" : "," + options));
 }
 
-// One rank's gradients of the model, made anew for each step.
+// A gradient reducer on one rank, with random gradients for each step.
 class ReducerRank {
  public:
   explicit ReducerRank(Group& group) : group_(group) {
@@ -45,7 +45,7 @@ class ReducerRank {
     for (const auto i : bucket) gradients.push_back({.name = model[i].name, .values = values[i].data()});
     return reducer->reduce(gradients);
   }
-  // The usual two buckets.
+  // Runs a step with two buckets: tensors 4 and 3, then 2, 1 and 0.
   Result<CompressionReport> step() {
     EXPECT_TRUE(reduce({4, 3}).ok());
     EXPECT_TRUE(reduce({2, 1, 0}).ok());

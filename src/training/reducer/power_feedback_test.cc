@@ -1,4 +1,4 @@
-// PowerSGD with error feedback: what a rank keeps, and what becomes of it when a step does not count.
+// PowerSGD with error feedback: the residuals after a step. The step may also fail, be skipped, or be used by other ranks only.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -28,7 +28,7 @@ std::vector<Values> kept(Trainers& ranks) {
   return all;
 }
 
-// N times what came out and what all ranks keep are what went in. All ranks have the same bits.
+// N times the outputs plus the residuals of all N ranks must equal the sum of the gradients.
 TEST(PowerFeedback, conserves_the_sum_of_all_gradients) {
   for (const size_t count : {1u, 2u, 3u, 5u}) {
     Trainers ranks(count, power(2), ef14, rows, columns);
@@ -49,7 +49,7 @@ TEST(PowerFeedback, conserves_the_sum_of_all_gradients) {
   }
 }
 
-TEST(PowerFeedback, keeps_what_the_gradient_differs_from_the_average) {
+TEST(PowerFeedback, residual_is_the_gradient_less_the_average) {
   Trainers ranks(3, power(3), ef14, rows, columns);
   fill(ranks, 0);
   const auto given = ranks.gradients;
@@ -60,7 +60,7 @@ TEST(PowerFeedback, keeps_what_the_gradient_differs_from_the_average) {
   }
 }
 
-TEST(PowerFeedback, of_a_mean_of_low_rank_leaves_nothing_over_but_what_ranks_differ) {
+TEST(PowerFeedback, residual_of_a_low_rank_mean_is_the_difference_between_ranks) {
   Trainers ranks(4, power(2), ef14, rows, columns);
   for (uint64_t step = 0; step < 3; ++step) {
     const auto u = normals(3, 0, 0, 2 * rows), v = normals(3, 0, 1, 2 * columns);
@@ -83,8 +83,8 @@ TEST(PowerFeedback, none_keeps_nothing) {
   EXPECT_EQ(ranks.state(0).warm.size(), 2 * columns);
 }
 
-// To the bit: the next step of a run that was taken back is that of one that had all of it left over.
-TEST(PowerFeedback, keeps_all_of_a_step_that_was_skipped) {
+// After step_skipped(), residuals are exactly the sums of gradients and old residuals.
+TEST(PowerFeedback, keeps_all_values_of_a_skipped_step) {
   Trainers ranks(3, power(2), ef14, rows, columns);
   fill(ranks, 0), ranks.step(0);
   const auto before = kept(ranks);
@@ -98,7 +98,7 @@ TEST(PowerFeedback, keeps_all_of_a_step_that_was_skipped) {
   EXPECT_EQ(kept(ranks), all);
 }
 
-TEST(PowerFeedback, of_a_step_that_is_not_finite_stays_as_it_was) {
+TEST(PowerFeedback, does_not_change_in_a_nonfinite_step) {
   Trainers ranks(3, power(2), ef14, rows, columns);
   fill(ranks, 0), ranks.step(0);
   const auto before = kept(ranks);
@@ -114,7 +114,7 @@ TEST(PowerFeedback, of_a_step_that_is_not_finite_stays_as_it_was) {
   fill(ranks, 2), ranks.step(2);
 }
 
-TEST(PowerFeedback, keeps_the_gradients_of_a_step_that_failed_and_draws_its_factor_anew) {
+TEST(PowerFeedback, keeps_the_gradients_of_a_failed_step_and_draws_a_new_factor) {
   Trainers ranks(3, power(2), ef14, rows, columns);
   fill(ranks, 0), ranks.step(0);
   for (const int reached : {0, 1, 2}) {
@@ -133,8 +133,8 @@ TEST(PowerFeedback, keeps_the_gradients_of_a_step_that_failed_and_draws_its_fact
   }
 }
 
-// The other ranks use averages that this rank has not seen, or has.
-TEST(PowerFeedback, of_what_others_have_used_takes_away_what_was_sent) {
+// Other ranks use the averages of a step. `seen`: this rank has received these averages too.
+TEST(PowerFeedback, subtracts_its_contribution_if_others_used_the_step) {
   Trainers ranks(3, power(2), ef14, rows, columns);
   for (const bool seen : {false, true}) {
     fill(ranks, seen);
@@ -147,7 +147,7 @@ TEST(PowerFeedback, of_what_others_have_used_takes_away_what_was_sent) {
     ASSERT_TRUE(ranks.next());
     ASSERT_TRUE(!seen || ranks.finish());
     const auto out = ranks.gradients[0];
-    for (size_t r = 0; r < 3; ++r) ranks[r].abandon(), ranks[r].delivered();
+    for (size_t r = 0; r < 3; ++r) ranks[r].abandon(), ranks[r].used_by_others();
     const auto after = kept(ranks);
     double taken = 0, sent = 0;
     for (size_t k = 0; k < elements; ++k) {
@@ -162,7 +162,7 @@ TEST(PowerFeedback, of_what_others_have_used_takes_away_what_was_sent) {
   }
 }
 
-TEST(PowerFeedback, sends_what_is_left_over_in_a_whole_step) {
+TEST(PowerFeedback, sends_residuals_in_an_uncompressed_step) {
   Trainers ranks(2, power(1), ef14, rows, columns);
   fill(ranks, 0), ranks.step(0);
   const auto left = kept(ranks);
@@ -172,7 +172,7 @@ TEST(PowerFeedback, sends_what_is_left_over_in_a_whole_step) {
   EXPECT_TRUE(ranks.state(0).residual.empty());
 }
 
-TEST(PowerFeedback, goes_on_to_the_bit_from_a_checkpoint) {
+TEST(PowerFeedback, continues_bit_for_bit_from_a_checkpoint) {
   Trainers on(3, power(2), ef14, rows, columns), later(3, power(2), ef14, rows, columns);
   for (uint64_t step = 0; step < 5; ++step) fill(on, step), on.step(step);
   on.settle();
@@ -187,7 +187,7 @@ TEST(PowerFeedback, goes_on_to_the_bit_from_a_checkpoint) {
   }
 }
 
-TEST(PowerFeedback, refuses_what_needs_rows) {
+TEST(PowerFeedback, refuses_options_that_need_rows) {
   FeedbackStore store;
   for (const FeedbackOptions& options : {FeedbackOptions{.kind = Feedback::ef21m}, {.kind = Feedback::ef14, .lossy = true}}) {
     const auto made =
@@ -197,7 +197,7 @@ TEST(PowerFeedback, refuses_what_needs_rows) {
   }
 }
 
-TEST(PowerFeedback, has_digests_of_its_options) {
+TEST(PowerFeedback, digest_depends_on_its_options) {
   const auto usual = digest(power(2), ef14);
   auto seed = power(2), small = power(2);
   seed.seed = 6, small.rule.min_elements = 7;

@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/hash.h"
 #include "base/random.h"
 #include "compressors/energy.h"
@@ -17,10 +18,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Method = Compression::Method;
 
-constexpr uint64_t growth_period = 64;     // steps between two looks at how long gradients are
-constexpr uint64_t decision_id = 0xFFFFF;  // beyond the buckets of a round
+constexpr uint64_t growth_period = 64;  // Gradient norms are measured once in this many steps.
+// The ranks decide together whether to switch compression off (auto_off). This decision needs its own all-reduce. The call id
+// of this all-reduce contains the number below, which is larger than the number of any bucket.
+constexpr uint64_t decision_id = 0xFFFFF;
 
-// Short enough to need no memory itself.
+// The text is so short that it needs no allocation.
 Status no_memory() { return {Code::unavailable, "out of memory"}; }
 
 int64_t us_since(Clock::time_point start) {
@@ -29,12 +32,14 @@ int64_t us_since(Clock::time_point start) {
 
 }  // namespace
 
-// The next one of the step: as in the last one, or made anew.
+// Returns the next bucket of the step. If the last step had a bucket with this number and the same tensors, it is used again.
+// Otherwise the function makes a new one.
 Result<Bucket*> Reducer::bucket_of(std::vector<uint32_t> tensors) {
-  const auto number = static_cast<uint32_t>(present_.size());
+  const auto number = static_cast<uint32_t>(submitted_.size());
   if (const auto found = buckets_.find(number); found != buckets_.end() && found->second.tensors == tensors)
     return &found->second;
-  // Others may have had these tensors: what they kept is settled before it is looked for by name.
+  // Buckets of earlier steps may contain these tensors. When such a bucket is destroyed, it writes its residuals to the store.
+  // The new bucket finds them there by the names of the tensors.
   buckets_.erase(buckets_.lower_bound(number), buckets_.end());
   std::vector<GroupTensor> members;
   std::vector<std::string> names;
@@ -45,8 +50,8 @@ Result<Bucket*> Reducer::bucket_of(std::vector<uint32_t> tensors) {
     names.push_back(parameters_[tensor].name);
     digest = mix64(digest ^ tensor);
   }
-  const uint32_t notes = compression_.sketch.is_plain() ? notes_per_rank * world_ : 0;
-  auto compressor = make_compressor(compression_, bucket_ratio_, number, std::move(members), notes);
+  const uint32_t side_value_count = compression_.sketch.is_plain() ? side_values_per_rank * world_ : 0;
+  auto compressor = make_compressor(compression_, bucket_ratio_, number, std::move(members), side_value_count);
   if (!compressor.ok()) return compressor.status();
   auto feedback =
       ErrorFeedback::make(feedback_options(compression_), *std::move(compressor), std::move(names), store_, &spares_);
@@ -57,7 +62,7 @@ Result<Bucket*> Reducer::bucket_of(std::vector<uint32_t> tensors) {
   bucket.digest = digest;
   bucket.feedback = *std::move(feedback);
   const auto decisions = bucket.feedback->compressor().decisions();
-  if (weighs())
+  if (uses_auto_off())
     bucket.off =
         !predict(rates_, rule, decisions, compression_.method != Method::random_k, bytes_per_value(compression_.values)).pays();
   return &(buckets_[number] = std::move(bucket));
@@ -65,7 +70,7 @@ Result<Bucket*> Reducer::bucket_of(std::vector<uint32_t> tensors) {
 
 void Reducer::begin_step() {
   started_ = Clock::now();
-  last_.clear(), failed_.clear();
+  last_buckets_.clear(), failed_buckets_.clear();
   const double ratio = ratio_at(compression_, step_);
   if (ratio != bucket_ratio_) buckets_.clear();
   bucket_ratio_ = ratio;
@@ -74,26 +79,26 @@ void Reducer::begin_step() {
   pipeline_->begin_step(step_, ++round_);
 }
 
-void Reducer::add_notes(Bucket& bucket) {
+void Reducer::add_side_values(Bucket& bucket) {
   if (bucket.sending != Sending::compressed || !compression_.sketch.is_plain()) return;
-  bucket.notes.assign(size_t{notes_per_rank} * world_, 0.0f);
+  bucket.side_values.assign(size_t{side_values_per_rank} * world_, 0.0f);
   if (step_ % growth_period != 0) return;
   double all = 0;
   for (size_t i = 0; i < bucket.gradients.size(); ++i)
     all += energy({bucket.gradients[i], bucket.feedback->compressor().decisions()[i].matrix.elements()});
-  bucket.notes[2 * rank_ + 1] = static_cast<float>(all);
+  bucket.side_values[2 * rank_ + 1] = static_cast<float>(all);
 }
 
 Status Reducer::reduce(std::span<const Gradient> bucket) {
   try {
-    return give(bucket);
+    return add_bucket(bucket);
   } catch (const std::bad_alloc&) {
     refused_ = pipeline_ != nullptr;
     return no_memory();
   }
 }
 
-Status Reducer::give(std::span<const Gradient> bucket) {
+Status Reducer::add_bucket(std::span<const Gradient> bucket) {
   std::vector<uint32_t> tensors;
   std::vector<float*> values;
   for (const auto& gradient : bucket) {
@@ -101,16 +106,16 @@ Status Reducer::give(std::span<const Gradient> bucket) {
     const std::string name(gradient.name);
     if (found == numbers_.end()) return {Code::invalid, "bad_option: there is no parameter " + name};
     if (seen_[found->second] || std::count(tensors.begin(), tensors.end(), found->second) > 0)
-      return {Code::invalid, "bad_option: the gradient of " + name + " comes twice in a step"};
+      return {Code::invalid, "bad_option: the gradient of " + name + " was given twice in one step"};
     if (gradient.values == nullptr && matrix_of(parameters_[found->second].shape).elements() > 0)
-      return {Code::invalid, "bad_option: the gradient of " + name + " is nowhere"};
+      return {Code::invalid, "bad_option: the gradient of " + name + " is a null pointer"};
     tensors.push_back(found->second);
     values.push_back(gradient.values);
   }
-  if (pipeline_ == nullptr) return deliver_alone(tensors, values), Status();
+  if (pipeline_ == nullptr) return reduce_alone(tensors, values), Status();
   if (tensors.empty()) return {};
-  if (present_.size() >= decision_id / 2)
-    return {Code::invalid, "bad_option: more than " + std::to_string(decision_id / 2) + " buckets in a step"};
+  if (submitted_.size() >= decision_id / 2)
+    return {Code::invalid, concat("bad_option: more than ", decision_id / 2, " buckets in a step")};
   if (!std::exchange(begun_, true)) begin_step();
   auto found = bucket_of(std::move(tensors));
   if (!found.ok()) return found.status();
@@ -119,20 +124,20 @@ Status Reducer::give(std::span<const Gradient> bucket) {
 }
 
 void Reducer::submit(Bucket& next, std::vector<float*> values) {
-  present_.reserve(present_.size() + 1);
-  next.sending = !next.off ? sending_ : settling_ ? Sending::whole : Sending::plain;
+  submitted_.reserve(submitted_.size() + 1);
+  next.sending = !next.off ? sending_ : first_after_resume_ ? Sending::whole : Sending::plain;
   next.gradients = std::move(values);
-  next.notes.clear();
+  next.side_values.clear();
   next.status = {};
   next.finite = true;
   next.costs = {};
-  add_notes(next);
+  add_side_values(next);
   pipeline_->submit(next);
-  present_.push_back(&next);
+  submitted_.push_back(&next);
   for (const auto tensor : next.tensors) seen_[tensor] = true;
 }
 
-// 0: no rows are sent.
+// Returns 0 if the method does not send rows.
 double Reducer::reported_ratio() const { return compression_.method == Method::power_sgd ? 0 : ratio_at(compression_, step_); }
 
 CompressionReport Reducer::report_of(const std::vector<Bucket*>& buckets) {
@@ -154,23 +159,24 @@ CompressionReport Reducer::report_of(const std::vector<Bucket*>& buckets) {
   }
   report.output_norm = std::sqrt(out);
   if (known > 0) report.captured = captured / static_cast<double>(known);
-  auto norms = noted_norms(buckets, world_);
-  for (const double norm : norms.kept)
+  auto norms = exchanged_norms(buckets, world_);
+  for (const double norm : norms.residual)
     report.residual_norm_mean += norm / world_, report.residual_norm_max = std::max(report.residual_norm_max, norm);
-  if (!norms.kept.empty()) kept_norms_ = std::move(norms.kept);
+  if (!norms.residual.empty()) residual_norms_ = std::move(norms.residual);
   for (const auto& [name, state] : store_) report.state_bytes += state.bytes();
   report.buffer_bytes = spares_.bytes();
   for (const auto& [number, bucket] : buckets_) report.buffer_bytes += bucket.feedback->buffer_bytes();
   if (auto_off_.off()) report.off = auto_off_.reason();
   else if (off > 0)
-    report.off = std::to_string(off) + " of " + std::to_string(buckets.size()) +
-                 " buckets are sent whole: by what links and memory are measured to do, compression would take more than 0.97 "
-                 "of the time";
-  warnings_.look(report, compression_, norms.longest_gradient);
+    report.off =
+        concat(off, " of ", buckets.size(),
+               " buckets are sent whole: by the measured rates of links and memory, compression would take more than 0.97 of "
+               "the time without it");
+  warnings_.add_warnings(report, compression_, norms.longest_gradient);
   return report;
 }
 
-// The fields of a report that are always known.
+// Returns a report in which only the fields are set that are known without looking at buckets.
 CompressionReport Reducer::brief_report() const {
   return {.step = step_, .ratio = reported_ratio(), .rank = compression_.rank, .off = {}};
 }
@@ -178,53 +184,55 @@ CompressionReport Reducer::brief_report() const {
 Result<CompressionReport> Reducer::finish() {
   const bool refused = std::exchange(refused_, false);
   begun_ = false;
-  if (present_.empty() && refused) return no_memory();
-  if (present_.empty()) {
+  if (submitted_.empty() && refused) return no_memory();
+  if (submitted_.empty()) {
     auto report = brief_report();
-    holds_ = static_cast<int64_t>(++step_);
+    parameter_steps_ = static_cast<int64_t>(++step_);
     ++total_.step;
     return report;
   }
   const auto entered = Clock::now();
-  auto buckets = end_buckets();
+  auto buckets = wait_for_buckets();
   Status failure = refused ? no_memory() : Status();
   bool finite = true;
   for (auto* bucket : buckets) {
     if (failure.ok() && !bucket->status.ok()) failure = std::move(bucket->status);
     finite = finite && bucket->finite;
   }
-  if (!failure.ok()) return give_up(std::move(buckets)), failure;
-  if (!finite) take_back(buckets, false);
+  if (!failure.ok()) return abort_step(std::move(buckets)), failure;
+  if (!finite) undo_step(buckets, false);
   auto report = brief_report();
   try {
     report = report_of(buckets);
-  } catch (const std::bad_alloc&) {  // the step is done all the same: other ranks go on from it
-  }
+    // Out of memory: the brief report is kept. The step itself succeeded, and the other ranks continue from its result, so it
+    // must not fail here.
+  } catch (const std::bad_alloc&) {}
   report.applied = finite;
   report.wait_us = us_since(entered);
   report.total_us = us_since(started_);
   if (auto status = end_step(report); !status.ok()) {
-    if (finite) give_up(std::move(buckets));
+    if (finite) abort_step(std::move(buckets));
     return status;
   }
-  if (finite) last_ = std::move(buckets), used_ = report.step;
+  if (finite) last_buckets_ = std::move(buckets), used_step_ = report.step;
   return report;
 }
 
-// Waits for what is in flight.
-std::vector<Bucket*> Reducer::end_buckets() {
+// Waits until all all-reduces have ended, and returns the buckets of the step.
+std::vector<Bucket*> Reducer::wait_for_buckets() {
   pipeline_->finish();
   seen_.assign(seen_.size(), false);
-  return std::exchange(present_, {});
+  return std::exchange(submitted_, {});
 }
 
-void Reducer::give_up(std::vector<Bucket*> buckets) {
-  take_back(buckets, true);
-  failed_ = std::move(buckets);
+void Reducer::abort_step(std::vector<Bucket*> buckets) {
+  undo_step(buckets, true);
+  failed_buckets_ = std::move(buckets);
 }
 
-// A step that has failed in some of its buckets, or was not finite in some, is none in the others either.
-void Reducer::take_back(const std::vector<Bucket*>& buckets, bool failed) {
+// Undoes the step in all its buckets. If `failed` is true, some bucket failed. If it is false, some bucket has values that are
+// not finite.
+void Reducer::undo_step(const std::vector<Bucket*>& buckets, bool failed) {
   for (auto* bucket : buckets) {
     if (!failed && bucket->finite) bucket->feedback->step_skipped();
     else if (bucket->finite) bucket->feedback->abandon();
@@ -237,8 +245,8 @@ void Reducer::take_back(const std::vector<Bucket*>& buckets, bool failed) {
 
 Status Reducer::end_step(CompressionReport& report) try {
   const auto us = static_cast<double>(last_end_ ? us_since(*last_end_) : report.total_us);
-  if (const auto question = auto_off_.took(step_, sending_, us)) {
-    float medians[] = {static_cast<float>(question->whole_us), static_cast<float>(question->compressed_us)};
+  if (const auto own_medians = auto_off_.record_step(step_, sending_, us)) {
+    float medians[] = {static_cast<float>(own_medians->whole_us), static_cast<float>(own_medians->compressed_us)};
     const auto averaged = pipeline_->group().all_reduce(
         std::span<float>(medians), {.op = ReduceOp::avg, .id = round_ << 20 | decision_id, .codec = Codec{}});
     if (!averaged.ok()) return averaged.status();
@@ -249,11 +257,11 @@ Status Reducer::end_step(CompressionReport& report) try {
     for (auto& [number, bucket] : buckets_) bucket.feedback->forget();
   }
   last_end_ = Clock::now();
-  holds_ = static_cast<int64_t>(++step_);
-  settling_ = false;
+  parameter_steps_ = static_cast<int64_t>(++step_);
+  first_after_resume_ = false;
   add_to_total(report);
   return {};
-} catch (const std::bad_alloc&) {  // whether to go on compressing could not be settled
+} catch (const std::bad_alloc&) {  // Out of memory: the ranks could not decide whether compression goes on.
   return no_memory();
 }
 
@@ -266,27 +274,27 @@ void Reducer::add_to_total(const CompressionReport& report) try {
   add(total.costs, total_.costs);
   total.warnings.insert(total.warnings.begin(), total_.warnings.begin(), total_.warnings.end());
   total_ = std::move(total);
-} catch (const std::bad_alloc&) {  // one step is missing in it
+} catch (const std::bad_alloc&) {  // Out of memory: the totals do not include the numbers of this step.
   ++total_.step;
 }
 
 void Reducer::step_skipped() {
-  used_.reset();
-  // Not of buckets that the last step did not have: theirs was an earlier one, and was used.
-  for (auto* bucket : std::exchange(last_, {})) {
+  used_step_.reset();
+  // A bucket that was not part of the last step stays unchanged, because the averages of its own last step were used.
+  for (auto* bucket : std::exchange(last_buckets_, {})) {
     if (bucket->sending != Sending::plain) bucket->feedback->step_skipped();
   }
 }
 
-// A checkpoint is compared by it. It does not depend on the step.
+// Returns a hash of the options, for checkpoints. It does not depend on the step.
 uint64_t Reducer::options_digest() const {
   const auto feedback = feedback_options(compression_);
   return compression_.method == Method::power_sgd ? digest(power_options(compression_), feedback)
                                                   : digest(arc_options(compression_, compression_.ratio), feedback);
 }
 
-// Nobody to average with: what is left over from a larger group joins the gradients.
-void Reducer::deliver_alone(const std::vector<uint32_t>& tensors, const std::vector<float*>& values) {
+// Used if this rank is the only one: adds the residuals that remain from an earlier, larger group to the gradients.
+void Reducer::reduce_alone(const std::vector<uint32_t>& tensors, const std::vector<float*>& values) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto found = store_.find(parameters_[tensors[i]].name);
     if (found == store_.end()) continue;
@@ -300,13 +308,14 @@ Bytes Reducer::save() {
   if (begun_) return {};
   for (auto& [number, bucket] : buckets_) bucket.feedback->settle();
   FeedbackCheckpoint checkpoint{.world = world_, .rank = rank_, .options = options_digest(), .step = step_, .store = {}};
-  // No copy: the states stay where they are, also if there is no memory for the bytes.
-  struct Lent {
+  // Swaps the store with the empty store of the checkpoint, so that the store need not be copied. The destructor swaps them
+  // back, even if encode() throws std::bad_alloc.
+  struct ScopedSwap {
     FeedbackStore &store, &to;
-    Lent(FeedbackStore& owner, FeedbackStore& borrower) : store(owner), to(borrower) { to.swap(store); }
-    ~Lent() { to.swap(store); }
+    ScopedSwap(FeedbackStore& owner, FeedbackStore& borrower) : store(owner), to(borrower) { to.swap(store); }
+    ~ScopedSwap() { to.swap(store); }
   };
-  const Lent lent(store_, checkpoint.store);
+  const ScopedSwap swapped(store_, checkpoint.store);
   return encode(checkpoint);
 }
 
@@ -319,21 +328,21 @@ Status Reducer::load(ByteView bytes) {
     const auto found = numbers_.find(name);
     const uint64_t elements = found == numbers_.end() ? 0 : matrix_of(parameters_[found->second].shape).elements();
     if (state.elements != elements)
-      return {Code::invalid, "state_shape_mismatch: " + name + " has " + std::to_string(elements) +
-                                 " elements, and what was kept of it " + std::to_string(state.elements)};
+      return {Code::invalid,
+              concat("state_shape_mismatch: ", name, " has ", elements, " elements, but the checkpoint has ", state.elements)};
     if (state.warm.empty()) continue;
     const auto decision =
         found == numbers_.end() ? Decision{} : decide(compression_, compression_.ratio, parameters_[found->second].shape);
     const uint64_t factor = decision.factors * decision.matrix.columns;
     if (state.warm.size() != factor)
-      return {Code::invalid, "state_shape_mismatch: " + name + " has a factor of " + std::to_string(factor) +
-                                 " elements, and what was kept of it " + std::to_string(state.warm.size())};
+      return {Code::invalid, concat("state_shape_mismatch: ", name, " has a factor of ", factor,
+                                    " elements, but the checkpoint has ", state.warm.size())};
   }
-  last_.clear(), failed_.clear();
+  last_buckets_.clear(), failed_buckets_.clear();
   buckets_.clear();
   store_ = std::move(checkpoint->store);
   step_ = checkpoint->step;
-  holds_ = static_cast<int64_t>(step_);
+  parameter_steps_ = static_cast<int64_t>(step_);
   return {};
 }
 

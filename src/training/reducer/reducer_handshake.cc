@@ -1,22 +1,21 @@
-// How the ranks of a reducer meet: at its beginning, and again after their group was re-formed.
+// The handshake between the ranks of a reducer. It takes place when the reducer is made, and again after the group was
+// re-formed.
 #include <algorithm>
 #include <limits>
 #include <numeric>
 #include <random>
 
-#include "base/hash.h"
-#include "base/random.h"
+#include "base/concat.h"
 #include "kernels/sketch.h"
 #include "training/reducer/reducer.h"
+#include "training/settings/same_settings.h"
 
 namespace unisono::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-uint64_t text_hash(std::string_view text) { return hash_of(std::as_bytes(std::span(text))); }
-
-// Measures the bytes per second that a rank reads and writes while it makes sketches. All ranks measure at once.
+// Measures how many bytes per second a rank reads and writes while it computes sketches. All ranks measure at the same time.
 double memory_rate() {
   constexpr size_t rows = 1024, columns = 2048;
   constexpr uint32_t rank = 4;
@@ -41,24 +40,24 @@ double memory_rate() {
 
 }  // namespace
 
-// The values that each rank sends to the others. Whole numbers are exact in a double: they are below 2^53.
-struct Reducer::Told {
-  double name = 0;         // a random number by which the others recognize this rank
-  double was_there = 0;    // 1: it was in the former group
-  double step = 0;         // its next one
-  double holds = -1;       // steps that its parameters contain, as far as they are its own; -1: it is new
-  double used = -1;        // the last step whose averages it has used; -1: none
-  double off = 0;          // 1: compression has been switched off
-  double flush = 0;        // 1: the next step is to be sent whole
-  double memory_rate = 0;  // bytes in a second
+// The values that each rank sends to all others. All of them are doubles, in which whole numbers below 2^53 are exact.
+struct Reducer::RankState {
+  double token = 0;             // Reducer::token_ of the rank
+  double was_member = 0;        // 1: the rank was in the former group; 0: it joins
+  double step = 0;              // the rank's next step
+  double parameter_steps = -1;  // Reducer::parameter_steps_ of the rank
+  double used_step = -1;        // the last step whose averages the rank has used; -1: none
+  double off = 0;               // 1: compression has been switched off
+  double flush = 0;             // 1: the next step is to be sent whole
+  double memory_rate = 0;       // in bytes per second; 0: not measured
 };
 
 Reducer::Reducer(std::vector<Parameter> parameters, const Compression& compression)
     : compression_(compression),
       parameters_(std::move(parameters)),
-      name_(std::random_device()()),
+      token_(std::random_device()()),
       seen_(parameters_.size()),
-      auto_off_({.enabled = weighs(), .start_step = compression.start_step}) {
+      auto_off_({.enabled = uses_auto_off(), .start_step = compression.start_step}) {
   for (uint32_t i = 0; i < parameters_.size(); ++i) numbers_.emplace(parameters_[i].name, i);
 }
 
@@ -69,34 +68,34 @@ Result<std::unique_ptr<Reducer>> Reducer::make(const Group& group, std::span<con
   std::sort(sorted.begin(), sorted.end(), [](const Parameter& a, const Parameter& b) { return a.name < b.name; });
   std::unique_ptr<Reducer> reducer(new Reducer(std::move(sorted), compression));
   reducer->given_rates_ = rates;
-  if (auto status = reducer->meet(group, false); !status.ok()) return status;
+  if (auto status = reducer->handshake(group, false); !status.ok()) return status;
   return reducer;
 }
 
 Result<Resumed> Reducer::resume(const Group& group) {
-  // Nobody here has heard of its averages, if there were any.
-  if (!present_.empty()) give_up(end_buckets());
+  // If a step is unfinished, the caller has not received its averages. Therefore the step is aborted.
+  if (!submitted_.empty()) abort_step(wait_for_buckets());
   begun_ = refused_ = false;
-  if (auto status = meet(group, true); !status.ok()) return status;
+  if (auto status = handshake(group, true); !status.ok()) return status;
   return resumed_;
 }
 
-// Nothing of this rank's changes until all have met.
-Status Reducer::meet(const Group& group, bool was_there) {
+// The state of this rank does not change until all ranks have taken part in the handshake.
+Status Reducer::handshake(const Group& group, bool was_member) {
   std::vector<uint32_t> all(group.world_size());
   std::iota(all.begin(), all.end(), 0u);
   auto own = Group(group).split(all);
   if (!own.ok()) return own.status();
-  if (auto status = agree(*own); !status.ok()) return status;
-  const auto told = ask(*own, was_there);
-  if (!told.ok()) return told.status();
-  go_on_from(*told, *own);
+  if (auto status = check_same_options(*own); !status.ok()) return status;
+  const auto states = exchange_states(*own, was_member);
+  if (!states.ok()) return states.status();
+  merge_states(*states, *own);
   const auto speeds = group.link_speeds();
   const bool several_hosts =
       std::any_of(members_.begin(), members_.end(), [&](const Member& member) { return member.host != members_[0].host; });
   const auto& link = several_hosts ? speeds.between_hosts : speeds.inside_hosts;
   double rate = 0;
-  for (const auto& each : *told) rate += each.memory_rate / static_cast<double>(told->size());
+  for (const auto& each : *states) rate += each.memory_rate / static_cast<double>(states->size());
   rates_ = {.ranks = world_,
             .latency_s = link.latency_us * 1e-6,
             .link_bytes_per_s = link.bytes_per_us * 1e6,
@@ -108,90 +107,92 @@ Status Reducer::meet(const Group& group, bool was_there) {
   calls.sketch.codec = compression_.sketch;
   calls.values.codec = compression_.values;
   calls.values.schedule = compression_.values_schedule;
-  // All ranks get the same bits in any order, and rings are among the quickest.
+  // With Order::any, the fast ring schedules may be used. All ranks still get the same bits.
   calls.sketch.order = calls.values.order = Order::any;
   pipeline_ = std::make_unique<ReductionPipeline>(*std::move(own), calls);
   return {};
 }
 
-// That all ranks mean the same.
-Status Reducer::agree(Group& group) const {
+// Checks that all ranks have the same parameters and options.
+Status Reducer::check_same_options(Group& group) const {
   auto shared = compression_;
   shared.adaptive_optimizer = false;
-  uint64_t digest =
-      text_hash(shared.to_string()) ^ mix64(text_hash(shared.values.to_string()) ^ mix64(text_hash(shared.sketch.to_string())));
+  std::vector<Setting> settings{{"options of compression", {shared.to_string()}},
+                                {"codecs of values", {shared.values.to_string()}},
+                                {"codecs of sketches", {shared.sketch.to_string()}},
+                                {"parameters", {}}};
   for (const auto& parameter : parameters_) {
-    digest = mix64(digest ^ text_hash(parameter.name));
-    for (const auto size : parameter.shape) digest = mix64(digest ^ size);
+    auto text = parameter.name + " of shape";
+    for (const auto size : parameter.shape) text += concat(" ", size);
+    settings.back().values.push_back(std::move(text));
   }
-  const auto met = group.barrier({.agreement = std::max<uint64_t>(1, digest)});
-  if (met.ok()) return {};
-  return met.status().code() == Code::invalid
-             ? Status(Code::invalid, "config_mismatch: parameters or options of compression differ: " + met.status().message())
-             : met.status();
+  return check_same_settings(group, settings);
 }
 
-Result<std::vector<Reducer::Told>> Reducer::ask(Group& group, bool was_there) const {
-  std::vector<Told> told(group.world_size());
-  told[group.rank()] = {.name = static_cast<double>(name_),
-                        .was_there = was_there ? 1.0 : 0.0,
-                        .step = static_cast<double>(step_),
-                        .holds = static_cast<double>(holds_),
-                        .used = used_ ? static_cast<double>(*used_) : -1,
-                        .off = auto_off_.off() ? 1.0 : 0.0,
-                        .flush = flush_ || (!failed_.empty() && sending_ == Sending::whole) ? 1.0 : 0.0,
-                        .memory_rate = weighs() && group.world_size() > 1 ? memory_rate() : 0};
-  static_assert(sizeof(Told) % sizeof(double) == 0);
-  const std::span numbers(reinterpret_cast<double*>(told.data()), told.size() * sizeof(Told) / sizeof(double));
+Result<std::vector<Reducer::RankState>> Reducer::exchange_states(Group& group, bool was_member) const {
+  std::vector<RankState> states(group.world_size());
+  states[group.rank()] = {.token = static_cast<double>(token_),
+                          .was_member = was_member ? 1.0 : 0.0,
+                          .step = static_cast<double>(step_),
+                          .parameter_steps = static_cast<double>(parameter_steps_),
+                          .used_step = used_step_ ? static_cast<double>(*used_step_) : -1,
+                          .off = auto_off_.off() ? 1.0 : 0.0,
+                          .flush = flush_ || (!failed_buckets_.empty() && sending_ == Sending::whole) ? 1.0 : 0.0,
+                          .memory_rate = uses_auto_off() && group.world_size() > 1 ? memory_rate() : 0};
+  static_assert(sizeof(RankState) % sizeof(double) == 0);
+  const std::span numbers(reinterpret_cast<double*>(states.data()), states.size() * sizeof(RankState) / sizeof(double));
   if (auto gathered = group.all_gather(numbers); !gathered.ok()) return gathered.status();
-  return told;
+  return states;
 }
 
-// All ranks come to the same, from the same numbers.
-void Reducer::go_on_from(const std::vector<Told>& told, Group& group) {
+// Computes from the gathered values the state that all ranks continue with. It is the same on all ranks.
+void Reducer::merge_states(const std::vector<RankState>& states, Group& group) {
   Resumed next;
-  double used = -1;
-  bool again = false, off = false, flush = false;
-  for (uint32_t rank = 0; rank < told.size(); ++rank) {
-    if (told[rank].holds > told[next.parameters_from].holds) next.parameters_from = rank;
-    next.step = std::max(next.step, static_cast<uint64_t>(told[rank].step));
-    used = std::max(used, told[rank].used);
-    again = again || told[rank].was_there != 0;
-    off = off || told[rank].off != 0;
-    flush = flush || told[rank].flush != 0;
+  double used_step = -1;
+  bool any_member = false, off = false, flush = false;
+  for (uint32_t rank = 0; rank < states.size(); ++rank) {
+    if (states[rank].parameter_steps > states[next.parameters_from].parameter_steps) next.parameters_from = rank;
+    next.step = std::max(next.step, static_cast<uint64_t>(states[rank].step));
+    used_step = std::max(used_step, states[rank].used_step);
+    any_member = any_member || states[rank].was_member != 0;
+    off = off || states[rank].off != 0;
+    flush = flush || states[rank].flush != 0;
   }
   for (const auto& member : members_) {
-    const bool here = std::any_of(told.begin(), told.end(), [&](const Told& each) { return each.name == names_[member.rank]; });
-    if (!here)
+    const bool is_present =
+        std::any_of(states.begin(), states.end(), [&](const RankState& each) { return each.token == tokens_[member.rank]; });
+    if (!is_present)
       next.lost.push_back(
-          {.member = member, .residual_norm = member.rank < kept_norms_.size() ? kept_norms_[member.rank] : -1});
+          {.member = member, .residual_norm = member.rank < residual_norms_.size() ? residual_norms_[member.rank] : -1});
   }
-  // Others have finished the step in which this rank failed: they could only do so with all that this one had to give.
-  if (!failed_.empty() && used == static_cast<double>(step_)) {
-    for (auto* bucket : failed_) bucket->feedback->delivered();
+  // Other ranks have finished the step that failed on this rank. This was possible only because they had received the
+  // contribution of this rank.
+  if (!failed_buckets_.empty() && used_step == static_cast<double>(step_)) {
+    for (auto* bucket : failed_buckets_) bucket->feedback->used_by_others();
   }
-  last_.clear(), failed_.clear();
+  last_buckets_.clear(), failed_buckets_.clear();
   for (auto& [number, bucket] : buckets_) bucket.feedback->settle();
   buckets_.clear();
-  // These values had to be equal on all ranks, and may not be any more.
+  // These values must be equal on all ranks. After the group has changed, this is no longer certain, so they are dropped.
   for (auto& [name, state] : store_)
     state.known = std::vector<float>(), state.mean = std::vector<float>(), state.warm = std::vector<float>();
-  if (again) auto_off_.restart(off);
-  settling_ = again;
+  if (any_member) auto_off_.restart(off);
+  first_after_resume_ = any_member;
   forget_ = off;
   flush_ = flush || off;
   step_ = next.step;
-  // Not this rank's own, perhaps, but the next to ask may be one that failed in it.
-  if (used >= 0) used_ = static_cast<uint64_t>(used);
-  if (!again) holds_ = static_cast<int64_t>(step_);
-  kept_norms_.clear();
+  // It is possible that only another rank has used the step. This rank remembers the step, too, because a rank on which the
+  // step failed may take part in a later handshake.
+  if (used_step >= 0) used_step_ = static_cast<uint64_t>(used_step);
+  if (!any_member) parameter_steps_ = static_cast<int64_t>(step_);
+  residual_norms_.clear();
   round_ = 0;
   last_end_.reset();
   world_ = group.world_size();
   rank_ = group.rank();
   members_ = group.members();
-  names_.clear();
-  for (const auto& each : told) names_.push_back(each.name);
+  tokens_.clear();
+  for (const auto& each : states) tokens_.push_back(each.token);
   resumed_ = std::move(next);
 }
 

@@ -1,7 +1,7 @@
-// Steps that run out of memory, and the memory that steps take.
+// Steps that run out of memory, and the amount of memory that steps use.
 //
-// This file replaces the global operator new of the whole test program: the n-th allocation of those that are watched fails,
-// for every n.
+// This file replaces the global operator new of the whole test program. The new operator counts the allocations of the watched
+// threads and makes the n-th fail. The tests repeat a step with increasing n.
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <sys/prctl.h>
@@ -13,6 +13,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/concat.h"
 #include "testing/group_of_threads.h"
 #include "testing/replaced_new.h"
 #include "training/drop_compute/drop_controller.h"
@@ -69,17 +70,17 @@ using test::OneRank;
 using test::ReducerRank;
 using test::Values;
 
-// Lets the n-th allocation of the watched threads fail; with for_good, all later ones, too. end() returns whether there was an
-// n-th.
-class Shortage {
+// Makes the n-th allocation of the watched threads fail. for_good: all later allocations fail too. end() returns true if there
+// were at least n allocations.
+class FailingAllocations {
  public:
-  Shortage(Watch who, uint64_t n, bool for_good) : n_(n) {
+  FailingAllocations(Watch who, uint64_t n, bool for_good) : n_(n) {
     allocations = 0;
     fails_from = n;
     fails_to = for_good ? UINT64_MAX : n;
     watch = who;
   }
-  ~Shortage() { end(); }
+  ~FailingAllocations() { end(); }
   bool end() {
     watch = Watch::nothing;
     return allocations >= n_;
@@ -94,7 +95,7 @@ class NoMemory : public ::testing::TestWithParam<Case> {};
 void expect_kept(const Case& c, FeedbackState& before, const FeedbackState& after, const Values& gradient) {
   if (c.feedback.kind == Feedback::ef14) {
     if (before.residual.empty()) {
-      // Nothing was kept of it before: then it is kept if there is memory for it.
+      // A tensor without a residual keeps its gradient only if there is memory for it.
       EXPECT_TRUE(after.residual.empty() || after.residual == gradient);
       return;
     }
@@ -109,7 +110,7 @@ void expect_kept(const Case& c, FeedbackState& before, const FeedbackState& afte
   }
 }
 
-TEST_P(NoMemory, in_a_step_keeps_what_was_kept_and_the_gradient) {
+TEST_P(NoMemory, a_failed_allocation_in_a_step_keeps_residual_and_gradient) {
   const auto& c = GetParam();
   uint64_t n = 1;
   for (bool more = true; more; ++n) {
@@ -125,13 +126,13 @@ TEST_P(NoMemory, in_a_step_keeps_what_was_kept_and_the_gradient) {
     const auto gradients = rank.gradients();
     Status status;
     {
-      Shortage shortage(Watch::this_thread, n, c.for_good);
+      FailingAllocations failing(Watch::this_thread, n, c.for_good);
       armed = true;
       status = rank.step(step, c.sending);
       armed = false;
-      more = shortage.end();
+      more = failing.end();
     }
-    SCOPED_TRACE("allocation " + std::to_string(n));
+    SCOPED_TRACE(concat("allocation ", n));
     ASSERT_EQ(status.ok(), !more);
     if (more) {
       EXPECT_EQ(status.code(), Code::unavailable);
@@ -172,13 +173,12 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{.name = "ef21m_anew_for_good", .feedback = ef21m, .for_good = true, .anew = true}),
     [](const auto& each) { return std::string(each.param.name); });
 
-// Two ranks; what fails in the watched step is asked for by the threads of both reducers, or by rank 0's callers. That step is
-// made in a group of its own, where nobody waits for long and whose engine may give up; the others in one that knows nothing of
-// it.
+// Two ranks run steps. In one step an allocation fails: in the reducers' threads, or in the calling thread of rank 0. This step
+// runs in a group of its own with a short timeout, because the group's engine may fail. The other steps use another group.
 class TwoRanks {
  public:
   TwoRanks(Watch who, uint64_t n) : who_(who), n_(n) {}
-  // False: fewer allocations were made.
+  // Returns false if the step made fewer than n allocations.
   bool run() {
     Options hurried;
     hurried.timeout = Milliseconds(25);
@@ -199,7 +199,7 @@ class TwoRanks {
     ranks_[own] = &rank;
     EXPECT_TRUE(rank.make(arc()).ok());
     for (uint64_t step = 0; step < 2; ++step) usual_step(rank, step);
-    // On a busy machine even this may take too long.
+    // On a busy machine resume() may exceed the short timeout, so both ranks repeat it until both succeed.
     for (std::array met{0, 0}; met[0] + met[1] < 2;) {
       met = {};
       met[own] = rank.reducer->resume(scarce).ok();
@@ -207,14 +207,14 @@ class TwoRanks {
     }
     rank.fill(2);
     both_.arrive_and_wait();
-    std::optional<Shortage> shortage;
-    if (own == 0) shortage.emplace(who_, n_, false);
+    std::optional<FailingAllocations> failing;
+    if (own == 0) failing.emplace(who_, n_, false);
     both_.arrive_and_wait();
     scarce_step(rank, own);
     both_.arrive_and_wait();
-    if (own == 0) more_ = shortage->end();
+    if (own == 0) more_ = failing->end();
     both_.arrive_and_wait();
-    go_on(rank, group, own);
+    continue_training(rank, group, own);
   }
   void usual_step(ReducerRank& rank, uint64_t number) {
     rank.fill(number);
@@ -237,7 +237,7 @@ class TwoRanks {
       if (status.ok()) continue;
       EXPECT_EQ(status.code(), Code::unavailable) << status.to_string();
       EXPECT_EQ(report.status().code(), Code::unavailable) << report.status().to_string();
-      // The bucket was not taken.
+      // A refused bucket was not submitted. Its gradients are unchanged, and the ledger must not count them.
       for (const size_t i : tensors) {
         EXPECT_EQ(rank.values[i], given[i]);
         std::fill(given[i].begin(), given[i].end(), 0.0f);
@@ -245,8 +245,8 @@ class TwoRanks {
     }
     ledger_.give(given);
   }
-  // If at least one rank has the averages, both use them.
-  void go_on(ReducerRank& rank, Group& group, uint32_t own) {
+  // If at least one rank has the averages, both ranks use them.
+  void continue_training(ReducerRank& rank, Group& group, uint32_t own) {
     const auto resumed = rank.reducer->resume(group);
     EXPECT_TRUE(resumed.ok()) << resumed.status().to_string();
     if (!resumed.ok()) return;
@@ -270,9 +270,9 @@ class TwoRanks {
 
 void expect_to_lose_nothing(Watch who) {
   uint64_t n = 1, tried = 0, failed = 0, apart = 0;
-  // Skips more and more of the later allocations, because they are many and alike.
+  // n grows faster and faster, because the later allocations are many and alike.
   for (bool more = true; more && !::testing::Test::HasFailure(); n += 1 + n / 32) {
-    SCOPED_TRACE("allocation " + std::to_string(n));
+    SCOPED_TRACE(concat("allocation ", n));
     TwoRanks ranks(who, n);
     more = ranks.run();
     ++tried, failed += ranks.failed(), apart += ranks.is_apart();
@@ -283,12 +283,12 @@ void expect_to_lose_nothing(Watch who) {
   EXPECT_GT(failed, 10u);
 }
 
-TEST(GradientReducerMemory, may_run_out_in_the_reducers_thread_and_nothing_is_lost) {
+TEST(GradientReducerMemory, loses_nothing_if_an_allocation_fails_in_the_reducers_thread) {
   expect_to_lose_nothing(Watch::reducers_thread);
 }
-TEST(GradientReducerMemory, may_run_out_in_calls_and_nothing_is_lost) { expect_to_lose_nothing(Watch::callers); }
+TEST(GradientReducerMemory, loses_nothing_if_an_allocation_fails_in_a_call) { expect_to_lose_nothing(Watch::callers); }
 
-// bytes: allocated for a bucket and not freed after some steps. state, buffers: the sizes that error feedback reports.
+// bytes: allocated for a bucket, and still in use after four steps. state, buffers: the sizes that ErrorFeedback reports.
 struct Measured {
   int64_t bytes = 0;
   uint64_t state = 0, buffers = 0;
@@ -314,7 +314,7 @@ Measured measure(const Compression& compression, const std::vector<Parameter>& p
       std::fill(gradients[i].begin(), gradients[i].end(), static_cast<float>(step + 1));
     feedback->begin(step, pointers);
     EXPECT_TRUE(feedback->next().ok());
-    const auto lost = feedback->lost();
+    const auto lost = feedback->encode_errors();
     std::fill(lost.begin(), lost.end(), 0.0f);
     EXPECT_TRUE(feedback->finish().ok());
   }
@@ -323,25 +323,27 @@ Measured measure(const Compression& compression, const std::vector<Parameter>& p
   return measured;
 }
 
-// Expects the plan's sizes, and no other allocation of note.
+// Checks the sizes of the plan. The last two arguments are bytes of state per parameter, for compressed tensors and for tensors
+// that are sent whole. Memory that is not reported may be at most 1 % of the reported bytes.
 void expect_as_planned(const Compression& compression, uint64_t state_of_compressed, uint64_t state_of_whole) {
   const std::vector<Parameter> parameters{{"w", {1000, 700}}, {"v", {512, 3, 3, 64}}, {"b", {5000}}};
   const auto plan = CompressionPlan::make(parameters, compression);
   ASSERT_TRUE(plan.ok());
   const auto measured = measure(compression, parameters);
-  SCOPED_TRACE(compression.to_string() + ": " + std::to_string(measured.bytes) + " bytes allocated");
+  SCOPED_TRACE(concat(compression.to_string(), ": ", measured.bytes, " bytes allocated"));
   const uint64_t warm = compression.method == Compression::Method::power_sgd ? 4 * 2 * (700 + 576) : 0;
   EXPECT_EQ(plan->state_bytes, state_of_compressed * (700'000 + 512 * 576) + state_of_whole * 5000 + warm);
   EXPECT_EQ(measured.state, plan->state_bytes);
-  const auto buffers = static_cast<double>(plan->buffer_bytes), told = static_cast<double>(measured.state + measured.buffers);
+  const auto buffers = static_cast<double>(plan->buffer_bytes),
+             reported = static_cast<double>(measured.state + measured.buffers);
   EXPECT_NEAR(static_cast<double>(measured.buffers), buffers, 0.05 * buffers);
-  EXPECT_GE(static_cast<double>(measured.bytes), told);
-  EXPECT_LE(static_cast<double>(measured.bytes), 1.01 * told + (warm > 0 ? 8192 : 0));
+  EXPECT_GE(static_cast<double>(measured.bytes), reported);
+  EXPECT_LE(static_cast<double>(measured.bytes), 1.01 * reported + (warm > 0 ? 8192 : 0));
 }
 
-// EF14 keeps 4 bytes per parameter and EF21M 12. For tensors that are sent whole EF14 keeps nothing and EF21M the running mean.
-// With a lossy encoding of values they keep as much as for others.
-TEST(ReducerMemory, is_what_the_plan_says_and_what_reports_say) {
+// Bytes of state per parameter of a compressed tensor: EF14 4, EF21M 12. Per parameter of a tensor that is sent whole: EF14 0,
+// EF21M 4 (the running mean). If a codec encodes the values, such tensors need as much as compressed ones.
+TEST(ReducerMemory, equals_the_plan_and_the_reports) {
   expect_as_planned(arc("feedback=ef14"), 4, 0);
   expect_as_planned(arc("feedback=ef14,values=bf16"), 4, 4);
   expect_as_planned(arc("feedback=ef21m"), 12, 4);
@@ -350,16 +352,16 @@ TEST(ReducerMemory, is_what_the_plan_says_and_what_reports_say) {
   expect_as_planned(test::power_sgd("feedback=none"), 0, 0);
 }
 
-// Its steps allocate nothing from the second on.
-TEST(ReducerMemory, of_power_sgd_is_taken_once) {
+// From its second step on, a PowerSGD compressor allocates nothing.
+TEST(ReducerMemory, power_sgd_allocates_once) {
   auto made = make_compressor(test::power_sgd(), 0.2, 0, {{0, {90, 70}}, {1, {33}}}, 4);
   Values a = normals(1, 0, 0, 6300), b(33), warm;
   const CompressorInput inputs[] = {{.values = a.data(), .warm = &warm}, {.values = b.data()}};
   const float* const from[] = {a.data(), b.data()};
   float* const to[] = {a.data(), b.data()};
-  std::optional<Shortage> shortage;
+  std::optional<FailingAllocations> failing;
   for (const uint64_t step : {0, 1, 2, 3}) {
-    if (step == 1) shortage.emplace(Watch::this_thread, 1, true);
+    if (step == 1) failing.emplace(Watch::this_thread, 1, true);
     armed = step > 0;
     (*made)->begin(step, inputs);
     const bool chosen = (*made)->choose().ok();
@@ -370,11 +372,11 @@ TEST(ReducerMemory, of_power_sgd_is_taken_once) {
     armed = false;
     EXPECT_TRUE(chosen && accepted);
   }
-  EXPECT_FALSE(shortage->end());
+  EXPECT_FALSE(failing->end());
 }
 
-// The same numbers between ranks.
-TEST(ReducerMemory, of_a_reducer_is_what_its_reports_and_the_plan_say) {
+// In a group of two ranks, the reducer must report the memory sizes that the plan predicts.
+TEST(ReducerMemory, of_a_reducer_equals_its_reports_and_the_plan) {
   for (const std::string feedback : {"ef14", "ef21m"}) {
     in_group(2, [&](Group& group) {
       ReducerRank rank(group);
@@ -388,8 +390,8 @@ TEST(ReducerMemory, of_a_reducer_is_what_its_reports_and_the_plan_say) {
         const auto plan = CompressionPlan::make(test::model, compression);
         ASSERT_TRUE(plan.ok());
         EXPECT_EQ(report->state_bytes, plan->state_bytes);
-        // And the flag, and two numbers of each rank. The first residuals leave no room behind. EF21M's first step is sent
-        // whole, and has a copy.
+        // 4096 bytes allow for the flag and the side values. In step 0, buffers may be smaller, because there is no spare
+        // residual yet. EF21M sends its first step whole, so it has a copy of all gradients.
         EXPECT_TRUE(step == 0 || report->buffer_bytes >= plan->buffer_bytes) << report->buffer_bytes;
         EXPECT_LE(report->buffer_bytes,
                   plan->buffer_bytes + 4096 + (feedback == "ef21m" && step == 0 ? 4 * plan->elements : 0));
@@ -398,10 +400,10 @@ TEST(ReducerMemory, of_a_reducer_is_what_its_reports_and_the_plan_say) {
   }
 }
 
-TEST(DropControllerMemory, is_taken_once) {
+TEST(DropControllerMemory, is_allocated_once) {
   constexpr uint32_t micro_batches = 12;
   DropController controller(micro_batches);
-  Shortage shortage(Watch::this_thread, 1, true);
+  FailingAllocations failing(Watch::this_thread, 1, true);
   armed = true;
   for (int64_t step = 0; step < 10; ++step) {
     for (const auto rule : {DropOptions::Rule::after, DropOptions::Rule::before, DropOptions::Rule::at}) {
@@ -410,12 +412,12 @@ TEST(DropControllerMemory, is_taken_once) {
     }
   }
   armed = false;
-  EXPECT_FALSE(shortage.end());
+  EXPECT_FALSE(failing.end());
   EXPECT_EQ(controller.computed(), micro_batches);
 }
 
-// Steps of a sharded state, with what is measured beside them.
-TEST(ShardedStateMemory, is_taken_once) {
+// Steps of a sharded state, with the drift measurement, allocate nothing after the third.
+TEST(ShardedStateMemory, is_allocated_once) {
   for (const WireCodec& codec : {WireCodec{.block = {}}, WireCodec{.dtype = DType::bf16, .block = {}},
                                  WireCodec{.kind = StepCodec::Kind::quantize, .block = {.bits = 4, .group = 32}}}) {
     const auto geometry = RangeGeometry::make({.elements = 5000, .world = 3, .datagram_bytes = 576, .codec = codec});
@@ -443,11 +445,11 @@ TEST(ShardedStateMemory, is_taken_once) {
       probe.pack(*state, {}, buffer);
     };
     for (int i = 0; i < 3; ++i) step();
-    Shortage shortage(Watch::this_thread, 1, true);
+    FailingAllocations failing(Watch::this_thread, 1, true);
     armed = true;
     for (int i = 0; i < 20; ++i) step();
     armed = false;
-    EXPECT_FALSE(shortage.end());
+    EXPECT_FALSE(failing.end());
     EXPECT_EQ(state->age(0, 0), 0u);
     EXPECT_EQ(state->age(0, 1), 23u);
     EXPECT_EQ(wanted.size(), geometry->ranges(2));

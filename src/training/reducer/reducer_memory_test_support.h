@@ -1,4 +1,4 @@
-// One rank's error feedback for the tests that run out of memory: the averages are what the rank itself sends.
+// One rank's error feedback, for tests that run out of memory. The averages are the values that the rank sends.
 #pragma once
 
 #include <array>
@@ -17,14 +17,14 @@ struct Case {
   FeedbackOptions feedback;
   ArcOptions arc = arc_options(200'000, 4, 5);
   Sending sending = Sending::compressed;
-  bool first = false;     // the shortage comes in the first step; else others were before
-  bool for_good = false;  // until the step is over
-  bool anew = false;      // before it the tensors come into another bucket
-  bool power = false;     // PowerSGD in place of arc
+  bool first = false;     // the allocation fails in the first step, not in a later one
+  bool for_good = false;  // all later allocations of the step fail, too
+  bool anew = false;      // the tensors move to a new bucket before the step
+  bool power = false;     // PowerSGD instead of ARC-Top-K
   friend void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 };
 
-// A group of one rank, so each average is what the rank sent. It has a compressed tensor and one that is sent whole.
+// A group of one rank, so that each average is the value sent. It has one compressed tensor and one dense tensor.
 class OneRank {
  public:
   explicit OneRank(const Case& c) : case_(c) { make(); }
@@ -44,7 +44,7 @@ class OneRank {
       feedback_->begin(number, values, sending);
       if (auto status = feedback_->choose(); !status.ok()) return feedback_->abandon(), status;
       feedback_->pack();
-      const auto lost = feedback_->lost();
+      const auto lost = feedback_->encode_errors();
       std::fill(lost.begin(), lost.end(), 0.0f);
       if (auto status = feedback_->finish(); !status.ok()) return feedback_->abandon(), status;
       return {};

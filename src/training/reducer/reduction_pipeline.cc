@@ -14,23 +14,27 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t sent_at_once = 2;        // buckets: one is on its way, and the next one is there when it is through
-constexpr Milliseconds glance{1};         // how long something else may go unnoticed
-constexpr Milliseconds long_glance{100};  // if no more buckets will come
+// At most this many buckets are in their last all-reduce at once. While one of them completes, the next is already in
+// flight.
+constexpr size_t sends_in_flight_max = 2;
+// While new buckets may be submitted, the thread waits at most this long for one call.
+constexpr Milliseconds poll_interval{1};
+// When no more buckets will be submitted, the thread waits at most this long for one call.
+constexpr Milliseconds long_poll_interval{100};
 
-class Lap {
+class ScopedTimer {
  public:
-  explicit Lap(int64_t& us) : us_(us) {}
-  ~Lap() { us_ += std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start_).count(); }
-  Lap(const Lap&) = delete;
-  Lap& operator=(const Lap&) = delete;
+  explicit ScopedTimer(int64_t& us) : us_(us) {}
+  ~ScopedTimer() { us_ += std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start_).count(); }
+  ScopedTimer(const ScopedTimer&) = delete;
+  ScopedTimer& operator=(const ScopedTimer&) = delete;
 
  private:
   int64_t& us_;
   const Clock::time_point start_ = Clock::now();
 };
 
-// The text is short enough to need no memory itself.
+// Runs does(). If memory runs out, the bucket fails. The text of the error is so short that it needs no allocation.
 template <typename Does>
 void or_unavailable(Bucket& bucket, Does does) {
   try {
@@ -43,7 +47,7 @@ void or_unavailable(Bucket& bucket, Does does) {
 }  // namespace
 
 ReductionPipeline::ReductionPipeline(Group group, const Calls& calls)
-    : group_(std::move(group)), calls_(calls), thread_([this] { work(); }) {
+    : group_(std::move(group)), calls_(calls), thread_([this] { run(); }) {
   pthread_setname_np(thread_.native_handle(), "unisono-reduce");
 }
 
@@ -91,19 +95,20 @@ void ReductionPipeline::finish() {
   plain_.clear();
 }
 
-// Work that puts bytes on their way comes first.
-void ReductionPipeline::work() {
-  while (take_new()) {
+// Each pass does only one piece of work. Work that starts an all-reduce comes first.
+void ReductionPipeline::run() {
+  while (take_submitted()) {
     if (send_next() || sketch_next() || unpack_one()) continue;
-    wait_a_little();
+    wait_for_progress();
   }
 }
 
-// False: there is nothing more to do, ever.
-bool ReductionPipeline::take_new() {
+// Takes new buckets from the queue. If all earlier buckets are done, waits until there is a new one. Returns false when the
+// thread must end.
+bool ReductionPipeline::take_submitted() {
   std::unique_lock lock(mutex_);
   const bool idle =
-      std::all_of(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::over; });
+      std::all_of(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::done; });
   if (idle) {
     flights_.clear();
     changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
@@ -113,14 +118,15 @@ bool ReductionPipeline::take_new() {
   return true;
 }
 
-// In order, on all ranks alike: else ranks that have others in flight would wait for each other.
+// Starts the last all-reduce of the next bucket. All ranks must use the same order of buckets, because otherwise they could
+// wait for each other forever.
 bool ReductionPipeline::send_next() {
   const auto in_flight =
       std::count_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::sent; });
   const auto next = std::find_if(flights_.begin(), flights_.end(), [](const Flight& flight) {
     return flight.phase == Phase::queued || flight.phase == Phase::sketched;
   });
-  if (next == flights_.end() || next->phase != Phase::sketched || static_cast<size_t>(in_flight) >= sent_at_once ||
+  if (next == flights_.end() || next->phase != Phase::sketched || static_cast<size_t>(in_flight) >= sends_in_flight_max ||
       (next->work && !next->work.done()))
     return false;
   next->phase = Phase::sent;
@@ -132,8 +138,8 @@ bool ReductionPipeline::sketch_next() {
   const auto next =
       std::find_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::queued; });
   if (next == flights_.end()) return false;
-  const auto open = std::count_if(flights_.begin(), next, [](const Flight& flight) { return flight.phase != Phase::over; });
-  if (next->bucket->sending == Sending::compressed && static_cast<size_t>(open) >= open_buckets) return false;
+  const auto open = std::count_if(flights_.begin(), next, [](const Flight& flight) { return flight.phase != Phase::done; });
+  if (next->bucket->sending == Sending::compressed && static_cast<size_t>(open) >= open_buckets_max) return false;
   next->phase = Phase::sketched;
   or_unavailable(*next->bucket, [&] { sketch(*next); });
   return true;
@@ -145,7 +151,7 @@ bool ReductionPipeline::unpack_one() {
   });
   if (done == flights_.end()) return false;
   or_unavailable(*done->bucket, [&] { unpack(*done); });
-  done->phase = Phase::over;
+  done->phase = Phase::done;
   {
     const std::lock_guard lock(mutex_);
     --unfinished_;
@@ -154,15 +160,16 @@ bool ReductionPipeline::unpack_one() {
   return true;
 }
 
-// Waits a short time for the bucket on which the next piece of work depends. Meanwhile new buckets may come.
-void ReductionPipeline::wait_a_little() {
+// Waits for an all-reduce whose end makes the next piece of work possible. The wait is short, because the caller may submit new
+// buckets meanwhile.
+void ReductionPipeline::wait_for_progress() {
   const auto in_phase = [&](Phase phase) {
     return std::find_if(flights_.begin(), flights_.end(),
                         [=](const Flight& flight) { return flight.phase == phase && flight.work && !flight.work.done(); });
   };
   const auto in_flight =
       std::count_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::sent; });
-  auto target = static_cast<size_t>(in_flight) < sent_at_once ? in_phase(Phase::sketched) : in_phase(Phase::sent);
+  auto target = static_cast<size_t>(in_flight) < sends_in_flight_max ? in_phase(Phase::sketched) : in_phase(Phase::sent);
   if (target == flights_.end()) target = in_phase(Phase::sent);
   if (target == flights_.end()) return;
   const bool complete = [&] {
@@ -170,9 +177,9 @@ void ReductionPipeline::wait_a_little() {
     return complete_;
   }();
   try {
-    static_cast<void>(target->work.wait_for(complete ? long_glance : glance));
-  } catch (const std::bad_alloc&) {  // wait_for needs memory to say how the call ended; account() gets that result, too
-  }
+    static_cast<void>(target->work.wait_for(complete ? long_poll_interval : poll_interval));
+    // Out of memory: wait_for() could not allocate its report. account() gets the result later.
+  } catch (const std::bad_alloc&) {}
 }
 
 CallOptions ReductionPipeline::call(const CallOptions& base, const Bucket& bucket, uint64_t which, uint64_t agreement) const {
@@ -187,22 +194,23 @@ void ReductionPipeline::sketch(Flight& flight) {
   auto& bucket = *flight.bucket;
   std::span<float> first;
   {
-    const Lap lap(bucket.costs.sketch_us);
+    const ScopedTimer timer(bucket.costs.sketch_us);
     first = bucket.feedback->begin(step_, bucket.gradients, bucket.sending);
-    const auto notes = bucket.feedback->compressor().notes();
-    if (bucket.sending == Sending::compressed && notes.size() == bucket.notes.size()) {
-      std::copy(bucket.notes.begin(), bucket.notes.end(), notes.begin());
-      if (!notes.empty()) notes[notes_per_rank * group_.rank()] = static_cast<float>(bucket.feedback->kept_energy());
+    const auto side_values = bucket.feedback->compressor().side_values();
+    if (bucket.sending == Sending::compressed && side_values.size() == bucket.side_values.size()) {
+      std::copy(bucket.side_values.begin(), bucket.side_values.end(), side_values.begin());
+      if (!side_values.empty())
+        side_values[side_values_per_rank * group_.rank()] = static_cast<float>(bucket.feedback->residual_energy());
     } else {
-      bucket.notes.clear();
+      bucket.side_values.clear();
     }
   }
   if (first.empty()) return;
   auto options = call(calls_.sketch, bucket, 0, bucket.digest ^ mix64(step_) ^ static_cast<uint64_t>(bucket.sending));
-  // An uncompressed step has no other call.
+  // In an uncompressed step, this all-reduce carries the gradients, so the codec for sketches must not be used.
   if (bucket.feedback->is_whole()) options.codec = Codec{};
   flight.work = group_.all_reduce_async(first, options);
-  bucket.costs.payload_elements += first.size() - bucket.notes.size();
+  bucket.costs.payload_elements += first.size() - bucket.side_values.size();
 }
 
 void ReductionPipeline::account(Flight& flight, int64_t& us) {
@@ -211,7 +219,7 @@ void ReductionPipeline::account(Flight& flight, int64_t& us) {
   const auto report = std::exchange(flight.work, {}).wait();
   if (!report.ok()) {
     const bool differ = report.status().code() == Code::invalid;
-    bucket.status = differ ? Status(Code::invalid, flight.if_different + report.status().message()) : report.status();
+    bucket.status = differ ? Status(Code::invalid, flight.mismatch_prefix + report.status().message()) : report.status();
     return;
   }
   us += report->total_us;
@@ -222,27 +230,27 @@ void ReductionPipeline::account(Flight& flight, int64_t& us) {
 
 void ReductionPipeline::send(Flight& flight) {
   auto& bucket = *flight.bucket;
-  if (bucket.feedback->is_whole()) return;  // its only all-reduce goes on
+  if (bucket.feedback->is_whole()) return;  // The only all-reduce of such a bucket is already in flight.
   account(flight, bucket.costs.sketch_reduce_us);
   if (!bucket.status.ok()) return;
-  const auto notes = bucket.feedback->compressor().notes();
-  if (!bucket.notes.empty()) bucket.notes.assign(notes.begin(), notes.end());
+  const auto side_values = bucket.feedback->compressor().side_values();
+  if (!bucket.side_values.empty()) bucket.side_values.assign(side_values.begin(), side_values.end());
   Status chosen;
   {
-    const Lap lap(bucket.costs.select_us);
+    const ScopedTimer timer(bucket.costs.select_us);
     chosen = bucket.feedback->choose();
   }
   bucket.finite = chosen.ok();
   if (!bucket.finite) return;
   std::span<float> values;
   {
-    const Lap lap(bucket.costs.pack_us);
+    const ScopedTimer timer(bucket.costs.pack_us);
     values = bucket.feedback->pack();
   }
   if (values.empty()) return;
   auto options = call(calls_.values, bucket, 1, bucket.digest ^ bucket.feedback->compressor().fingerprint());
-  flight.if_different = "index_mismatch: ";
-  options.encode_error = bucket.feedback->lost().data();
+  flight.mismatch_prefix = "index_mismatch: ";
+  options.encode_error = bucket.feedback->encode_errors().data();
   flight.work = group_.all_reduce_async(values, options);
   bucket.costs.payload_elements += values.size();
 }
@@ -251,7 +259,7 @@ void ReductionPipeline::unpack(Flight& flight) {
   auto& bucket = *flight.bucket;
   account(flight, bucket.costs.value_reduce_us);
   if (!bucket.status.ok() || !bucket.finite) return;
-  const Lap lap(bucket.costs.unpack_us);
+  const ScopedTimer timer(bucket.costs.unpack_us);
   bucket.finite = bucket.feedback->finish().ok();
 }
 

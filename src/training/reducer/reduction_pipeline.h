@@ -1,6 +1,6 @@
-// The thread that compresses a step's buckets and runs their all-reduces: sketches of later buckets are on their way while the
-// rows of earlier ones are. Rows go out in the order of the buckets, few buckets at a time, so that the first ones are done
-// while the last ones travel.
+// A thread that compresses the buckets of a step and runs their all-reduces. While the rows of earlier buckets are in flight,
+// the sketches of later ones can be in flight, too. Rows are sent in the order of the buckets, a few buckets at a time, so that
+// the first buckets finish early.
 #pragma once
 
 #include <condition_variable>
@@ -19,63 +19,67 @@
 
 namespace unisono {
 
-// Two numbers per rank travel beside the sketches: the sums of squares of what it had kept, and now and then of its gradients.
-constexpr uint32_t notes_per_rank = 2;
-// Buckets that have a sketch, and no average yet, at most. Each needs memory of its own.
-constexpr uint64_t open_buckets = 4;
+// Each rank sends this many numbers along with the sketches: the sum of squares of its residuals and, in some steps, the sum of
+// squares of its gradients.
+constexpr uint32_t side_values_per_rank = 2;
+// At most this many buckets have a sketch but no average yet. Each of them needs working memory.
+constexpr uint64_t open_buckets_max = 4;
 
 struct Bucket {
-  uint32_t number = 0;            // in its step, from 0
-  std::vector<uint32_t> tensors;  // their numbers
-  uint64_t digest = 0;            // of all that ranks must have in common about it
+  uint32_t number = 0;            // index of this bucket in its step
+  std::vector<uint32_t> tensors;  // numbers of the bucket's tensors
+  uint64_t digest = 0;            // a hash of all properties that must be equal on all ranks
   std::unique_ptr<ErrorFeedback> feedback;
-  bool off = false;  // never compressed, because it would not pay
-  // State of the present step. It belongs to the pipeline from submit() until finish() returns.
+  bool off = false;  // True if this bucket is never compressed, because a prediction says that compression does not pay.
+  // The state in the current step. It belongs to the pipeline from submit() on, until finish() returns.
   Sending sending = Sending::compressed;
   std::vector<float*> gradients;
-  std::vector<float> notes;  // this rank's notes, then their averages; empty if no call carried them
-  Status status;             // of its all-reduces
-  bool finite = true;        // on all ranks
+  // This rank's numbers that are sent along with the sketch. Their averages replace them later. The vector is empty if no
+  // all-reduce carried them.
+  std::vector<float> side_values;
+  Status status;       // the error of the bucket's all-reduces, or ok
+  bool finite = true;  // True if all values of all ranks are finite.
   CompressionCosts costs;
 };
 
 class ReductionPipeline {
  public:
   struct Calls {
-    CallOptions sketch, values;  // how the two all-reduces are made
+    CallOptions sketch, values;  // options of the two all-reduces
   };
-  // Works in a group that nobody else uses.
+  // The group must have no other user.
   ReductionPipeline(Group group, const Calls& calls);
-  // Waits for what is in flight.
+  // Waits until all all-reduces have ended.
   ~ReductionPipeline();
   ReductionPipeline(const ReductionPipeline&) = delete;
   ReductionPipeline& operator=(const ReductionPipeline&) = delete;
 
-  // round: a new number for each attempt of a step.
+  // `round` must be different for each attempt to make a step.
   void begin_step(uint64_t step, uint64_t round);
-  // The caller's thread sends an uncompressed bucket at once, so a reducer that does not compress costs as much as an
-  // all-reduce. std::bad_alloc: the bucket has not been submitted. A bucket that runs out of memory later fails with
-  // unavailable.
+  // If a bucket has Sending::plain, the thread of the caller sends it at once. Therefore a step without compression costs no
+  // more than its all-reduces. Throws std::bad_alloc if the bucket cannot be submitted. If memory runs out later, the bucket
+  // fails with Code::unavailable.
   void submit(Bucket& bucket);
-  // Waits until all buckets are through, or have failed.
+  // Waits until each bucket is finished or has failed.
   void finish();
 
   Group& group() { return group_; }
 
  private:
-  enum class Phase : uint8_t { queued, sketched, sent, over };
+  enum class Phase : uint8_t { queued, sketched, sent, done };
   struct Flight {
     Bucket* bucket = nullptr;
     Phase phase = Phase::queued;
     Work work{};
-    const char* if_different = "config_mismatch: ";  // what it means if the ranks' calls differ
+    // If the ranks made different calls, the text of the error begins with this.
+    const char* mismatch_prefix = "config_mismatch: ";
   };
-  void work();
-  bool take_new();
+  void run();
+  bool take_submitted();
   bool send_next();
   bool sketch_next();
   bool unpack_one();
-  void wait_a_little();
+  void wait_for_progress();
   void sketch(Flight& flight);
   void send(Flight& flight);
   void unpack(Flight& flight);
@@ -86,14 +90,16 @@ class ReductionPipeline {
   const Calls calls_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::list<Flight> queue_;  // submitted, not yet taken
+  std::list<Flight> queue_;  // submitted buckets that the thread has not taken yet
   size_t unfinished_ = 0;
   bool stop_ = false;
-  bool complete_ = true;     // no bucket will follow before finish() has returned
-  std::list<Flight> plain_;  // of the present step, sent as they are; the caller's
+  bool complete_ = true;  // True if no bucket will be submitted before finish() returns.
+  // The buckets of the current step that have Sending::plain. Only the thread of the caller uses this list.
+  std::list<Flight> plain_;
   uint64_t step_ = 0, round_ = 0;
-  std::list<Flight>
-      flights_;  // of the present step, in order; the thread's own. Taken over from the queue as they are: that needs no memory
+  // All other buckets of the current step, in order. Only the pipeline's thread uses this list. It moves list nodes from
+  // queue_ to this list, which needs no memory.
+  std::list<Flight> flights_;
   std::thread thread_;
 };
 

@@ -6,12 +6,15 @@
 #include <fstream>
 #include <string>
 
+#include "base/concat.h"
+
 namespace unisono {
 namespace {
 
-constexpr double growth_limit = 100;  // a residual as many times as long as a gradient is told of
+// If the norm of a residual exceeds the largest gradient norm by this factor, a warning is given.
+constexpr double growth_limit = 100;
 
-// 0: the system does not say.
+// Returns 0 if the system does not say how much memory is free.
 uint64_t free_memory_bytes() {
   std::ifstream file("/proc/meminfo");
   for (std::string key, rest; file >> key && std::getline(file, rest);) {
@@ -35,19 +38,20 @@ void add(CompressionCosts& to, const CompressionCosts& costs) {
   to.sent_headers += costs.sent_headers;
 }
 
-// Averages, of which each rank gave its own and zeros: sums over the buckets.
-NotedNorms noted_norms(std::span<Bucket* const> buckets, uint32_t world) {
-  NotedNorms norms;
+// In the averaged buffer, each rank contributed its own value, and zeros for the values of the other ranks. Therefore the value
+// of a rank is the average times `world`. The function sums the values over the buckets.
+ExchangedNorms exchanged_norms(std::span<Bucket* const> buckets, uint32_t world) {
+  ExchangedNorms norms;
   std::vector<double> gradients(world);
   for (const auto* bucket : buckets) {
-    if (bucket->notes.size() != size_t{notes_per_rank} * world) continue;
-    norms.kept.resize(world);
+    if (bucket->side_values.size() != size_t{side_values_per_rank} * world) continue;
+    norms.residual.resize(world);
     for (size_t r = 0; r < world; ++r) {
-      norms.kept[r] += static_cast<double>(bucket->notes[2 * r]) * world;
-      gradients[r] += static_cast<double>(bucket->notes[2 * r + 1]) * world;
+      norms.residual[r] += static_cast<double>(bucket->side_values[2 * r]) * world;
+      gradients[r] += static_cast<double>(bucket->side_values[2 * r + 1]) * world;
     }
   }
-  for (auto& each : norms.kept) each = std::sqrt(each);
+  for (auto& each : norms.residual) each = std::sqrt(each);
   norms.longest_gradient = std::sqrt(*std::max_element(gradients.begin(), gradients.end()));
   return norms;
 }
@@ -58,12 +62,12 @@ void ReductionWarnings::warn(CompressionReport& report, bool& given, bool when, 
   report.warnings.push_back(text);
 }
 
-void ReductionWarnings::look(CompressionReport& report, const Compression& compression, double longest_gradient) {
+void ReductionWarnings::add_warnings(CompressionReport& report, const Compression& compression, double longest_gradient) {
   using enum Compression::Feedback;
   const bool compressing = report.compressed > 0;
   warn(report, growth_, longest_gradient > 0 && report.residual_norm_max > growth_limit * longest_gradient,
-       "what is left over on a rank is more than 100 times as long as any gradient: rows that cancel out over the ranks are "
-       "never sent; `refresh` sends each row now and then");
+       "the residual norm of a rank is more than 100 times the largest gradient norm: rows that cancel out over the ranks "
+       "are never sent; set `refresh` to send each row from time to time");
   warn(report, none_, compressing && compression.feedback == none, "without feedback the rows that are not sent are lost");
   warn(report, adaptive_,
        compressing && compression.adaptive_optimizer && (compression.feedback == ef21 || compression.feedback == ef21m),
@@ -72,8 +76,7 @@ void ReductionWarnings::look(CompressionReport& report, const Compression& compr
   if (memory_ || report.state_bytes == 0) return;
   const auto free = free_memory_bytes();
   warn(report, memory_, free > 0 && report.state_bytes > free / 4,
-       "what is kept from step to step takes " + std::to_string(report.state_bytes >> 20) +
-           " MB, more than a quarter of the memory that is free");
+       concat("the error feedback state takes ", report.state_bytes >> 20, " MB, more than a quarter of the free memory"));
   memory_ = true;
 }
 
@@ -81,7 +84,7 @@ std::string CompressionReport::to_string() const {
   char text[400];
   std::snprintf(text, sizeof text,
                 "step %llu%s: %u compressed, %u whole; %llu of %llu values (%.3f), %llu collectives, %llu bytes sent; %.3f ms, "
-                "of it %.3f waiting; captured %.3f, |out| %.4g, |e| mean %.4g max %.4g",
+                "%.3f ms of it waiting; captured %.3f, |out| %.4g, |e| mean %.4g max %.4g",
                 static_cast<unsigned long long>(step), applied ? "" : " (skipped: not finite)", compressed, whole,
                 static_cast<unsigned long long>(costs.payload_elements), static_cast<unsigned long long>(elements),
                 payload_ratio(), static_cast<unsigned long long>(costs.collectives),

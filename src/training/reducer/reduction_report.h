@@ -1,4 +1,5 @@
-// The gradient reducer's report of a step: sums over its buckets, what ranks told each other, and warnings.
+// The report of the gradient reducer about a step. It consists of sums over the buckets, norms that the ranks exchange, and
+// warnings.
 #pragma once
 
 #include <span>
@@ -11,16 +12,16 @@ namespace unisono {
 
 void add(CompressionCosts& to, const CompressionCosts& costs);
 
-struct NotedNorms {
-  std::vector<double> kept;     // by rank; empty: nobody told
-  double longest_gradient = 0;  // of any rank; 0: not told in this step
+struct ExchangedNorms {
+  std::vector<double> residual;  // for each rank: the norm of its residuals; empty if no rank reported
+  double longest_gradient = 0;   // the largest gradient norm of all ranks; 0: it was not reported in this step
 };
-NotedNorms noted_norms(std::span<Bucket* const> buckets, uint32_t world);
+ExchangedNorms exchanged_norms(std::span<Bucket* const> buckets, uint32_t world);
 
-// Each is given once.
+// Adds warnings to reports. Each warning is given once.
 class ReductionWarnings {
  public:
-  void look(CompressionReport& report, const Compression& compression, double longest_gradient);
+  void add_warnings(CompressionReport& report, const Compression& compression, double longest_gradient);
 
  private:
   void warn(CompressionReport& report, bool& given, bool when, const std::string& text);

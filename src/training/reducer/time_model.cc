@@ -7,8 +7,9 @@
 namespace unisono {
 namespace {
 
-// PowerSGD multiplies four times by a factor: for P, for Q, for the average, and to subtract it from what is kept. A sketch of
-// rank 4, by which the memory's rate is measured, counts as three; products take time by their rank.
+// How many passes over memory PowerSGD makes at rank 4. It computes four products with a factor: for P, for Q, for the average,
+// and for the residual. Each product counts as three passes, because the sketch of rank 4 that measures the memory rate also
+// counts as three. At higher ranks, the time grows in proportion to the rank.
 constexpr double passes_of_factors = 12;
 
 }  // namespace
@@ -29,8 +30,8 @@ PredictedTime predict(const MachineRates& rates, const RowRule& rule, std::span<
     sketches += sketched ? static_cast<double>(decision.sketch_elements(rule)) : 0;
     sent += static_cast<double>(decision.value_elements());
     if (decision.treatment != Treatment::compressed) continue;
-    // The gradient and what was left over are read, and their sum is written; that is read again, and kept, and the average
-    // written; rows are gathered and scattered.
+    // There are six passes over the elements: read gradient, read residual, write sum, read sum, write residual, write average.
+    // There are four passes over the sent rows: gathering them reads and writes, and scattering them reads and writes.
     if (decision.factors == 0)
       touched += 6 * static_cast<double>(decision.matrix.elements()) + 4 * static_cast<double>(decision.value_elements());
     else

@@ -1,5 +1,5 @@
-// Predicts what averaging a group of tensors costs, whole and compressed, by the rates of links and memory: the model of
-// docs/design/methods/arc_top_k.md, "Time model".
+// Predicts from the rates of links and memory how long it takes to average a group of tensors, without and with compression.
+// docs/design/methods/arc_top_k.md, "Time model", describes the model.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,24 @@ namespace unisono {
 
 struct MachineRates {
   uint32_t ranks = 1;
-  double latency_s = 0;           // of one message
-  double link_bytes_per_s = 0;    // a rank sends
-  double memory_bytes_per_s = 0;  // a rank reads and writes while it compresses
+  double latency_s = 0;           // latency of one message
+  double link_bytes_per_s = 0;    // how fast a rank sends
+  double memory_bytes_per_s = 0;  // how fast a rank reads and writes memory while it compresses
 };
 
 struct PredictedTime {
   double dense_s = 0;
-  double compressed_s = 0;  // both all-reduces and what is done in memory
-  double local_s = 0;       // what is done in memory
-  // At least 3 % must be gained, since predictions are not exact.
+  double compressed_s = 0;  // time of both all-reduces and of the work in memory
+  double local_s = 0;       // time of the work in memory
+  // Predictions are not exact, so compression must save at least 3 % of the time.
   bool pays() const { return compressed_s <= 0.97 * dense_s; }
 };
 
-// Bytes on the wire of one fp32 value that travels with the codec.
+// Returns how many bytes this codec sends for one fp32 value.
 double bytes_per_value(const Codec& codec);
-// The time of one all-reduce of so many bytes.
+// Returns how many seconds one ring all-reduce of `bytes` takes.
 double all_reduce_time(const MachineRates& rates, double bytes);
-// value_bytes: on the wire, of one value that is sent; 4 without a codec.
+// `value_bytes` is the number of bytes that the second all-reduce sends for one value. It is 4 without a codec.
 PredictedTime predict(const MachineRates& rates, const RowRule& rule, std::span<const Decision> group, bool sketched,
                       double value_bytes);
 

@@ -1,4 +1,4 @@
-// Ranks that train one tensor each, in one process: all-reduces are sums here.
+// Ranks in one process that train one tensor each. All-reduces are plain sums.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ class Trainers {
     }
   }
 
-  // Everything that a step may be: the average is where the gradients were.
+  // Begins a step on all ranks and runs the first all-reduce.
   void begin(uint64_t step, bool whole = false) {
     buffers_.clear();
     for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -38,7 +38,7 @@ class Trainers {
     }
     average(buffers_);
   }
-  // False: some number was not finite; all ranks say so.
+  // Runs next() and the second all-reduce. Returns false if all ranks report a value that is not finite.
   bool next() {
     return all([&](size_t r) {
              auto buffer = ranks_[r]->next();

@@ -12,50 +12,51 @@ constexpr double infinite = std::numeric_limits<double>::infinity();
 
 double recovery_of(const DriftLaw& law) { return law.recovery < 0 ? 1 - law.loss : law.recovery; }
 
-bool can_be(const DriftLaw& law) {
+bool is_possible(const DriftLaw& law) {
   const double p = law.loss, r = recovery_of(law);
   if (!(p >= 0 && p < 1) || !(std::abs(law.rho) <= 1) || !(r >= 0 && r <= 1)) return false;
-  // In the stationary state, as many ranges go from good to bad as from bad to good.
+  // Over a long time, as many ranges become lost as recover. Therefore p r <= 1 - p.
   return p * r <= (1 - p) * (1 + 1e-12) && law.both <= p && (law.both < 0 || law.both >= 2 * p - 1);
 }
 
-// Second moment of a sum of m updates.
+// Returns the second moment of the sum of `steps` successive updates. The unit is sigma_u^2, the second moment of one update.
 double spread(uint64_t steps, double rho) {
   const auto m = static_cast<double>(steps);
   if (rho == 1) return m * m;
-  // Near 1, the closed form is a difference of nearly equal numbers.
+  // If rho is near 1, the closed form subtracts nearly equal numbers. In this case the terms are added up instead.
   if (1 - rho > 1e-3) return (m * (1 - rho * rho) - 2 * rho * (1 - std::pow(rho, m))) / ((1 - rho) * (1 - rho));
   double sum = m, power = rho;
   for (uint64_t s = 1; s < steps && power > 1e-17; ++s, power *= rho) sum += 2 * (m - static_cast<double>(s)) * power;
   return sum;
 }
 
-// 1 + z + … + z^(terms - 1)
+// Returns 1 + z + … + z^(terms - 1).
 double geometric_sum(double z, uint32_t terms) { return z == 1 ? terms : -std::expm1(terms * std::log(z)) / (1 - z); }
 
-// Ages of one receiver's range: P(age = m) = first * z^(m - 1) for 1 <= m < limit. With fetching, an age of 0 also occurs when
-// a range is fetched while its chain is bad; it continues from there at age 1. So p, the share of bad steps, covers all these
-// ages and the fetches: first * (1 + z + … + z^(A - 1)).
+// How old a range is at one receiver: P(age = m) = first * z^(m - 1) for 1 <= m < limit = A. A range is fetched before it would
+// reach age A. It then has age 0, and in the next step age 1 if its link is still bad. Let p be the share of steps with a bad
+// link. It includes the steps with fetches, so p is first * (1 + z + … + z^(A - 1)).
 struct Ages {
   double first = 0, z = 0;
-  uint64_t limit = 0;  // exclusive
+  uint64_t limit = 0;  // Ages are below this number.
 };
 Ages truncated_ages(const DriftLaw& law) {
   const double z = 1 - recovery_of(law);
   return {.first = law.loss / geometric_sum(z, law.stale_max), .z = z, .limit = law.stale_max};
 }
 
-// Calls visit(m, first * z^(m - 1)) until the terms are negligible.
+// Calls visit(m, first * z^(m - 1)) for each age m until the terms are negligible.
 template <typename Visit>
 void each_age(const Ages& ages, Visit visit) {
   double share = ages.first;
   for (uint64_t m = 1; m < ages.limit && share > 1e-30; ++m, share *= ages.z) visit(m, share);
 }
 
-// sum over m of spread(m) z^(m - 1)
-double weighed_spread(double z, double rho) { return (1 + rho * z) / (1 - rho * z) / ((1 - z) * (1 - z)); }
+// Returns the sum over m >= 1 of spread(m) z^(m - 1).
+double weighted_spread(double z, double rho) { return (1 + rho * z) / (1 - rho * z) / ((1 - z) * (1 - z)); }
 
-// The z for which a geometric law on 0, …, count - 1 has this mean, by bisection, because the mean grows with z.
+// Returns the z for which the geometric distribution on 0, …, count - 1 has this mean. The mean grows with z, so the function
+// uses bisection.
 double truncated_geometric_ratio(double mean, uint32_t count) {
   const auto mean_at = [&](double z) {
     double all = 0, sum = 0, power = 1;
@@ -73,38 +74,38 @@ double truncated_geometric_ratio(double mean, uint32_t count) {
 }  // namespace
 
 double owner_drift(const DriftLaw& law) {
-  if (!can_be(law)) return unknown;
+  if (!is_possible(law)) return unknown;
   if (law.loss == 0) return 0;
   if (law.stale_max == 0) {
     const double r = recovery_of(law);
     if (r == 0) return infinite;
-    return law.loss * r * weighed_spread(1 - r, law.rho);
+    return law.loss * r * weighted_spread(1 - r, law.rho);
   }
   double sum = 0;
   each_age(truncated_ages(law), [&](uint64_t m, double share) { sum += share * spread(m, law.rho); });
   return sum;
 }
 
-// Two replicas differ by as many updates as their ages differ.
+// Two replicas of a range differ by as many updates as their ages differ.
 double pair_drift(const DriftLaw& law) {
-  if (!can_be(law)) return unknown;
+  if (!is_possible(law)) return unknown;
   const double p = law.loss, r = recovery_of(law), z = 1 - r;
   if (law.both >= 0) {
-    // Counts from the last step in which at least one received. Exactly one did with probability 2(p - c)/(1 - c), and from
-    // there the other's age is geometric.
+    // Consider the last step in which at least one of the two receivers got the range. With probability 2(p - c)/(1 - c), the
+    // other receiver did not get it then. The age at that receiver has a geometric distribution.
     if (law.recovery >= 0 || law.stale_max != 0) return unknown;
-    return p == 0 ? 0 : 2 * (p - law.both) / (1 - law.both) * (1 - p) * weighed_spread(p, law.rho);
+    return p == 0 ? 0 : 2 * (p - law.both) / (1 - law.both) * (1 - p) * weighted_spread(p, law.rho);
   }
   if (p == 0) return 0;
   if (law.stale_max == 0) {
-    // P(|k1 - k2| = m) = 2 z^(m-1) [(1 - p) p r + p^2 r^2 z / (1 - z^2)]
+    // Let k1 and k2 be the ages at two receivers. Then P(|k1 - k2| = m) = 2 z^(m-1) [(1 - p) p r + p^2 r^2 z / (1 - z^2)].
     if (r == 0) return infinite;
-    return 2 * p * r * (1 - p + p * r * z / (1 - z * z)) * weighed_spread(z, law.rho);
+    return 2 * p * r * (1 - p + p * r * z / (1 - z * z)) * weighted_spread(z, law.rho);
   }
   const auto ages = truncated_ages(law);
   double stale = 0, sum = 0;
   each_age(ages, [&](uint64_t, double share) { stale += share; });
-  // Both are stale, m apart: the younger one's age j runs from 1 to A - 1 - m.
+  // If both replicas are stale and their ages differ by m, the smaller age is between 1 and A - 1 - m.
   each_age(ages, [&](uint64_t m, double share) {
     const auto pairs = static_cast<uint32_t>(ages.limit - 1 - m);
     const double both = pairs == 0 ? 0 : ages.first * share * ages.z * geometric_sum(ages.z * ages.z, pairs);
@@ -114,7 +115,7 @@ double pair_drift(const DriftLaw& law) {
 }
 
 double fetches_per_step(const DriftLaw& law) {
-  if (!can_be(law)) return unknown;
+  if (!is_possible(law)) return unknown;
   if (law.stale_max == 0 || law.loss == 0) return 0;
   const auto ages = truncated_ages(law);
   return ages.first * std::pow(ages.z, law.stale_max - 1);
@@ -153,7 +154,7 @@ double recovery_from_ages(std::span<const uint64_t> histogram, uint32_t age_limi
   }
   if (stale == 0) return unknown;
   if (age_limit != 0) return 1 - truncated_geometric_ratio(steps_more / stale, age_limit);
-  // Ranges in the last entry show no recovery.
+  // The last entry of the histogram counts ranges whose recovery was not observed.
   const double recovered = stale - static_cast<double>(histogram[last]);
   return recovered / (recovered + steps_more);
 }
@@ -185,7 +186,8 @@ double UpdateStatistics::second_moment() const {
   return sum / static_cast<double>(count);
 }
 
-// The first step has no predecessor: its product is 0 and is left out.
+// Each product multiplies the updates of a step with those of the step before it. The first step has no step before it. Its
+// product is stored as 0, and the mean does not count it.
 double UpdateStatistics::autocorrelation() const {
   const auto count = std::min<uint64_t>(steps_, window_);
   const double second = second_moment();

@@ -8,18 +8,20 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "base/random.h"
 
 namespace unisono {
 namespace {
 
-// A buffer begins with the step (its bits) and DriftInputs. The values of all samples follow, then one bit per sample: whether
-// it is stale. 32 bits use the space of one value.
+// A buffer begins with five numbers: the bits of the step, and the four fields of DriftInputs. The values of all samples
+// follow. At the end there is one bit per sample, which tells whether the sample is stale. 32 of these bits take the space of
+// one value.
 constexpr size_t head = 5, bits_per_value = 32;
 
 double squared(double difference) { return difference * difference; }
 
-// The mean over the ranks that know it.
+// Returns the mean recovery over those ranks that could estimate it, or -1 if none could.
 double mean_recovery(std::span<const float> gathered, size_t each) {
   double sum = 0, count = 0;
   for (size_t at = 0; at < gathered.size(); at += each) {
@@ -28,9 +30,9 @@ double mean_recovery(std::span<const float> gathered, size_t each) {
   return count == 0 ? -1 : sum / count;
 }
 
-// Rounding to single precision may lift a recovery slightly above the maximum for this loss; losses are then practically
-// independent.
-DriftLaw possible(DriftLaw law) {
+// Limits the recovery to the largest value that is possible with this loss. Because of noise and rounding, an estimate can be
+// larger.
+DriftLaw with_possible_recovery(DriftLaw law) {
   if (law.recovery >= 0 && law.loss * law.recovery > 1 - law.loss) law.recovery = (1 - law.loss) / law.loss;
   return law;
 }
@@ -126,18 +128,16 @@ Result<DriftReport> DriftProbe::evaluate(std::span<const float> gathered, uint32
   const auto world = geometry_.cut().world;
   const size_t each = buffer_elements();
   if (gathered.size() != each * world)
-    return Status(Code::invalid, "drift: " + std::to_string(gathered.size()) + " values of " + std::to_string(world) +
-                                     " ranks, each of which has " + std::to_string(each));
+    return Status(Code::invalid, concat("drift: ", gathered.size(), " values of ", world, " ranks, each of which has ", each));
   DriftReport report{.step = std::bit_cast<uint32_t>(gathered[0]),
                      .law = {.recovery = mean_recovery(gathered, each), .stale_max = stale_max}};
   for (Rank rank = 0; rank < world; ++rank) {
     const auto step = std::bit_cast<uint32_t>(gathered[rank * each]);
     if (step != report.step)
-      return Status(Code::invalid, "drift: rank " + std::to_string(rank) + " measured after step " + std::to_string(step) +
-                                       ", rank 0 after " + std::to_string(report.step));
+      return Status(Code::invalid, concat("drift: rank ", rank, " measured after step ", step, ", rank 0 after ", report.step));
     report.law.loss += double{gathered[rank * each + 1]} / world;
   }
-  report.law = possible(report.law);
+  report.law = with_possible_recovery(report.law);
   report.shards.resize(world);
   auto& all = report.all;
   double moving = 0;

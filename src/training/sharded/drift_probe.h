@@ -1,8 +1,9 @@
-// Measures drift. Every few steps, all ranks exchange their values of a few elements of every shard. From these, all ranks
-// compute the distance of replicas from the owners and from each other, and compare it with the formulae. Pure: the caller
-// exchanges the buffers, reliably.
+// Measures drift (the difference between replicas). Every few steps, all ranks exchange their values of a few elements of each
+// shard. Each rank then computes how far the replicas are from the values of the owners and from each other. It compares the
+// result with the formulae of drift.h. This code does not communicate: the caller exchanges the buffers, reliably.
 //
-// The choice of elements depends only on run, step and shard, so all ranks choose the same without communication.
+// The choice of the elements depends only on the run, the step and the shard. Therefore all ranks choose the same elements
+// without communication.
 #pragma once
 
 #include <cstdint>
@@ -15,30 +16,33 @@
 
 namespace unisono {
 
-// A rank's own observations, sent with its values in single precision.
+// The observations of one rank. It sends these numbers together with its values, in single precision.
 struct DriftInputs {
-  double loss = 0;           // lost share of the ranges of other ranks' shards
-  double recovery = -1;      // recovery_from_ages() of histograms summed over many steps; NaN or < 0: not known
-  double second_moment = 0;  // of the own shard's updates: UpdateStatistics
+  double loss = 0;           // Other ranks sent ranges to this rank; this share of them was lost.
+  double recovery = -1;      // The result of recovery_from_ages(). NaN or negative: the recovery is not known.
+  double second_moment = 0;  // second moment of the updates that this rank made to its shard (UpdateStatistics)
   double rho = 0;
 };
 
 struct ShardDrift {
-  double owner = 0, pair = 0;  // measured O and P; pair: NaN without two replicas
-  // As pair, but only where exactly one of the two received the range in the last step; NaN if there is no such range.
+  double owner = 0, pair = 0;  // The measured O and P. `pair` is NaN if there are fewer than two replicas.
+  // Like `pair`, but it covers only pairs in which exactly one replica received the range in the last step. NaN if there is no
+  // such pair.
   double gap = 0;
   double owner_expected = 0, pair_expected = 0;
-  double paper = 0;  // 2p / (1 + p) times the second moment of one update: see drift.h
+  double paper = 0;  // paper_form() times the second moment of one update
   double second_moment = 0, rho = 0;
 };
 struct DriftReport {
   uint32_t step = 0;
-  DriftLaw law{};                    // means over the ranks; without rho, which differs per shard
-  ShardDrift all{};                  // means over the elements of all shards; gap: over all such pairs
-  double all_pairs = 0;              // mean over all pairs of ranks, owners included: pair_mean() for equal shards
-  std::vector<ShardDrift> shards{};  // by owner; zeros for a shard without elements
-  // Drift is far above its expectation, so lossy delivery should be switched off.
-  bool beyond() const { return all.owner > 2 * all.owner_expected; }
+  DriftLaw law{};  // These are means over the ranks. rho is not set, because it is different for each shard.
+  // These are means over the elements of all shards, except for `gap`, which is the mean over the pairs of all shards.
+  ShardDrift all{};
+  // The mean over all pairs of ranks, including pairs with the owner. If the shards are equally large, this is pair_mean().
+  double all_pairs = 0;
+  std::vector<ShardDrift> shards{};  // Indexed by owner. All numbers are 0 for a shard that has no elements.
+  // Returns true if the drift is far larger than expected. The caller should then send all values again.
+  bool is_excessive() const { return all.owner > 2 * all.owner_expected; }
 };
 
 class DriftProbe {
@@ -46,26 +50,28 @@ class DriftProbe {
   DriftProbe(const RangeGeometry& geometry, uint64_t run_id, uint32_t samples = 256)
       : geometry_(geometry), run_id_(run_id), samples_(samples) {}
 
-  // Chooses elements of the tensor, ascending, spread evenly over the shard: `samples`, or all of a smaller shard.
+  // Chooses `samples` elements of the owner's shard. They are spread evenly, and their order is ascending. If the shard has
+  // fewer elements, chooses all of them.
   void sample(uint32_t step, Rank owner, std::vector<uint64_t>& elements) const;
-  // Elements of one rank's buffer.
+  // Returns how many floats the buffer of one rank has.
   size_t buffer_elements() const;
-  // Call between two steps, after fetches. buffer has buffer_elements() elements.
+  // Fills the buffer of this rank, which has buffer_elements() floats. Call this between two steps, after ranges have been
+  // fetched.
   void pack(const ShardedState& state, const DriftInputs& inputs, std::span<float> buffer);
-  // gathered: all ranks' buffers, concatenated. stale_max: as in the states. invalid: wrong size, or buffers of different
-  // steps.
+  // `gathered` consists of the buffers of all ranks, one after the other. `stale_max` is ShardedStateOptions::stale_max.
+  // Returns invalid if the size is wrong, or if the buffers are from different steps.
   Result<DriftReport> evaluate(std::span<const float> gathered, uint32_t stale_max) const;
 
  private:
   struct Gaps {
     double sum = 0, count = 0;
-    double mean() const { return sum / count; }  // NaN if empty
+    double mean() const { return sum / count; }  // Returns NaN if there are no gaps.
   };
 
   uint32_t count(Rank owner) const;
-  // Samples of all shards together.
+  // Returns how many samples all shards have together.
   size_t samples() const;
-  // at: index of the shard's first sample. gaps: accumulates.
+  // `at` is the position of the shard's first sample in a buffer. The pairs of the shard are added to `gaps`.
   ShardDrift measure(std::span<const float> gathered, Rank owner, size_t at, Gaps& gaps) const;
 
   RangeGeometry geometry_;
@@ -74,12 +80,14 @@ class DriftProbe {
   std::vector<uint64_t> elements_;
 };
 
-// Statistics of the own shard's updates as receivers would see them without loss, of the same few elements in every step.
+// Statistics of the updates to the shard of this rank. They always cover the same few elements. They use the values that other
+// ranks decode, not the exact ones.
 class OwnUpdates {
  public:
   OwnUpdates(uint64_t run_id, uint32_t samples = 256, uint32_t window = 1000)
       : run_id_(run_id), samples_(samples), statistics_(window) {}
-  // Call in each step, after encode(). The first call only sets the starting values. After rebuild(), make a new object.
+  // Call this in each step, after encode(). The first call only stores the values from which the updates are counted. After
+  // ShardedState::rebuild(), make a new object.
   void add(const ShardedState& state);
   const UpdateStatistics& statistics() const { return statistics_; }
 

@@ -31,7 +31,7 @@ TEST(DriftProbe, samples_elements_of_the_shard_spread_over_it) {
   }
 }
 
-TEST(DriftProbe, samples_by_run_step_and_shard_alone) {
+TEST(DriftProbe, samples_depend_only_on_run_step_and_shard) {
   const auto geometry = geometry_of(3, 100'000);
   const DriftProbe probe(geometry, run_id), same(geometry, run_id), other(geometry, run_id + 1);
   EXPECT_EQ(sampled(probe, 100, 1), sampled(same, 100, 1));
@@ -42,7 +42,7 @@ TEST(DriftProbe, samples_by_run_step_and_shard_alone) {
   EXPECT_NE(first, sampled(probe, 100, 1));
 }
 
-// Each of a stratum's ten elements is equally likely.
+// 256 samples of 2560 elements: each sample comes from a stretch of ten elements. All ten must be equally likely.
 TEST(DriftProbe, samples_evenly) {
   const auto geometry = geometry_of(1, 2560);
   const DriftProbe probe(geometry, run_id);
@@ -53,7 +53,7 @@ TEST(DriftProbe, samples_evenly) {
   for (const auto count : hits) EXPECT_NEAR(count, 2560, 5 * std::sqrt(2560 * 0.9));
 }
 
-TEST(DriftProbe, takes_all_of_a_small_shard_and_none_of_an_empty_one) {
+TEST(DriftProbe, samples_all_of_a_small_shard_and_none_of_an_empty_one) {
   const auto geometry = geometry_of(8, 100);
   const DriftProbe probe(geometry, run_id);
   EXPECT_EQ(sampled(probe, 7, 0), (std::vector<uint64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}));
@@ -62,7 +62,7 @@ TEST(DriftProbe, takes_all_of_a_small_shard_and_none_of_an_empty_one) {
   EXPECT_EQ(probe.buffer_elements(), 5u + 100 + 4);
 }
 
-// The result of an all-gather on every rank.
+// Returns what an all-gather of the ranks' buffers would return.
 std::vector<float> gather(DriftProbe& probe, const std::vector<ShardedState>& ranks, const std::vector<DriftInputs>& inputs) {
   const size_t each = probe.buffer_elements();
   std::vector<float> gathered(each * ranks.size());
@@ -70,8 +70,8 @@ std::vector<float> gather(DriftProbe& probe, const std::vector<ShardedState>& ra
   return gathered;
 }
 
-// With all elements sampled, the measurement is the exact drift.
-TEST(DriftProbe, of_all_elements_is_the_drift) {
+// With all elements sampled, the measured drift must be exact.
+TEST(DriftProbe, equals_the_drift_if_all_elements_are_sampled) {
   for (const uint32_t world : {2u, 3u, 5u}) {
     LossyRanks group({.world = world, .shard = 200, .codec = plain(DType::bf16), .seed = world});
     Random random(3);
@@ -92,18 +92,18 @@ TEST(DriftProbe, of_all_elements_is_the_drift) {
   }
 }
 
-// Mean squared difference of two replicas, of which exactly one is stale.
+// Returns the mean squared difference between two replicas, over pairs with exactly one stale replica.
 double gap_of(const LossyRanks& group) {
   const auto world = static_cast<Rank>(group.ranks.size());
   double sum = 0, count = 0;
   for (Rank owner = 0; owner < world; ++owner) {
     for (uint32_t range = 0; range < group.geometry.ranges(owner); ++range) {
-      const auto place = group.geometry.range(owner, range);
+      const auto extent = group.geometry.range(owner, range);
       for (Rank a = 0; a < world; ++a) {
         for (Rank b = 0; b < world; ++b) {
           if (a == owner || b == owner || group.ranks[a].age(owner, range) > 0 || group.ranks[b].age(owner, range) == 0)
             continue;
-          for (uint64_t i = place.begin; i < place.end; ++i) sum += group.squared(a, b, i), ++count;
+          for (uint64_t i = extent.begin; i < extent.end; ++i) sum += group.squared(a, b, i), ++count;
         }
       }
     }
@@ -111,7 +111,7 @@ double gap_of(const LossyRanks& group) {
   return sum / count;
 }
 
-TEST(DriftProbe, gap_is_of_pairs_one_of_which_is_stale) {
+TEST(DriftProbe, gap_covers_pairs_of_which_one_is_stale) {
   for (const uint64_t shard : {200u, 137u}) {
     LossyRanks group({.world = 5, .shard = shard, .seed = 3});
     DriftProbe probe(group.geometry, run_id);
@@ -124,8 +124,8 @@ TEST(DriftProbe, gap_is_of_pairs_one_of_which_is_stale) {
   }
 }
 
-// By shard, too: a rank with a bad uplink shows at its own shard.
-TEST(DriftProbe, tells_which_shard_lags) {
+// Only rank 2 loses what it sends, so only its shard may show drift.
+TEST(DriftProbe, reports_which_shard_lags) {
   LossyRanks group({.world = 4, .shard = sanitized ? 16'000u : 64'000u, .seed = 9});
   Random random(5);
   double direct = 0, count = 0;
@@ -147,8 +147,9 @@ TEST(DriftProbe, tells_which_shard_lags) {
   EXPECT_NEAR(measured / count, direct / count, (sanitized ? 0.15 : 0.05) * direct / count);
 }
 
-// As in a run: ranks report observed loss, ages and updates, and the formulae then predict roughly the measured drift.
-TEST(DriftProbe, of_a_run_is_what_its_formulae_expect) {
+// Ranks report the loss, ages and updates that they observe, as in a real run. The formulae must roughly predict the measured
+// drift from these numbers.
+TEST(DriftProbe, drift_of_a_run_matches_its_expectation) {
   for (const auto& [rho, stale_max] : {std::pair{0.0, 0u}, {0.8, 0u}, {0.8, 3u}}) {
     SCOPED_TRACE(testing::Message() << "rho " << rho << ", stale_max " << stale_max);
     LossyRanks group({.world = 4, .shard = sanitized ? 4'000u : 32'000u, .stale_max = stale_max, .rho = rho, .seed = 15});
@@ -157,7 +158,7 @@ TEST(DriftProbe, of_a_run_is_what_its_formulae_expect) {
     DriftProbe probe(group.geometry, run_id);
     ShardDrift sum;
     double identity = 0;
-    // One step has too few stale ranges, so they are summed over all steps.
+    // One step has too few stale ranges to estimate the recovery, so ages are summed over all steps.
     std::vector<std::vector<uint64_t>> ages(4, std::vector<uint64_t>(30));
     std::vector<uint64_t> now(30);
     double sent = 0, lost = 0, reports = 0;
@@ -178,7 +179,7 @@ TEST(DriftProbe, of_a_run_is_what_its_formulae_expect) {
       }
       const auto report = probe.evaluate(gather(probe, group.ranks, inputs), stale_max);
       ASSERT_TRUE(report.ok());
-      EXPECT_FALSE(report->beyond());
+      EXPECT_FALSE(report->is_excessive());
       EXPECT_NEAR(report->law.recovery, 0.8, sanitized ? 0.1 : 0.03);
       sum.owner += report->all.owner, sum.owner_expected += report->all.owner_expected;
       sum.pair += report->all.pair, sum.pair_expected += report->all.pair_expected;
@@ -190,16 +191,16 @@ TEST(DriftProbe, of_a_run_is_what_its_formulae_expect) {
     EXPECT_NEAR(sum.owner_expected / reports, owner_drift({.loss = 0.2, .rho = rho, .stale_max = stale_max}), 0.05);
     EXPECT_NEAR(sum.owner / sum.owner_expected, 1, sanitized ? 0.25 : 0.1);
     EXPECT_NEAR(sum.pair / sum.pair_expected, 1, sanitized ? 0.25 : 0.1);
-    // Check B2 of docs/design/methods/packet_loss.md. Fetched ranges did not arrive and are not stale, so the identity is that
-    // of a law without fetching.
+    // Check B2 of docs/design/methods/packet_loss.md. It does not hold with fetching: a fetched range was lost, but is not
+    // stale.
     if (stale_max == 0) {
       EXPECT_NEAR(sum.pair / identity, 1, sanitized ? 0.1 : 0.03);
     }
   }
 }
 
-// Made-up numbers of two ranks, one element each.
-TEST(DriftProbe, sets_expectations_beside_what_is_measured) {
+// Made-up buffers of two ranks, with one element per shard.
+TEST(DriftProbe, reports_expected_beside_measured_values) {
   const auto geometry = geometry_of(2, 32);
   DriftProbe probe(geometry, run_id, 1);
   std::vector<ShardedState> ranks;
@@ -223,15 +224,16 @@ TEST(DriftProbe, sets_expectations_beside_what_is_measured) {
   EXPECT_NEAR(report->shards[1].owner_expected, 8 * 0.25, 1e-5);
   EXPECT_NEAR(report->shards[0].paper, 4.0 / 3, 1e-5);
   EXPECT_NEAR(report->all.rho, 4 * 0.5 / 12, 1e-6);
-  EXPECT_FALSE(report->beyond());
+  EXPECT_FALSE(report->is_excessive());
   const auto little =
       probe.evaluate(gather(probe, ranks, {{.loss = 0.1, .second_moment = 4}, {.loss = 0.1, .second_moment = 8}}), 0);
   ASSERT_TRUE(little.ok());
-  EXPECT_TRUE(little->beyond()) << "2.5 of " << little->all.owner_expected;
+  EXPECT_TRUE(little->is_excessive()) << "2.5 of " << little->all.owner_expected;
 }
 
-// At high loss, chance alone may show more recoveries than the loss allows.
-TEST(DriftProbe, a_recovery_that_the_loss_does_not_allow_is_the_largest_that_it_does) {
+// At high loss, the estimated recovery may by chance be larger than possible. evaluate() must then use the largest possible
+// one.
+TEST(DriftProbe, limits_the_recovery_to_the_largest_possible) {
   LossyRanks group({.world = 3, .shard = 16});
   DriftProbe probe(group.geometry, run_id);
   const auto report = probe.evaluate(
@@ -241,7 +243,7 @@ TEST(DriftProbe, a_recovery_that_the_loss_does_not_allow_is_the_largest_that_it_
   EXPECT_NEAR(report->all.owner_expected, 0.6 / (0.4 / 0.6), 1e-6);
 }
 
-TEST(DriftProbe, buffers_that_do_not_belong_together_are_refused) {
+TEST(DriftProbe, refuses_buffers_of_different_steps_or_sizes) {
   LossyRanks group({.world = 3, .shard = 16});
   DriftProbe probe(group.geometry, run_id);
   auto gathered = gather(probe, group.ranks, std::vector<DriftInputs>(3));
@@ -252,13 +254,13 @@ TEST(DriftProbe, buffers_that_do_not_belong_together_are_refused) {
   EXPECT_EQ(probe.evaluate(gathered, 0).status().message(), "drift: rank 1 measured after step 1, rank 0 after 0");
 }
 
-TEST(DriftProbe, without_loss_or_others_finds_nothing) {
+TEST(DriftProbe, finds_no_drift_without_loss_or_other_ranks) {
   LossyRanks alone({.world = 1, .shard = 50});
   DriftProbe probe(alone.geometry, run_id);
   const auto report = probe.evaluate(gather(probe, alone.ranks, std::vector<DriftInputs>(1)), 16);
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->all.owner, 0);
-  EXPECT_FALSE(report->beyond());
+  EXPECT_FALSE(report->is_excessive());
 }
 
 }  // namespace

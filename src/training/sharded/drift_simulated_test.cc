@@ -1,6 +1,6 @@
-// Drift of sharded states that lose broadcast ranges, against the formulae: checks B1 to B5 of
-// docs/design/methods/packet_loss.md. Every range is dropped independently. Groups of ranks are simulated one after another;
-// each is one sample.
+// Compares the drift of sharded states that lose broadcast ranges with the formulae. These are checks B1 to B5 of
+// docs/design/methods/packet_loss.md. Each range is lost independently. Many groups of ranks are simulated, and each group is
+// one sample.
 #include <array>
 
 #include "training/sharded/drift.h"
@@ -11,18 +11,18 @@ namespace {
 
 using namespace test;
 
-// At least ten thousand ranges of three ranks, 16 elements each.
+// Number of simulated groups. Each has three shards of one range, so there are more than ten thousand ranges.
 constexpr uint32_t many = sanitized ? 60 : 3400;
 
 struct Measured {
   Sample owner, pair, all_pairs, consensus;
-  uint64_t fetched = 0, ranges = 0;  // counted at one receiver, times steps
+  uint64_t fetched = 0, ranges = 0;  // fetched: number of fetches. ranges: number of (step, owner, receiver)
 };
 
 struct DriftRun {
   LossyRanks::Options group{};
   uint32_t groups = many;
-  uint32_t settle = 20;  // steps until the process is stationary
+  uint32_t settle = 20;  // steps before the measurement, until the process is stationary
   uint32_t steps = 20;
 };
 
@@ -37,7 +37,7 @@ double consensus_of(const LossyRanks& group) {
   return sum / static_cast<double>(world * group.geometry.cut().elements);
 }
 
-// losses(random) returns, for one group, a function that decides whether (owner, range, receiver) is lost.
+// Simulates run.groups groups. losses(random) returns, for each group, a function lost(owner, range, receiver).
 template <typename Losses>
 Measured measure(const DriftRun& run, uint64_t seed, Losses losses) {
   Measured measured;
@@ -66,7 +66,7 @@ Measured measure(const DriftRun& run, uint64_t seed, Losses losses) {
   return measured;
 }
 
-// Independent over time and receivers.
+// Losses that are independent over time and receivers.
 auto independent(double p) {
   return [p](Random& random) { return [&random, p](Rank, uint32_t, Rank) { return random.chance(p); }; };
 }
@@ -79,33 +79,33 @@ void expect_b1(double p, double rho, double pair, double owner, uint32_t settle)
   measured.owner.expect(owner, tolerance);
 }
 
-TEST(DriftSimulated, at_ten_percent_loss_is_that_of_the_formula) {
+TEST(DriftSimulated, equals_the_formula_at_ten_percent_loss) {
   expect_b1(0.1, 0, 0.2020, 0.1111, 8);
   expect_b1(0.1, 0.9, 0.2420, owner_drift({.loss = 0.1, .rho = 0.9}), 8);
 }
 
-TEST(DriftSimulated, at_twenty_percent_loss_is_that_of_the_formula) {
+TEST(DriftSimulated, equals_the_formula_at_twenty_percent_loss) {
   expect_b1(0.2, 0, 0.4167, 0.2500, 12);
   expect_b1(0.2, 0.9, 0.5996, owner_drift({.loss = 0.2, .rho = 0.9}), 12);
 }
 
-TEST(DriftSimulated, at_little_loss_is_that_of_the_formula) {
+TEST(DriftSimulated, equals_the_formula_at_low_loss) {
   expect_b1(0.01, 0, 0.0200, 0.0101, 5);
   expect_b1(0.01, 0.9, 0.0204, owner_drift({.loss = 0.01, .rho = 0.9}), 5);
   expect_b1(0.05, 0, 0.1003, 0.0526, 6);
   expect_b1(0.05, 0.9, 0.1097, owner_drift({.loss = 0.05, .rho = 0.9}), 6);
 }
 
-TEST(DriftSimulated, at_much_loss_is_that_of_the_formula) {
+TEST(DriftSimulated, equals_the_formula_at_high_loss) {
   expect_b1(0.3, 0, 0.6593, 0.4286, 15);
   expect_b1(0.3, 0.9, 1.1471, owner_drift({.loss = 0.3, .rho = 0.9}), 15);
   expect_b1(0.4, 0, 0.9524, 0.6667, 20);
   expect_b1(0.4, 0.9, 2.0238, owner_drift({.loss = 0.4, .rho = 0.9}), 25);
 }
 
-// B2: the form attributed to the paper, with the second moment of (fresh - stale) over ranges that exactly one of two receivers
-// got.
-TEST(DriftSimulated, over_the_gap_where_one_received_is_the_unconfirmed_form) {
+// Check B2 of docs/design/methods/packet_loss.md: P / (mean gap) must be 2p / (1 + p), the form attributed to the paper. The
+// gap is that of ranges that exactly one of two receivers got.
+TEST(DriftSimulated, equals_the_unconfirmed_form_over_pairs_with_one_receiver) {
   for (const double p : {0.1, 0.2}) {
     for (const double rho : {0.0, 0.9}) {
       double pairs = 0, pair_count = 0, gaps = 0, gap_count = 0;
@@ -132,15 +132,15 @@ TEST(DriftSimulated, over_the_gap_where_one_received_is_the_unconfirmed_form) {
   }
 }
 
-// B3.
-TEST(DriftSimulated, of_eight_ranks_has_the_mean_over_pairs_and_the_consensus_distance) {
+// Check B3 of docs/design/methods/packet_loss.md: the mean over all pairs of 8 ranks, and the consensus distance, at p = 0.1.
+TEST(DriftSimulated, eight_ranks_have_the_predicted_pair_mean_and_consensus_distance) {
   const auto measured =
       measure({.group = {.world = 8}, .groups = sanitized ? 20u : 1300u, .settle = 8, .steps = 12}, 7, independent(0.1));
   measured.all_pairs.expect(0.17929, 0.03);
   measured.consensus.expect(0.07844, 0.03);
 }
 
-TEST(DriftSimulated, grows_from_equality_as_the_formula_says) {
+TEST(DriftSimulated, grows_from_equal_replicas_as_predicted) {
   constexpr std::array<double, 3> pair{0.32, 0.3968, 0.412672};
   std::array<Sample, 3> pairs, owners;
   for (uint32_t g = 0; g < (sanitized ? 400u : 67'000u); ++g) {
@@ -156,7 +156,7 @@ TEST(DriftSimulated, grows_from_equality_as_the_formula_says) {
   owners[1].expect(0.24, 0.03);
 }
 
-// B4.
+// Check B4 of docs/design/methods/packet_loss.md: O, P and fetches per step with fetching at age 3, at p = 0.2.
 TEST(DriftSimulated, with_fetching_is_bounded_by_stale_max) {
   const auto measured = measure({.group = {.stale_max = 3}, .steps = 40}, 11, independent(0.2));
   measured.owner.expect(0.22581, 0.05);
@@ -165,7 +165,7 @@ TEST(DriftSimulated, with_fetching_is_bounded_by_stale_max) {
   EXPECT_NEAR(fetches, 6.452e-3, (sanitized ? 0.3 : 0.05) * 6.452e-3);
 }
 
-// A two-state chain for each owner and receiver, stationary from its start.
+// Losses from a two-state Markov chain for each owner and receiver. The chains start in their stationary state.
 auto chains(double p, double r) {
   return [p, r](Random& random) {
     std::array<std::array<bool, 3>, 3> bad{};
@@ -179,7 +179,7 @@ auto chains(double p, double r) {
   };
 }
 
-TEST(DriftSimulated, of_loss_that_lasts_is_that_of_the_chain) {
+TEST(DriftSimulated, equals_the_markov_chain_with_bursty_loss) {
   auto measured = measure({.settle = 20, .steps = 40}, 13, chains(0.1, 0.5));
   measured.owner.expect(0.2, 0.05);
   measured.pair.expect(0.37333, 0.05);
@@ -188,7 +188,7 @@ TEST(DriftSimulated, of_loss_that_lasts_is_that_of_the_chain) {
   measured.pair.expect(0.75429, 0.05);
 }
 
-TEST(DriftSimulated, of_loss_that_lasts_with_fetching_and_slow_updates_is_that_of_the_chain) {
+TEST(DriftSimulated, equals_the_markov_chain_with_bursty_loss_fetches_and_correlated_updates) {
   const auto measured = measure({.group = {.stale_max = 4, .rho = 0.9}, .settle = 20, .steps = 40}, 19, chains(0.1, 0.25));
   measured.owner.expect(owner_drift({.loss = 0.1, .rho = 0.9, .recovery = 0.25, .stale_max = 4}), 0.05);
   measured.pair.expect(pair_drift({.loss = 0.1, .rho = 0.9, .recovery = 0.25, .stale_max = 4}), 0.05);
@@ -197,8 +197,9 @@ TEST(DriftSimulated, of_loss_that_lasts_with_fetching_and_slow_updates_is_that_o
   EXPECT_NEAR(fetches, expected, (sanitized ? 0.3 : 0.05) * expected);
 }
 
-// Two receivers drawn in turn: the second one's probability depends on the first one's outcome.
-TEST(DriftSimulated, of_joint_misses_is_small_between_replicas_and_not_to_the_owner) {
+// With probability c, both receivers miss a range. The function is called for one receiver, then for the other. The second
+// probability depends on the first result.
+TEST(DriftSimulated, joint_misses_reduce_pair_drift_but_not_owner_drift) {
   const double p = 0.1, c = 0.05;
   const auto measured = measure({.steps = 40}, 23, [&](Random& random) {
     return [&random, p, c, first = true, missed = false](Rank, uint32_t, Rank) mutable {
@@ -211,7 +212,8 @@ TEST(DriftSimulated, of_joint_misses_is_small_between_replicas_and_not_to_the_ow
   measured.owner.expect(0.1111, 0.05);
 }
 
-// B5. The slope of a line through block means over the second half, and its standard error from their scatter about it.
+// Check B5 of docs/design/methods/packet_loss.md. Computes block means over the second half of the steps, and fits a line to
+// them. The slope must be 0 within the error that the scatter of the means allows.
 TEST(DriftSimulated, does_not_grow) {
   constexpr uint32_t steps = sanitized ? 400 : 10'000, groups = sanitized ? 4 : 100, blocks = 40, block = steps / 2 / blocks;
   std::array<double, blocks> owner{}, pair{};
@@ -234,14 +236,14 @@ TEST(DriftSimulated, does_not_grow) {
     const double slope = product / squares;
     for (uint32_t b = 0; b < blocks; ++b) rest += std::pow(series[b] - mean - slope * (b - middle), 2);
     const double standard_error = std::sqrt(rest / (blocks - 2) / squares);
-    EXPECT_LT(std::abs(slope), 2.02 * standard_error)
-        << "of a block of " << block << " steps; mean " << mean;  // 95 % quantile of Student's t, 38 degrees of freedom
+    // 2.02 is the quantile for 95 % of Student's t with 38 degrees of freedom.
+    EXPECT_LT(std::abs(slope), 2.02 * standard_error) << "of a block of " << block << " steps; mean " << mean;
   }
   EXPECT_NEAR(owner[0] / owner_drift({.loss = 0.1}), 1, sanitized ? 1 : 0.1);
 }
 
-// The reason for sending values: with differences, the gap is a random walk.
-TEST(DriftSimulated, of_differences_grows_without_bound) {
+// The reason for sending values instead of differences: with differences, the distance between replicas is a random walk.
+TEST(DriftSimulated, sending_differences_drifts_without_bound) {
   constexpr uint32_t ranges = sanitized ? 500 : 20'000, steps = 1000;
   Random random(41);
   Sample gap;

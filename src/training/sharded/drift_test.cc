@@ -10,7 +10,7 @@
 namespace unisono {
 namespace {
 
-// The references below use no closed form: ages come from running the chain, second moments from summing autocorrelations.
+// Reference values without closed forms: second moments are sums of autocorrelations; ages come from a run of the Markov chain.
 std::vector<double> moments(double rho) {
   std::vector<double> sums(120);
   for (size_t m = 1; m < sums.size(); ++m) {
@@ -20,14 +20,15 @@ std::vector<double> moments(double rho) {
   return sums;
 }
 
-// One receiver's range: the probability of each age, with a good and with a bad link, after very many steps.
+// A range at one receiver after very many steps. good[m], bad[m]: the probability that its age is m and its link is good, or
+// bad.
 struct Chain {
   std::vector<double> good = std::vector<double>(400), bad = std::vector<double>(400);
   double fetches = 0;
   double age(size_t m) const { return good[m] + bad[m]; }
 };
 Chain run_chain(double p, double r, uint32_t stale_max) {
-  const double a = p * r / (1 - p);  // from good to bad
+  const double a = p * r / (1 - p);  // probability that a good link becomes bad
   Chain now;
   now.good[0] = 1 - p, now.bad[0] = p;
   for (int step = 0; step < 2000; ++step) {
@@ -65,7 +66,7 @@ void expect_close(double found, double expected, double relative = close) {
   EXPECT_NEAR(found, expected, relative * std::abs(expected));
 }
 
-// The table of check B1 of docs/design/methods/packet_loss.md; comments below name its rows.
+// The table of check B1 of docs/design/methods/packet_loss.md, followed by numbers of checks B3 to B5.
 TEST(Drift, has_the_documented_numbers) {
   const struct {
     double p, pair, pair_correlated, owner, paper;
@@ -78,7 +79,7 @@ TEST(Drift, has_the_documented_numbers) {
     EXPECT_NEAR(owner_drift({.loss = row.p}), row.owner, 5.1e-5);
     EXPECT_NEAR(paper_form(row.p), row.paper, 5.1e-5);
   }
-  // B3
+  // Check B3 of docs/design/methods/packet_loss.md: measures of a vector of 8 shards, and growth from equal replicas.
   const double owner = owner_drift({.loss = 0.1}), pair = pair_drift({.loss = 0.1});
   EXPECT_NEAR(pair_mean(8, owner, pair), 0.17929, 5e-6);
   EXPECT_NEAR(consensus_distance(8, owner, pair), 0.07844, 5e-6);
@@ -86,7 +87,7 @@ TEST(Drift, has_the_documented_numbers) {
   EXPECT_NEAR(pair_drift_after(0.2, 2), 0.3968, close);
   EXPECT_NEAR(pair_drift_after(0.2, 3), 0.412672, close);
   EXPECT_NEAR(owner_drift_after(0.2, 2), 0.24, close);
-  // B4
+  // Check B4 of docs/design/methods/packet_loss.md: drift with fetching, lasting loss and joint loss.
   EXPECT_NEAR(owner_drift({.loss = 0.2, .stale_max = 3}), 0.22581, 5e-6);
   EXPECT_NEAR(fetches_per_step({.loss = 0.2, .stale_max = 3}), 6.452e-3, 5e-7);
   EXPECT_NEAR(owner_drift({.loss = 0.1, .recovery = 0.5}), 0.2, close);
@@ -95,11 +96,11 @@ TEST(Drift, has_the_documented_numbers) {
   EXPECT_NEAR(pair_drift({.loss = 0.1, .recovery = 0.25}), 0.75429, 5e-6);
   EXPECT_NEAR(pair_drift({.loss = 0.1, .both = 0.05}), 0.11696, 5e-6);
   EXPECT_NEAR(owner_drift({.loss = 0.1, .both = 0.05}), 0.1111, 5e-5);
-  // B5
+  // Check B5 of docs/design/methods/packet_loss.md: if owners sent differences, drift would grow to 180 in 1000 steps.
   EXPECT_NEAR(difference_drift(0.1, 1000), 180, close);
 }
 
-TEST(Drift, is_what_running_the_chain_gives) {
+TEST(Drift, equals_a_run_of_the_markov_chain) {
   const struct {
     double p, r;
     uint32_t stale_max;
@@ -117,9 +118,9 @@ TEST(Drift, is_what_running_the_chain_gives) {
   }
 }
 
-// Two receivers miss together with probability c. Their gap is 0 after both received and unchanged after both missed; otherwise
-// it is what the other missed since.
-TEST(Drift, with_joint_misses_is_what_running_both_receivers_gives) {
+// With probability c, two receivers both miss a range. now[i][j] is the probability that the range has age i at one receiver
+// and age j at the other.
+TEST(Drift, with_joint_misses_equals_a_run_of_both_receivers) {
   for (const auto& [p, c] : {std::pair{0.1, 0.05}, {0.1, 0.01}, {0.2, 0.0}, {0.3, 0.3}, {0.6, 0.25}}) {
     constexpr size_t limit = 120;
     std::vector<std::vector<double>> now(limit, std::vector<double>(limit));
@@ -148,7 +149,8 @@ TEST(Drift, with_joint_misses_is_what_running_both_receivers_gives) {
   expect_close(pair_drift({.loss = 0.3, .both = 0.09}), pair_drift({.loss = 0.3}));
 }
 
-// The recursions that they solve: E_{t+1} = p^2 E_t + 2p (1 - p^{t+1}) and O_{t+1} = p (O_t + 1).
+// The formulae must solve the recursions E_{t+1} = p^2 E_t + 2p (1 - p^{t+1}) and O_{t+1} = p (O_t + 1), where E is P after t
+// steps.
 TEST(Drift, after_some_steps_solves_the_recursion) {
   for (const double p : {0.0, 0.05, 0.2, 0.5}) {
     double pair = 0, owner = 0;
@@ -164,12 +166,13 @@ TEST(Drift, after_some_steps_solves_the_recursion) {
 }
 
 TEST(Drift, of_the_whole_vector_counts_pairs_of_ranks) {
-  // N ranks: of a shard's N (N - 1) / 2 pairs, N - 1 contain its owner.
+  // With N ranks, a shard has N (N - 1) / 2 pairs of ranks. N - 1 of these pairs contain the shard's owner.
   for (const uint32_t n : {2u, 3u, 8u}) {
     const double owner = 3, pair = n == 2 ? 0 : 5;
     const double pairs = n * (n - 1) / 2.0, with_owner = n - 1;
     expect_close(pair_mean(n, owner, pair), (with_owner * owner + (pairs - with_owner) * pair) / pairs);
-    // The mean squared distance from the mean is half the mean over all ordered pairs, including a rank with itself.
+    // The mean squared distance from the mean is half the mean squared difference over all ordered pairs of ranks. A rank also
+    // pairs with itself.
     expect_close(consensus_distance(n, owner, pair), (with_owner * owner + (pairs - with_owner) * pair) / (n * n));
   }
   EXPECT_EQ(pair_mean(2, 3, std::nan("")), 3);
@@ -178,7 +181,7 @@ TEST(Drift, of_the_whole_vector_counts_pairs_of_ranks) {
   EXPECT_EQ(consensus_distance(1, 3, 5), 0);
 }
 
-TEST(Drift, is_nothing_without_loss) {
+TEST(Drift, is_zero_without_loss) {
   for (const auto& law : {DriftLaw{}, {.rho = 0.9}, {.recovery = 0.5}, {.both = 0}, {.stale_max = 4}}) {
     EXPECT_EQ(owner_drift(law), 0);
     EXPECT_EQ(pair_drift(law), 0);
@@ -186,7 +189,7 @@ TEST(Drift, is_nothing_without_loss) {
   }
 }
 
-TEST(Drift, where_no_formula_is_known_is_no_number) {
+TEST(Drift, is_nan_where_no_formula_is_known) {
   EXPECT_TRUE(std::isnan(pair_drift({.loss = 0.1, .recovery = 0.5, .both = 0.02})));
   EXPECT_TRUE(std::isnan(pair_drift({.loss = 0.1, .both = 0.02, .stale_max = 3})));
   for (const auto& law : {DriftLaw{.loss = 1},
@@ -205,10 +208,10 @@ TEST(Drift, where_no_formula_is_known_is_no_number) {
   }
   EXPECT_TRUE(std::isinf(owner_drift({.loss = 0.1, .recovery = 0})));
   EXPECT_TRUE(std::isinf(pair_drift({.loss = 0.1, .recovery = 0})));
-  // Fetched at age 4: if nothing ever arrives, ages 0 to 3 are equally likely.
+  // Recovery 0 and fetching at age 4: ages 0 to 3 of a range with a bad link are equally likely.
   expect_close(owner_drift({.loss = 0.1, .recovery = 0, .stale_max = 4}), 0.1 * (1 + 2 + 3) / 4);
   EXPECT_TRUE(std::isfinite(pair_drift({.loss = 0.1, .recovery = 0, .stale_max = 4})));
-  // Sums end when terms become negligible.
+  // Even with the largest stale_max the sums end, because terms become negligible.
   expect_close(owner_drift({.loss = 0.2, .stale_max = UINT32_MAX}), owner_drift({.loss = 0.2}), 1e-12);
   expect_close(pair_drift({.loss = 0.2, .rho = 0.9, .stale_max = UINT32_MAX}), pair_drift({.loss = 0.2, .rho = 0.9}), 1e-12);
 }
@@ -219,11 +222,11 @@ TEST(Drift, recovery_is_found_from_ages) {
     std::vector<uint64_t> seen{900'000'000};
     for (int m = 1; m < 300; ++m) seen.push_back(count(m, 0.1));
     EXPECT_NEAR(recovery_from_ages(seen), r, 1e-5);
-    // For some ranges, only a lower bound of the age is known.
+    // The last entry counts all ranges of age 4 or more.
     std::vector<uint64_t> cut(seen.begin(), seen.begin() + 4);
     cut.push_back(static_cast<uint64_t>(1e8 * std::pow(1 - r, 3)));
     EXPECT_NEAR(recovery_from_ages(cut), r, 1e-5);
-    // No range is older than 6, because it was fetched.
+    // No range is older than 6, because older ranges are fetched.
     std::vector<uint64_t> limited(seen.begin(), seen.begin() + 7);
     EXPECT_NEAR(recovery_from_ages(limited, 6), r, 1e-5);
   }
@@ -244,7 +247,7 @@ TEST(Drift, recovery_needs_ages) {
   EXPECT_EQ(recovery_from_ages(std::vector<uint64_t>{10, 0, 5}), 0);
 }
 
-TEST(UpdateStatistics, finds_size_and_autocorrelation) {
+TEST(UpdateStatistics, estimates_second_moment_and_autocorrelation) {
   Random random(21);
   for (const double rho : {0.0, 0.9, -0.4}) {
     UpdateStatistics statistics;
@@ -261,7 +264,7 @@ TEST(UpdateStatistics, finds_size_and_autocorrelation) {
   }
 }
 
-TEST(UpdateStatistics, forgets_what_is_older_than_its_window) {
+TEST(UpdateStatistics, forgets_updates_older_than_its_window) {
   UpdateStatistics statistics(3);
   EXPECT_TRUE(std::isnan(statistics.second_moment()));
   EXPECT_EQ(statistics.autocorrelation(), 0);

@@ -1,6 +1,6 @@
-// The point at which training settles if ranks have different targets and gradients and values get lost: checks C1 and C2 of
-// docs/design/methods/packet_loss.md. In the stationary state the expected gradient is zero, so the owner's mean value shows
-// the weight that the estimator gives each rank.
+// Checks C1 and C2 of docs/design/methods/packet_loss.md: where training settles if ranks have different targets and lose
+// gradients and values. In the stationary state, the expected gradient is zero. So the owner's mean value shows how the
+// estimator weighs the ranks.
 #include <array>
 
 #include "lossy/estimator.h"
@@ -12,10 +12,10 @@ namespace {
 using namespace test;
 
 constexpr uint32_t world = 4;
-constexpr size_t elements = 16;  // of the owner's only range; all equal, as they are lost together
+constexpr size_t elements = 16;  // elements of the owner's only range; all are equal, because they are lost together
 constexpr uint32_t groups = sanitized ? 20 : 400, steps = sanitized ? 300 : 4000, settle = 200;
 
-// One range of one owner, and the other ranks' copies of it.
+// A range of one owner, and the copies of this range at the other ranks.
 class FixedPointGroup {
  public:
   FixedPointGroup(Rank owner, double loss, Estimator estimator, uint64_t seed)
@@ -26,8 +26,7 @@ class FixedPointGroup {
       ranks_.push_back(std::move(*ShardedState::make(geometry, rank, values, make_sgd({.rate = 0.05}), {.stale_max = 0})));
   }
 
-  // Rank i's gradient at its own copy is the copy's value minus i^2. The other shards are held, as their gradients are not
-  // known.
+  // Runs one step. Rank i has the target i^2: its gradient is its copy of the value, minus i^2. Other owners' shards are held.
   void step() {
     std::array<const std::byte*, world> arrived{};
     for (Rank rank = 0; rank < world; ++rank) {
@@ -90,15 +89,16 @@ void expect_fixed_point(Rank owner, double loss, Estimator estimator, double exp
   EXPECT_NEAR(share, chance, 4 * std::sqrt(chance / (double{groups} * (steps + settle))));
 }
 
-// C1: w = (1 - p^4) / (4 (1 - p)) = 0.312 of the owner's 9.
-TEST(LossyFixedPoint, at_twenty_percent_is_the_mean_only_if_stratified) {
+// Check C1 of docs/design/methods/packet_loss.md. The targets 0, 1, 4 and 9 have the mean 3.5. The estimator `count` weighs the
+// owner's 9 with w = (1 - p^4) / (4 (1 - p)) = 0.312, which is too much.
+TEST(LossyFixedPoint, equals_the_mean_at_twenty_percent_loss_only_if_stratified) {
   expect_fixed_point(3, 0.2, Estimator::stratified, 3.5);
   expect_fixed_point(3, 0.2, Estimator::count, 3.954667);
   expect_fixed_point(3, 0.2, Estimator::zero_fill, 3.823529);
 }
 
-// C2
-TEST(LossyFixedPoint, at_ten_percent_is_the_mean_only_if_stratified) {
+// Check C2 of docs/design/methods/packet_loss.md: the owner's target is 0, so the wrong results are below 3.5.
+TEST(LossyFixedPoint, equals_the_mean_at_ten_percent_loss_only_if_stratified) {
   expect_fixed_point(0, 0.1, Estimator::stratified, 3.5);
   expect_fixed_point(0, 0.1, Estimator::count, 3.3705);
   expect_fixed_point(0, 0.1, Estimator::zero_fill, 3.405405);

@@ -1,4 +1,5 @@
-// Ranks with sharded states in one process. The caller draws the losses. Updates are random, or come from a test's optimizer.
+// Ranks with sharded states in one process. The caller decides what is lost. Updates are random, or come from a test's
+// optimizer.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,10 +29,11 @@ inline RangeGeometry geometry_of(uint32_t world, uint64_t elements, const WireCo
   return *made;
 }
 
-// Uniform, with variance 1.
+// Returns a uniform random number with mean 0 and variance 1.
 inline float uniform(Random& random) { return (static_cast<float>(random.next() >> 40) * 0x1p-24f - 0.5f) * 3.4641016f; }
 
-// Updates with second moment 1 and autocorrelation rho^s, from the first step on; gradients are ignored.
+// An optimizer that ignores gradients and makes random updates. Their second moment is 1. Their autocorrelation is rho^s from
+// the first step on.
 class RandomWalk final : public ShardOptimizer {
  public:
   RandomWalk(double rho, uint64_t seed)
@@ -59,14 +61,14 @@ class RandomWalk final : public ShardOptimizer {
 };
 
 struct MeanSquare {
-  double owner = 0, pair = 0;  // over all shards
+  double owner = 0, pair = 0;  // mean over the elements of all shards
 };
 
 class LossyRanks {
  public:
   struct Options {
     uint32_t world = 3;
-    uint64_t shard = 16;  // elements: a single, short range
+    uint64_t shard = 16;  // elements per shard; 16 are a single, short range
     WireCodec codec = plain(DType::f32);
     uint32_t stale_max = 0;
     double rho = 0;
@@ -85,7 +87,8 @@ class LossyRanks {
     }
   }
 
-  // lost(owner, range, receiver) is called once for each, in this order, and may keep state.
+  // Runs one step on all ranks. Calls lost(owner, range, receiver) once for each delivery. The calls are ordered by owner,
+  // then by range, then by receiver. `lost` may keep state between calls.
   template <typename Lost>
   void step(Lost&& lost, const std::vector<uint8_t>& held = {}) {
     for (auto& rank : ranks) rank.update(std::span(gradient_).first(rank.own_values().size()), held);
@@ -109,11 +112,11 @@ class LossyRanks {
         rank.to_fetch(owner, wanted_);
         for (const auto range : wanted_) {
           std::vector<std::byte> message(geometry.bytes(owner, range));
-          const auto place = geometry.range(owner, range);
+          const auto extent = geometry.range(owner, range);
           kernels::BlockCounts counts;
           encode({.codec = geometry.cut().codec,
-                  .elements = ranks[owner].parameters().data() + place.begin,
-                  .count = place.count(),
+                  .elements = ranks[owner].parameters().data() + extent.begin,
+                  .count = extent.count(),
                   .message = message.data()},
                  counts);
           EXPECT_TRUE(rank.receive(owner, range, rank.step(), message));
@@ -158,14 +161,14 @@ class LossyRanks {
   std::vector<uint32_t> wanted_;
 };
 
-// Statistics of independent samples.
+// Mean and standard error of independent samples.
 class Sample {
  public:
   void add(double value) { ++count_, sum_ += value, squares_ += value * value; }
   double mean() const { return sum_ / count_; }
   double standard_error() const { return std::sqrt(std::max(0.0, squares_ / count_ - mean() * mean()) / (count_ - 1)); }
-  // Expects that the simulated mean is `value`, and that its error is small enough to tell. Looser with sanitizers, which leave
-  // fewer samples.
+  // Expects that the mean is `value`, up to the relative tolerance, and that the standard error is at most a third of the
+  // tolerance. With sanitizers there are fewer samples, so both limits are wider.
   void expect(double value, double relative) const {
     SCOPED_TRACE(testing::Message() << "measured " << mean() << " +- " << standard_error() << ", expected " << value);
     const double tolerance = relative * value;

@@ -17,8 +17,8 @@ class Sgd final : public ShardOptimizer {
  public:
   explicit Sgd(const SgdOptions& options) : options_(options) {}
 
-  // Momentum that starts at zero equals momentum that starts with the first gradient, as in PyTorch. This also holds for a
-  // range that was held until now.
+  // The initial momentum is zero, so the first step sets the momentum to the first gradient, as in PyTorch. If a range was held
+  // (not updated) from the start, its first update does the same.
   void update(const ShardUpdate& task) override {
     check(task, elements_);
     const auto rate = static_cast<float>(options_.rate), decay = static_cast<float>(options_.weight_decay),

@@ -29,7 +29,7 @@ Values run(ShardOptimizer& optimizer, uint64_t steps, float scale = 1) {
   return values;
 }
 
-// The formulae on the pages of torch.optim.SGD and torch.optim.AdamW, in double.
+// The formulae in the documentation of torch.optim.SGD and torch.optim.AdamW, computed in double.
 double sgd_reference(const SgdOptions& o, size_t i, uint64_t steps) {
   double theta = start_at(i), b = 0;
   for (uint64_t t = 1; t <= steps; ++t) {
@@ -57,7 +57,7 @@ double adamw_reference(const AdamWOptions& o, size_t i, uint64_t steps, double s
   return theta;
 }
 
-TEST(ShardOptimizer, sgd_is_that_of_pytorch) {
+TEST(ShardOptimizer, sgd_equals_pytorch) {
   for (const SgdOptions& options : {SgdOptions{.rate = 0.05},
                                     {.rate = 0.05, .weight_decay = 0.1},
                                     {.rate = 0.05, .momentum = 0.9},
@@ -70,7 +70,7 @@ TEST(ShardOptimizer, sgd_is_that_of_pytorch) {
   }
 }
 
-TEST(ShardOptimizer, adamw_is_that_of_pytorch) {
+TEST(ShardOptimizer, adamw_equals_pytorch) {
   for (const AdamWOptions& options :
        {AdamWOptions{}, {.rate = 0.02, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-3, .weight_decay = 0.2}}) {
     for (const float scale : {1.0f, 0.25f}) {
@@ -84,9 +84,10 @@ TEST(ShardOptimizer, adamw_is_that_of_pytorch) {
   }
 }
 
-// Computed by hand. SGD: d = 0.5 + 0.1 * 2 = 0.7; b = 0.7, then 0.9 * 0.7 + 0.5 + 0.1 * 1.93. AdamW's first step has the size
-// of the rate for any gradient, apart from weight decay.
-TEST(ShardOptimizer, first_steps_are_those_done_by_hand) {
+// Computed by hand. First step of SGD: the gradient with weight decay is 0.5 + 0.1 * 2 = 0.7, so the momentum is 0.7 and the
+// value 2 - 0.1 * 0.7 = 1.93. Second step: the momentum is 0.9 * 0.7 + 0.5 + 0.1 * 1.93. Apart from weight decay, AdamW's first
+// step equals the rate for any gradient.
+TEST(ShardOptimizer, first_steps_equal_hand_computed_values) {
   const auto sgd = make_sgd({.rate = 0.1, .momentum = 0.9, .weight_decay = 0.1});
   sgd->resize(1);
   Values value{2};
@@ -102,7 +103,7 @@ TEST(ShardOptimizer, first_steps_are_those_done_by_hand) {
   EXPECT_NEAR(value[0], 2 * (1 - 0.005) - 0.01, 1e-6);
 }
 
-TEST(ShardOptimizer, ranges_one_by_one_are_the_whole_to_the_bit) {
+TEST(ShardOptimizer, updates_by_range_equal_one_update_of_the_whole_shard) {
   for (const bool adam : {false, true}) {
     const auto make = [&] {
       return adam ? make_adamw({}) : make_sgd({.momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
@@ -127,7 +128,7 @@ TEST(ShardOptimizer, ranges_one_by_one_are_the_whole_to_the_bit) {
   }
 }
 
-TEST(ShardOptimizer, what_is_not_given_does_not_change) {
+TEST(ShardOptimizer, elements_outside_the_update_do_not_change) {
   const auto optimizer = make_adamw({.weight_decay = 0.5});
   optimizer->resize(4);
   Values values{1, 1, 1, 1};
@@ -152,7 +153,7 @@ TEST(ShardOptimizer, the_rate_may_change_between_steps) {
   EXPECT_EQ(value[0], -0.75f);
 }
 
-TEST(ShardOptimizer, another_size_begins_with_zeros) {
+TEST(ShardOptimizer, resize_starts_with_zero_state) {
   for (const bool adam : {false, true}) {
     const auto optimizer = adam ? make_adamw({}) : make_sgd({.momentum = 0.5});
     run(*optimizer, 3);

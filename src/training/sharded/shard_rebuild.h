@@ -1,10 +1,13 @@
-// Rebuilds shards after ranks were lost: values come from the newest replicas, optimizer state from backups, and the shards are
-// cut anew.
+// Rebuilds shards after ranks were lost. The values come from the newest replicas, and the optimizer state comes from backups.
+// Then the tensor is divided into shards for the new group. docs/design/methods/packet_loss.md, "The sharded step", describes
+// the rules.
 //
-// Nothing here communicates. The caller runs two kinds of reliable collectives. An all-gather of versions() of each lost shard
-// tells every rank which rank speaks for which range. A sum over the survivors, for the values and for each number of optimizer
-// state, collects them. Exactly one rank adds a value that is not 0, so the sum is exact (except that -0 becomes 0). Then call
-// ShardedState::rebuild(). Rule: docs/design/methods/packet_loss.md, "The sharded step".
+// This code does not communicate. The caller runs reliable collectives:
+// - For each lost shard, it gathers versions() from all ranks. They show which rank has the newest values of each range (the
+//   elements of one datagram). This rank is called the source of the range.
+// - It sums what the survivors have of the values and of each optimizer state, with all-reduces. For each element, at most one
+//   rank adds a number that is not 0, so the sums are exact (except that -0 becomes 0).
+// - It calls ShardedState::rebuild().
 #pragma once
 
 #include <cstdint>
@@ -17,42 +20,46 @@
 
 namespace unisono {
 
-// A surviving rank's versions of one lost shard.
+// Which versions of a lost shard's ranges one surviving rank has.
 struct ReplicaVersions {
   Rank rank = 0;
-  std::span<const uint32_t> versions{};  // by range
+  std::span<const uint32_t> versions{};  // for each range: the step that produced its values
 };
-struct ShardSpeakers {
-  std::vector<Rank> by_range;  // rank with the newest values; the first given one if there are several
-  uint32_t age_max = 0;        // age of those values at the given step
-  uint64_t stale_ranges = 0;   // ranges whose last values are lost with their owner
-  friend bool operator==(const ShardSpeakers&, const ShardSpeakers&) = default;
+struct NewestReplicas {
+  // For each range: the rank that has the newest values. If several ranks have them, it is the first of these ranks.
+  std::vector<Rank> by_range;
+  uint32_t age_max = 0;       // age, at the given step, of the oldest of these values
+  uint64_t stale_ranges = 0;  // how many ranges have lost their newest version together with the owner
+  friend bool operator==(const NewestReplicas&, const NewestReplicas&) = default;
 };
-// invalid: there is no replica, or they differ in the number of ranges.
-Result<ShardSpeakers> newest_replicas(std::span<const ReplicaVersions> replicas, uint32_t step);
+// Returns invalid if there is no replica, or if the replicas have different numbers of ranges.
+Result<NewestReplicas> newest_replicas(std::span<const ReplicaVersions> replicas, uint32_t step);
 
-// The optimizer state of one shard, which its owner regularly sends to another rank.
+// The optimizer state of one shard. The owner of the shard regularly sends it to another rank.
 struct ShardBackup {
   Rank owner = 0;
   uint32_t step = 0;
   std::vector<std::vector<float>> states{};
 };
 Bytes encode_backup(ShardedState& state);
-// geometry: the former owner's. corrupt: truncated, changed, or not a backup. invalid: of another geometry. Allocates at most
-// as much as there are bytes.
+// `geometry` must be the geometry of the owner's group when the backup was made. Returns invalid if the bytes belong to another
+// geometry. Returns corrupt if they are truncated, changed, or no backup. Never allocates more than bytes.size().
 Result<ShardBackup> decode_backup(ByteView bytes, const RangeGeometry& geometry);
 
-// A lost shard from one survivor's view. Ranks are those before the loss.
+// The knowledge of one survivor about a lost shard. Ranks have the numbers that they had before the loss.
 struct LostShard {
   Rank owner = 0;
-  std::span<const Rank> speakers{};     // by range: ShardSpeakers
-  const ShardBackup* backup = nullptr;  // this rank's, if it is used; set on at most one rank. Without one, the state starts
-                                        // at zero, which the caller reports
+  std::span<const Rank> sources{};  // for each range: the rank that adds its values (NewestReplicas::by_range)
+  // The backup of the shard that this rank has, or null. At most one rank has a backup. If no rank has one, the optimizer state
+  // of the shard becomes zero.
+  const ShardBackup* backup = nullptr;
 };
-// Computes this rank's share of the sum: its own shard (exact fp32, not encoded) and the ranges of lost shards that it speaks
-// for; 0 elsewhere. share has as many elements as the tensor. invalid: sizes or numbers of speakers do not match.
+// Fills `share` with what this rank adds to the sum of the values: the exact fp32 values of its own shard, the values of those
+// lost ranges whose source it is, and 0 elsewhere. `share` must be as large as the tensor. Returns invalid if sizes or numbers
+// of sources do not match.
 Status own_share_of_values(const ShardedState& state, std::span<const LostShard> lost, std::span<float> share);
-// The same for the optimizer's state `index`.
+// Fills `share` with what this rank adds to the sum of the optimizer state `index`: the state of its own shard, the states of
+// the backups in `lost`, and 0 elsewhere.
 Status own_share_of_state(ShardedState& state, uint32_t index, std::span<const LostShard> lost, std::span<float> share);
 
 }  // namespace unisono

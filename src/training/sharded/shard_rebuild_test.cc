@@ -15,7 +15,7 @@ using Values = std::vector<float>;
 
 constexpr uint64_t tensor_elements = 2000;
 
-// Four ranks that lose a third of the broadcast ranges, independently.
+// Four ranks that lose a third of the broadcast ranges, at random.
 struct Four {
   explicit Four(uint32_t steps, const WireCodec& codec = plain(DType::f32)) : geometry(geometry_of(4, tensor_elements, codec)) {
     Values values(tensor_elements);
@@ -51,7 +51,7 @@ void add(Values& sum, const Values& share) {
   for (size_t i = 0; i < sum.size(); ++i) sum[i] += share[i];
 }
 
-// The caller's collectives: sums the survivors' shares.
+// The results of the caller's all-reduces: sums of the survivors' shares.
 struct Gathered {
   Values values = Values(tensor_elements);
   std::vector<Values> states = std::vector<Values>(2, Values(tensor_elements));
@@ -73,49 +73,49 @@ Gathered gather(std::vector<ShardedState>& ranks, const std::set<Rank>& survivor
   return all;
 }
 
-Result<ShardSpeakers> speakers_of(const std::vector<ShardedState>& ranks, const std::set<Rank>& survivors, Rank lost) {
+Result<NewestReplicas> sources_of(const std::vector<ShardedState>& ranks, const std::set<Rank>& survivors, Rank lost) {
   std::vector<ReplicaVersions> replicas;
   for (const Rank rank : survivors) replicas.push_back({.rank = rank, .versions = ranks[rank].versions(lost)});
   return newest_replicas(replicas, ranks[*survivors.begin()].step());
 }
 
-TEST(ShardRebuild, the_newest_of_several_replicas_is_taken_by_range) {
+TEST(ShardRebuild, takes_the_newest_replica_of_each_range) {
   const std::vector<uint32_t> a{3, 7, 5, 0}, b{4, 7, 5, 9}, c{9, 6, 5, 9};
   const ReplicaVersions replicas[] = {{.rank = 2, .versions = a}, {.rank = 0, .versions = b}, {.rank = 5, .versions = c}};
-  const auto speakers = newest_replicas(replicas, 9);
-  ASSERT_TRUE(speakers.ok());
-  EXPECT_EQ(*speakers, (ShardSpeakers{.by_range = {5, 2, 2, 0}, .age_max = 4, .stale_ranges = 2}));
+  const auto sources = newest_replicas(replicas, 9);
+  ASSERT_TRUE(sources.ok());
+  EXPECT_EQ(*sources, (NewestReplicas{.by_range = {5, 2, 2, 0}, .age_max = 4, .stale_ranges = 2}));
 }
 
-TEST(ShardRebuild, replicas_that_do_not_belong_together_are_refused) {
+TEST(ShardRebuild, refuses_replicas_of_different_shards) {
   EXPECT_EQ(newest_replicas({}, 1).status().code(), Code::invalid);
   const std::vector<uint32_t> a{1, 2}, b{1};
   const ReplicaVersions replicas[] = {{.rank = 2, .versions = a}, {.rank = 0, .versions = b}};
   EXPECT_EQ(newest_replicas(replicas, 9).status().message(), "rebuilding shards: rank 0 has versions of 1 ranges, rank 2 of 2");
 }
 
-// The lost shard comes from the newest replicas and the backup; all other values and states are exact to the bit.
-TEST(ShardRebuild, survivors_go_on_with_the_newest_values_there_are) {
+// The lost shard must come from the newest replicas and the backup. All other values and states must stay the same bit by bit.
+TEST(ShardRebuild, survivors_continue_with_the_newest_values) {
   Four four(6);
   auto& ranks = four.ranks;
   const Rank lost = 1;
   const std::set<Rank> survivors{0, 2, 3};
   const auto backup = decode_backup(encode_backup(ranks[lost]), four.geometry);
   ASSERT_TRUE(backup.ok());
-  const auto speakers = speakers_of(ranks, survivors, lost);
-  ASSERT_TRUE(speakers.ok());
-  EXPECT_GT(std::set<Rank>(speakers->by_range.begin(), speakers->by_range.end()).size(), 1u) << "or the test shows little";
-  const LostShard shards[] = {{.owner = lost, .speakers = speakers->by_range, .backup = &*backup}};
+  const auto sources = sources_of(ranks, survivors, lost);
+  ASSERT_TRUE(sources.ok());
+  EXPECT_GT(std::set<Rank>(sources->by_range.begin(), sources->by_range.end()).size(), 1u) << "or the test shows little";
+  const LostShard shards[] = {{.owner = lost, .sources = sources->by_range, .backup = &*backup}};
   const auto all = gather(ranks, survivors, shards, 2);
   for (uint32_t range = 0; range < four.geometry.ranges(lost); ++range) {
-    const auto place = four.geometry.range(lost, range);
+    const auto extent = four.geometry.range(lost, range);
     uint32_t newest = 0;
     for (const Rank rank : survivors) newest = std::max(newest, ranks[rank].version(lost, range));
     for (const Rank rank : survivors) {
       if (ranks[rank].version(lost, range) != newest) continue;
-      EXPECT_TRUE(std::equal(all.values.begin() + static_cast<std::ptrdiff_t>(place.begin),
-                             all.values.begin() + static_cast<std::ptrdiff_t>(place.end),
-                             ranks[rank].parameters().begin() + static_cast<std::ptrdiff_t>(place.begin)));
+      EXPECT_TRUE(std::equal(all.values.begin() + static_cast<std::ptrdiff_t>(extent.begin),
+                             all.values.begin() + static_cast<std::ptrdiff_t>(extent.end),
+                             ranks[rank].parameters().begin() + static_cast<std::ptrdiff_t>(extent.begin)));
     }
   }
   const auto cut = geometry_of(3, tensor_elements);
@@ -141,11 +141,11 @@ TEST(ShardRebuild, survivors_go_on_with_the_newest_values_there_are) {
   }
 }
 
-TEST(ShardRebuild, goes_on_training_after_it) {
+TEST(ShardRebuild, training_continues_after_a_rebuild) {
   Four four(4, plain(DType::bf16));
   const std::set<Rank> survivors{1, 2};
-  const auto first = speakers_of(four.ranks, survivors, 0), last = speakers_of(four.ranks, survivors, 3);
-  const LostShard shards[] = {{.owner = 0, .speakers = first->by_range}, {.owner = 3, .speakers = last->by_range}};
+  const auto first = sources_of(four.ranks, survivors, 0), last = sources_of(four.ranks, survivors, 3);
+  const LostShard shards[] = {{.owner = 0, .sources = first->by_range}, {.owner = 3, .sources = last->by_range}};
   const auto all = gather(four.ranks, survivors, shards, 1);
   for (const Rank rank : survivors) {
     const auto shard = four.geometry.shard(rank);
@@ -165,7 +165,7 @@ TEST(ShardRebuild, goes_on_training_after_it) {
   EXPECT_TRUE(std::ranges::equal(a.parameters(), b.parameters()));
 }
 
-TEST(ShardRebuild, more_ranks_than_before_are_as_good) {
+TEST(ShardRebuild, rebuilds_for_more_ranks_than_before) {
   Four four(3);
   const auto all = gather(four.ranks, {0, 1, 2, 3}, {}, 0);
   const auto cut = geometry_of(7, tensor_elements);
@@ -175,7 +175,7 @@ TEST(ShardRebuild, more_ranks_than_before_are_as_good) {
   }
 }
 
-TEST(ShardRebuild, pieces_that_do_not_fit_are_refused_and_change_nothing) {
+TEST(ShardRebuild, refuses_pieces_of_other_sizes_and_changes_nothing) {
   Four four(2);
   auto& state = four.ranks[0];
   const auto before = state.save();
@@ -188,8 +188,8 @@ TEST(ShardRebuild, pieces_that_do_not_fit_are_refused_and_change_nothing) {
   EXPECT_EQ(state.rebuild(cut, 0, {.step = 2, .values = values, .states = one}).code(), Code::invalid);
   EXPECT_EQ(state.rebuild(cut, 0, {.step = 2, .values = values, .states = shorter}).code(), Code::invalid);
   Values share(tensor_elements), small(3);
-  const std::vector<Rank> speakers(2);
-  const LostShard self[] = {{.owner = 0}}, nobody[] = {{.owner = 4}}, few[] = {{.owner = 1, .speakers = speakers}};
+  const std::vector<Rank> sources(2);
+  const LostShard self[] = {{.owner = 0}}, nobody[] = {{.owner = 4}}, few[] = {{.owner = 1, .sources = sources}};
   EXPECT_EQ(own_share_of_values(state, {}, small).code(), Code::invalid);
   EXPECT_EQ(own_share_of_values(state, self, share).code(), Code::invalid);
   EXPECT_EQ(own_share_of_values(state, nobody, share).code(), Code::invalid);
@@ -201,7 +201,7 @@ TEST(ShardRebuild, pieces_that_do_not_fit_are_refused_and_change_nothing) {
   EXPECT_EQ(state.save(), before);
 }
 
-TEST(ShardRebuild, a_backup_that_was_cut_or_changed_is_refused) {
+TEST(ShardRebuild, refuses_a_truncated_or_changed_backup) {
   Four four(1);
   auto geometry = geometry_of(4, 64);
   auto state = ShardedState::make(geometry, 2, Values(64, 1.0f), make_adamw({}));
@@ -224,8 +224,8 @@ TEST(ShardRebuild, a_backup_that_was_cut_or_changed_is_refused) {
   EXPECT_EQ(decode_backup(bytes, geometry_of(2, 64)).status().code(), Code::invalid);
 }
 
-// The hash is correct, but the numbers are not.
-TEST(ShardRebuild, a_backup_that_lies_allocates_nothing) {
+// Forged backups: the hash is right, but a field is changed.
+TEST(ShardRebuild, a_backup_with_forged_sizes_allocates_nothing) {
   auto geometry = geometry_of(4, 64);
   auto state = ShardedState::make(geometry, 2, Values(64, 1.0f), make_adamw({}));
   const auto bytes = encode_backup(*state);
@@ -239,11 +239,11 @@ TEST(ShardRebuild, a_backup_that_lies_allocates_nothing) {
     return decode_backup(body, geometry).status();
   };
   EXPECT_TRUE(lies(SIZE_MAX, 0).ok());
-  EXPECT_EQ(lies(4, 2).message(), "a backup of an optimizer's state of version 2; this is version 1");
-  EXPECT_EQ(lies(8, 9).code(), Code::invalid);      // owner
-  EXPECT_EQ(lies(19, 0x7F).code(), Code::corrupt);  // count: two thousand million
+  EXPECT_EQ(lies(4, 2).message(), "a backup of an optimizer's state has version 2; this build reads version 1");
+  EXPECT_EQ(lies(8, 9).code(), Code::invalid);      // byte 8: owner
+  EXPECT_EQ(lies(19, 0x7F).code(), Code::corrupt);  // byte 19: number of states, now two thousand million
   EXPECT_EQ(lies(16, 1).code(), Code::corrupt);
-  EXPECT_EQ(lies(27, 0x7F).code(), Code::invalid);  // tensor_elements
+  EXPECT_EQ(lies(27, 0x7F).code(), Code::invalid);  // byte 27: number of elements
   EXPECT_EQ(lies(SIZE_MAX, 0, 1).code(), Code::corrupt);
   EXPECT_EQ(lies(SIZE_MAX, 0, 4).code(), Code::corrupt);
   EXPECT_EQ(lies(SIZE_MAX, 0, 140).code(), Code::corrupt);

@@ -6,17 +6,16 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/concat.h"
 
 namespace unisono {
 namespace {
 
 Status check(const RangeGeometry& geometry, Rank self, size_t elements) {
   const auto& cut = geometry.cut();
-  if (self >= cut.world)
-    return {Code::invalid, "sharded state: rank " + std::to_string(self) + " of " + std::to_string(cut.world)};
+  if (self >= cut.world) return {Code::invalid, concat("sharded state: rank ", self, " of ", cut.world)};
   if (elements != cut.elements)
-    return {Code::invalid,
-            "sharded state: " + std::to_string(elements) + " values; the shards are cut from " + std::to_string(cut.elements)};
+    return {Code::invalid, concat("sharded state: ", elements, " values given; the shards have ", cut.elements, " in total")};
   return {};
 }
 
@@ -32,8 +31,8 @@ Result<ShardedState> ShardedState::make(const RangeGeometry& geometry, Rank self
   return made;
 }
 
-// Decodes what other ranks will decode, for all shards. So ranks with equal initial values have equal replicas without
-// communication.
+// Divides the tensor into shards and ranges and allocates the buffers. All parameters are encoded and decoded, as if this rank
+// had received them. If the initial values are equal on all ranks, the replicas are therefore equal without communication.
 void ShardedState::cut(std::span<const float> values, uint32_t step) {
   const auto world = geometry_.cut().world;
   const auto own = geometry_.shard(self_);
@@ -61,8 +60,8 @@ void ShardedState::cut(std::span<const float> values, uint32_t step) {
 }
 
 std::span<float> ShardedState::elements(Rank owner, uint32_t range) {
-  const auto place = geometry_.range(owner, range);
-  return std::span(parameters_).subspan(place.begin, place.count());
+  const auto extent = geometry_.range(owner, range);
+  return std::span(parameters_).subspan(extent.begin, extent.count());
 }
 
 float clip_factor(double squares, double norm_max) {
@@ -79,7 +78,8 @@ GradientScalars ShardedState::scalars(std::span<const float> gradient, std::span
     for (const double value : gradient.subspan(range * each, std::min(each, gradient.size() - range * each)))
       found.squares += value * value;
   }
-  found.finite = std::isfinite(found.squares);  // squares of fp32 values do not overflow a double
+  // This test is enough, because the sum of the squares of finite fp32 values cannot overflow a double.
+  found.finite = std::isfinite(found.squares);
   return found;
 }
 
@@ -95,7 +95,7 @@ void ShardedState::update(std::span<const float> gradient, std::span<const uint8
       ++held_, ++range;
       continue;
     }
-    // Updates neighbouring ranges together.
+    // Ranges that are adjacent are updated with one call.
     const auto first = range;
     while (range < ranges && !is_held(range)) ++range;
     const size_t begin = first * each, count = std::min(range * each, own_.size()) - begin;
@@ -202,19 +202,18 @@ void ShardedState::age_histogram(std::span<uint64_t> counts) const {
 Status ShardedState::rebuild(const RangeGeometry& geometry, Rank self, const GatheredShards& pieces) {
   if (auto status = check(geometry, self, pieces.values.size()); !status.ok()) return status;
   if (pieces.values.size() != parameters_.size())
-    return {Code::invalid, "sharded state: " + std::to_string(pieces.values.size()) + " values gathered; there were " +
-                               std::to_string(parameters_.size())};
+    return {Code::invalid,
+            concat("sharded state: ", pieces.values.size(), " values gathered; there were ", parameters_.size())};
   if (!pieces.states.empty() && pieces.states.size() != optimizer_->state_count()) {
-    return {Code::invalid, "sharded state: " + std::to_string(pieces.states.size()) +
-                               " numbers of state per element gathered; the optimizer has " +
-                               std::to_string(optimizer_->state_count())};
+    return {Code::invalid, concat("sharded state: ", pieces.states.size(), " optimizer states gathered; the optimizer has ",
+                                  optimizer_->state_count())};
   }
   for (const auto& state : pieces.states) {
     if (state.size() != pieces.values.size())
-      return {Code::invalid, "sharded state: state of " + std::to_string(state.size()) + " elements gathered; there are " +
-                                 std::to_string(pieces.values.size())};
+      return {Code::invalid,
+              concat("sharded state: state of ", state.size(), " elements gathered; there are ", pieces.values.size())};
   }
-  // A copy, as pieces may refer to this object's own values.
+  // The values are copied first, because `pieces` may refer to the values of this object.
   const std::vector<float> values(pieces.values.begin(), pieces.values.end());
   geometry_ = geometry;
   self_ = self;

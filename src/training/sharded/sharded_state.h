@@ -1,12 +1,14 @@
-// One rank's state for training with a sharded optimizer over lossy links: its working copy of all parameters, the age of each
-// range of the other ranks' shards, and the exact values of its own shard.
+// The state of one rank that trains with a sharded optimizer over lossy links. The state consists of a working copy of all
+// parameters, the exact values of the shard that this rank owns, and the age of each range (the elements of one datagram) in
+// the other shards.
 //
-// Each range has one writer, so replicas may lag behind, but always agree on the newest value. Ranks send values, never
-// differences, so one delivery brings a range up to date whatever was lost before. Pure: gradients and datagram contents come
-// in, values to send come out. After make(), only functions that return memory, and rebuild(), allocate. Method: arXiv
-// 2507.07114; ages, healing and holding: docs/design/methods/packet_loss.md, "The sharded step".
+// Each range has one writer. Therefore a replica may be old, but two replicas never have different values of the same version.
+// Ranks send values, never differences. Therefore one delivery brings a range up to date, whatever was lost before. This class
+// does not communicate: it takes gradients and received bytes, and returns encoded values. After make(), nothing allocates
+// except rebuild() and functions that return memory. The method is from arXiv 2507.07114. docs/design/methods/packet_loss.md,
+// "The sharded step", describes ages, the repair of old ranges, and held ranges.
 //
-// Steps are 32-bit numbers from 0, and do not wrap: a run has at most 4,294,967,295.
+// Steps are 32-bit numbers. They start at 0 and do not wrap, so a run has at most 4,294,967,295 steps.
 #pragma once
 
 #include <cstddef>
@@ -24,94 +26,105 @@
 namespace unisono {
 
 struct ShardedStateOptions {
-  uint32_t stale_max = 16;  // steps; a range this old is fetched reliably before the next step; 0 = never
+  uint32_t stale_max = 16;  // A range of this age is fetched reliably, before the next step. 0: ranges are never fetched.
 };
 
-// The result of one step at this rank.
+// The events of one step at this rank.
 struct StaleReport {
-  uint64_t stale_ranges = 0;  // of other ranks' shards
+  uint64_t stale_ranges = 0;  // how many ranges of the other ranks' shards did not arrive in this step
   uint32_t age_max = 0;
-  uint64_t held_ranges = 0;  // of the own shard: not updated in this step
+  uint64_t held_ranges = 0;  // how many ranges of this rank's shard were not updated in this step
   friend bool operator==(const StaleReport&, const StaleReport&) = default;
 };
 
-// Statistics of a rank's reduced shard, for steps that clip gradients or check for finite values. Ranks exchange them reliably
-// before the update.
+// Statistics of the reduced gradient of a rank's shard. If gradients are clipped or must be finite, the ranks exchange these
+// statistics before the update.
 struct GradientScalars {
-  double squares = 0;  // sum of squares; held ranges count 0
+  double squares = 0;  // the sum of squares over all ranges that are not held
   bool finite = true;
 };
-// Factor for gradients that limits their norm to norm_max, as in PyTorch's clip_grad_norm_. squares: sum over all ranks.
+// Returns the factor that limits the norm of the gradient to norm_max. It is computed like that of PyTorch's clip_grad_norm_.
+// `squares` is the sum of GradientScalars::squares over all ranks.
 float clip_factor(double squares, double norm_max);
 
-// A whole model, collected from the ranks that have its parts: see shard_rebuild.h.
+// A whole model. Its parts were collected from the ranks that have them (shard_rebuild.h).
 struct GatheredShards {
-  uint32_t step = 0;                             // step before the next update
-  std::span<const float> values{};               // by element of the tensor
-  std::span<const std::vector<float>> states{};  // optimizer states, by element of the tensor; empty: the optimizer starts anew
+  uint32_t step = 0;                // These values include all steps up to this one.
+  std::span<const float> values{};  // one value for each element of the tensor
+  // The optimizer states. Each has one value for each element of the tensor. If this is empty, the optimizer starts without
+  // state.
+  std::span<const std::vector<float>> states{};
 };
 
 class ShardedState {
  public:
-  // values: the initial parameters, equal on all ranks. The geometry's codec encodes the values that are sent. Resizes the
-  // optimizer to the shard. invalid: sizes do not match, no such rank, or no optimizer.
+  // `values` are the initial parameters. They must be equal on all ranks. The values that ranks send are encoded with the codec
+  // of the geometry. make() resizes the optimizer to the shard. Returns invalid if sizes do not match, if there is no rank
+  // `self`, or if the optimizer is null.
   static Result<ShardedState> make(const RangeGeometry& geometry, Rank self, std::span<const float> values,
                                    std::unique_ptr<ShardOptimizer> optimizer, const ShardedStateOptions& options = {});
 
-  // theta: the values that the model computes with. The own shard holds the values that other ranks decode, so replicas without
-  // stale ranges are equal to the bit, from the start.
+  // theta: the values that the model uses to compute. In the shard of this rank, they are the values that other ranks decode,
+  // even at the start. Therefore all ranks have equal bits in ranges that are not stale.
   std::span<float> parameters() { return parameters_; }
   std::span<const float> parameters() const { return parameters_; }
-  // M: the fp32 values of the own shard.
+  // M: the exact fp32 values of the shard that this rank owns.
   std::span<const float> own_values() const { return own_; }
   ShardOptimizer& optimizer() { return *optimizer_; }
   const RangeGeometry& geometry() const { return geometry_; }
   Rank self() const { return self_; }
-  // The last step begun here; 0: none.
+  // Returns the last step that this rank has begun. 0: it has not begun any.
   uint32_t step() const { return step_; }
 
-  // Statistics for all ranks. If any rank's gradient is not finite, no rank updates.
+  // Returns the statistics that the ranks exchange. If the gradient of any rank is not finite, no rank may call update().
   GradientScalars scalars(std::span<const float> gradient, std::span<const uint8_t> held) const;
-  // Updates the own shard and begins the next step(). gradient: the mean. held: by range, whether it is held because
-  // nothing arrived and on_empty is hold; empty: none is. Gradients are multiplied by `scale` (clipping).
+  // Begins the next step and updates the shard of this rank. `gradient` is the mean over the ranks. It is multiplied by
+  // `scale`, for clipping. `held` has one entry per range. A nonzero entry means that the range is not updated, because no
+  // gradient arrived for it. If `held` is empty, all ranges are updated.
   void update(std::span<const float> gradient, std::span<const uint8_t> held, float scale = 1);
-  // Replaces update(): holds the whole shard, because the step's gradient is not finite, or because this rank missed `steps`
-  // steps.
+  // Begins `steps` steps that do not change the shard of this rank. Call this instead of update() if the gradient is not
+  // finite, or if this rank missed steps.
   void hold(uint32_t steps = 1);
-  // Returns the own values, encoded range by range at geometry().offset(), held ranges included. Sets the own part of
-  // parameters() to the values that other ranks decode. Valid until the next call.
+  // Encodes the values of this rank, including held ranges. Each range begins at geometry().offset(). In parameters(), the
+  // values of this rank's shard are replaced by those that other ranks decode. The result is valid until the next call.
   std::span<const std::byte> encode();
-  // Writes a range of another rank's shard. True: it was written, because `step` is newer than its version. False, without a
-  // change: it is not newer, this rank has not begun that step, there is no such range, or the bytes are not a valid encoding.
+  // Writes a received range of another rank's shard and returns true. In these cases, returns false and changes nothing:
+  // - `step` is not newer than the version of the range, or this rank has not begun `step`;
+  // - there is no such range;
+  // - the bytes are not a valid encoding.
   bool receive(Rank owner, uint32_t range, uint32_t step, std::span<const std::byte> encoded);
-  // Replace encode() and receive() if the caller sends own_values() and writes parameters() itself, by the same rules: the own
-  // part holds what other ranks decode, and all ranges of the owner's shard have arrived in this step except the given ones
-  // (ascending).
+  // These functions are for callers that send own_values() themselves, and that write the received values to parameters().
+  // Instead of encode(), call sent(). At this time, the shard of this rank in parameters() must hold what other ranks decode.
+  // Instead of receive(), call arrived(): all ranges of the owner's shard arrived in this step, except `missing` (in ascending
+  // order).
   void sent();
   void arrived(Rank owner, std::span<const uint32_t> missing);
-  // A whole shard as encode() returns it, for reliable broadcasts. Returns the number of ranges written.
+  // Receives a whole shard, encoded by its owner with encode(). Returns how many ranges were written.
   uint32_t receive_shard(Rank owner, uint32_t step, std::span<const std::byte> encoded);
-  // Ends the phase: ranges that did not arrive in this step are one step older.
+  // Call this at the end of a step. It counts the ranges that did not arrive in this step.
   StaleReport close_step() const;
-  // The owner's ranges that must be fetched now because of stale_max. Reuses the vector's memory.
+  // Sets `ranges` to those ranges of the owner whose age is at least stale_max: they must be fetched now. The memory of the
+  // vector is used again.
   void to_fetch(Rank owner, std::vector<uint32_t>& ranges) const;
-  // Age of the values in steps: 0 if they arrived in this step.
+  // Returns how many steps ago the owner produced the values of the range. 0: they arrived in this step.
   uint32_t age(Rank owner, uint32_t range) const;
-  // The step that produced these values.
+  // Returns the step in which the owner produced the values of the range that this rank has.
   uint32_t version(Rank owner, uint32_t range) const { return versions(owner)[range]; }
   std::span<const uint32_t> versions(Rank owner) const;
-  // Counts the other ranks' ranges by age: [0], [1], …; the last entry counts all older ones.
+  // Sets counts[m] to the number of ranges of other ranks' shards whose age is m. The last entry also counts all older ranges.
   void age_histogram(std::span<uint64_t> counts) const;
 
-  // Everything including the optimizer's state, for checkpoints.
+  // Returns the whole state as bytes, including the optimizer state. Used for checkpoints.
   Bytes save() const;
-  // corrupt: truncated or changed. invalid: of another geometry, rank or optimizer; the message names it. An error changes
-  // nothing. Allocates nothing.
+  // Returns corrupt if the bytes are truncated or changed. Returns invalid if they belong to another geometry, rank or
+  // optimizer; the text names the first difference. After an error, nothing has changed. This function does not allocate.
   Status load(ByteView saved);
 
-  // Cuts shards anew, for another number of ranks or because another rank takes this shard. Every range gets the version of the
-  // pieces, so nothing is stale. invalid: element counts differ from before or from the geometry, no such rank, or states do
-  // not match the optimizer. An error changes nothing.
+  // Divides the tensor into shards again, because the number of ranks has changed or this rank gets another shard. Every range
+  // gets the version pieces.step, so no range is stale. In these cases, returns invalid and changes nothing:
+  // - `pieces` or the geometry has another number of elements than this state;
+  // - there is no rank `self`;
+  // - the optimizer has another number of states.
   Status rebuild(const RangeGeometry& geometry, Rank self, const GatheredShards& pieces);
 
  private:
@@ -127,10 +140,12 @@ class ShardedState {
   std::unique_ptr<ShardOptimizer> optimizer_;
   std::vector<float> parameters_, own_;
   std::vector<std::byte> encoded_;
-  std::vector<uint32_t> versions_;   // by owner and range; for the own shard, the step of the last encode()
-  std::vector<size_t> first_range_;  // by owner: index of its first version; one more entry at the end
+  // Indexed by owner and range. For the shard of this rank, it is the step of the last encode() or sent().
+  std::vector<uint32_t> versions_;
+  // For each owner: the index in versions_ of its first range. There is one more entry at the end.
+  std::vector<size_t> first_range_;
   uint32_t step_ = 0;
-  uint64_t held_ = 0;  // in the current step
+  uint64_t held_ = 0;  // how many ranges are held in the current step
 };
 
 }  // namespace unisono

@@ -1,9 +1,10 @@
-// Saves and loads a sharded state as bytes, for checkpoints. The expected size follows from the loading object, so numbers in
-// the bytes never decide how much is read.
+// Converts a sharded state to bytes and back, for checkpoints. The object that loads a state knows how large it must be.
+// Therefore forged numbers in the bytes cannot decide how much is read.
 #include <array>
 #include <string>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/hash.h"
 #include "training/sharded/sharded_state.h"
 
@@ -15,7 +16,7 @@ constexpr uint32_t format_version = 1;
 
 Status corrupt(const std::string& why) { return {Code::corrupt, "a checkpoint of a sharded state " + why}; }
 
-// The properties that saved and loading state must share.
+// Properties that must be the same in the saved state and in the object that loads it.
 struct Identity {
   uint64_t elements = 0;
   uint32_t world = 0, datagram_bytes = 0, self = 0, state_count = 0;
@@ -26,10 +27,10 @@ template <typename Visit>
 void each_field(const Identity& identity, Visit visit) {
   visit(identity.elements, "elements");
   visit(identity.world, "ranks");
-  visit(identity.datagram_bytes, "bytes in a datagram");
-  visit(identity.self, "as rank");
-  visit(identity.state_count, "numbers of optimizer state per element");
-  visit(identity.codec, "as the hash of its codec");
+  visit(identity.datagram_bytes, "datagram bytes");
+  visit(identity.self, "rank");
+  visit(identity.state_count, "optimizer states per element");
+  visit(identity.codec, "codec hash");
 }
 
 Identity identity_of(const RangeGeometry& geometry, Rank self, uint32_t state_count) {
@@ -38,14 +39,14 @@ Identity identity_of(const RangeGeometry& geometry, Rank self, uint32_t state_co
   return {cut.elements, cut.world, cut.datagram_bytes, self, state_count, hash_of(std::as_bytes(std::span(text)))};
 }
 
-// invalid: names the first difference.
+// Returns invalid if a property differs. The text names the first of them.
 Status check(ByteReader& reader, const Identity& mine) {
   Status status;
   each_field(mine, [&](auto expected, const char* what) {
     const auto found = reader.read<decltype(expected)>();
     if (found == expected || !status.ok()) return;
-    status = {Code::invalid, "a checkpoint of a sharded state has " + std::to_string(found) + " " + what +
-                                 ", and this state has " + std::to_string(expected)};
+    status = {Code::invalid,
+              concat("a checkpoint of a sharded state: ", what, " = ", found, ", and this state has ", expected)};
   });
   return status;
 }
@@ -78,24 +79,24 @@ Bytes ShardedState::save() const {
 }
 
 Status ShardedState::load(ByteView saved) {
-  if (saved.size() < sizeof(uint64_t)) return corrupt("of " + std::to_string(saved.size()) + " bytes");
+  if (saved.size() < sizeof(uint64_t)) return corrupt(concat("has only ", saved.size(), " bytes"));
   const auto body = saved.first(saved.size() - sizeof(uint64_t));
   ByteReader reader(body), end(saved.last(sizeof(uint64_t)));
-  if (reader.read<std::array<char, 4>>() != magic) return corrupt("does not begin as one");
+  if (reader.read<std::array<char, 4>>() != magic) return corrupt("has a wrong magic number");
   if (const auto found = reader.read<uint32_t>(); reader.ok() && found != format_version)
-    return corrupt("of version " + std::to_string(found) + "; this is version " + std::to_string(format_version));
-  if (end.read<uint64_t>() != hash_of(body)) return corrupt("was cut or damaged");
+    return corrupt(concat("has version ", found, "; this build reads version ", format_version));
+  if (end.read<uint64_t>() != hash_of(body)) return corrupt("is truncated or damaged");
   if (auto status = check(reader, identity_of(geometry_, self_, optimizer_->state_count())); !status.ok()) return status;
   const size_t values = parameters_.size() + own_.size() * (1 + size_t{optimizer_->state_count()});
   const size_t expected = fixed_bytes + sizeof(uint32_t) * versions_.size() + sizeof(float) * values;
-  if (body.size() != expected)
-    return corrupt("has " + std::to_string(body.size()) + " bytes instead of " + std::to_string(expected));
+  if (body.size() != expected) return corrupt(concat("has ", body.size(), " bytes instead of ", expected));
   const auto step = reader.read<uint32_t>();
-  // A version newer than the step would block its range from ever being received again.
+  // The version of a range must not be newer than the step of the state. Otherwise the range would refuse all deliveries until
+  // that step.
   auto versions = reader;
   for (size_t i = 0; i < versions_.size(); ++i) {
     if (const auto found = versions.read<uint32_t>(); found > step)
-      return corrupt("of step " + std::to_string(step) + " has a range of step " + std::to_string(found));
+      return corrupt(concat("of step ", step, " has a range of step ", found));
   }
   step_ = step;
   held_ = 0;

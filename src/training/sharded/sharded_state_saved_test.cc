@@ -18,7 +18,7 @@ ShardedState make(const RangeGeometry& geometry, Rank self, std::unique_ptr<Shar
   return std::move(*made);
 }
 
-// Some steps of three ranks that lose a third of the ranges.
+// Returns three ranks after some steps in which a third of the ranges were lost.
 std::vector<ShardedState> trained(const RangeGeometry& geometry, uint32_t steps) {
   std::vector<ShardedState> ranks;
   for (Rank rank = 0; rank < 3; ++rank) ranks.push_back(make(geometry, rank, make_adamw({})));
@@ -39,7 +39,7 @@ std::vector<ShardedState> trained(const RangeGeometry& geometry, uint32_t steps)
   return ranks;
 }
 
-// The body with a correct hash.
+// Appends a valid hash to the body.
 Bytes sealed(Bytes body) {
   ByteWriter end;
   end.write(hash_of(body));
@@ -48,7 +48,7 @@ Bytes sealed(Bytes body) {
 }
 Bytes body_of(const Bytes& saved) { return {saved.begin(), saved.end() - 8}; }
 
-TEST(ShardedStateSaved, loaded_goes_on_as_if_nothing_had_been) {
+TEST(ShardedStateSaved, continues_after_loading_as_if_never_stopped) {
   for (const auto type : {DType::f32, DType::bf16}) {
     const auto geometry = geometry_of(3, 1000, plain(type));
     auto ranks = trained(geometry, 5);
@@ -64,7 +64,7 @@ TEST(ShardedStateSaved, loaded_goes_on_as_if_nothing_had_been) {
   }
 }
 
-// Also between update() and encode(), when the own part of the replica differs from the own values.
+// Saves between update() and encode(), when parameters() and own_values() of the rank's shard differ.
 TEST(ShardedStateSaved, keeps_every_bit_in_the_middle_of_a_step) {
   const auto geometry = geometry_of(3, 1000);
   auto ranks = trained(geometry, 3);
@@ -74,7 +74,7 @@ TEST(ShardedStateSaved, keeps_every_bit_in_the_middle_of_a_step) {
   EXPECT_EQ(loaded.save(), ranks[0].save());
 }
 
-TEST(ShardedStateSaved, what_was_cut_is_corrupt_and_changes_nothing) {
+TEST(ShardedStateSaved, truncated_bytes_are_corrupt_and_change_nothing) {
   const auto geometry = geometry_of(3, 60);
   const auto saved = trained(geometry, 3)[1].save();
   auto state = make(geometry, 1, make_adamw({}));
@@ -101,8 +101,8 @@ TEST(ShardedStateSaved, one_wrong_bit_is_corrupt_and_changes_nothing) {
   EXPECT_EQ(state.save(), before);
 }
 
-// Forged: the hash is correct and the numbers are wrong. Only bytes of the right size are read.
-TEST(ShardedStateSaved, what_was_made_up_is_refused_by_name) {
+// Forged bytes: the hash is right, but a field or the size is changed.
+TEST(ShardedStateSaved, names_each_forged_field) {
   const auto geometry = geometry_of(3, 60);
   const auto body = body_of(trained(geometry, 3)[1].save());
   auto state = make(geometry, 1, make_adamw({}));
@@ -112,15 +112,14 @@ TEST(ShardedStateSaved, what_was_made_up_is_refused_by_name) {
     changed[at] = std::byte{value};
     return state.load(sealed(changed)).to_string();
   };
-  EXPECT_EQ(says(0, 'X'), "corrupt: a checkpoint of a sharded state does not begin as one");
-  EXPECT_EQ(says(4, 2), "corrupt: a checkpoint of a sharded state of version 2; this is version 1");
-  EXPECT_EQ(says(8, 61), "invalid: a checkpoint of a sharded state has 61 elements, and this state has 60");
-  EXPECT_EQ(says(16, 4), "invalid: a checkpoint of a sharded state has 4 ranks, and this state has 3");
-  EXPECT_NE(says(20, 9).find("bytes in a datagram, and this state has 576"), std::string::npos);
-  EXPECT_EQ(says(24, 2), "invalid: a checkpoint of a sharded state has 2 as rank, and this state has 1");
-  EXPECT_EQ(says(28, 1),
-            "invalid: a checkpoint of a sharded state has 1 numbers of optimizer state per element, and this state has 2");
-  EXPECT_NE(says(32, 9).find("as the hash of its codec"), std::string::npos);
+  EXPECT_EQ(says(0, 'X'), "corrupt: a checkpoint of a sharded state has a wrong magic number");
+  EXPECT_EQ(says(4, 2), "corrupt: a checkpoint of a sharded state has version 2; this build reads version 1");
+  EXPECT_EQ(says(8, 61), "invalid: a checkpoint of a sharded state: elements = 61, and this state has 60");
+  EXPECT_EQ(says(16, 4), "invalid: a checkpoint of a sharded state: ranks = 4, and this state has 3");
+  EXPECT_NE(says(20, 9).find(", and this state has 576"), std::string::npos);
+  EXPECT_EQ(says(24, 2), "invalid: a checkpoint of a sharded state: rank = 2, and this state has 1");
+  EXPECT_EQ(says(28, 1), "invalid: a checkpoint of a sharded state: optimizer states per element = 1, and this state has 2");
+  EXPECT_NE(says(32, 9).find("codec hash"), std::string::npos);
   EXPECT_EQ(says(44, 9), "corrupt: a checkpoint of a sharded state of step 3 has a range of step 9")
       << "it would never be received again";
   for (const size_t size : {size_t{12}, size_t{39}, body.size() - 4, body.size() - 1})

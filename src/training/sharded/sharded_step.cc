@@ -1,4 +1,4 @@
-// The public class, implemented by internal::ShardedStepper; out of memory becomes `unavailable`.
+// The public class calls internal::ShardedStepper, and turns std::bad_alloc into the error `unavailable`.
 #include "unisono/sharded_step.h"
 
 #include <new>
@@ -14,7 +14,7 @@ auto guarded(const char* what, Call&& call) -> decltype(call()) {
   try {
     return call();
   } catch (const std::bad_alloc&) {
-    return Status(Code::unavailable, std::string("sharded step: out of memory, ") + what);
+    return Status(Code::unavailable, std::string("sharded step: out of memory while ") + what);
   }
 }
 
@@ -27,7 +27,7 @@ ShardedStep::~ShardedStep() = default;
 
 Result<ShardedStep> ShardedStep::make(const Group& group, std::span<const float> parameters,
                                       std::unique_ptr<ShardOptimizer> optimizer, const ShardedOptions& options) {
-  return guarded("making it", [&]() -> Result<ShardedStep> {
+  return guarded("starting", [&]() -> Result<ShardedStep> {
     auto made = internal::ShardedStepper::make(group, parameters, std::move(optimizer), options);
     if (!made.ok()) return made.status();
     return ShardedStep(std::move(*made));
@@ -36,7 +36,7 @@ Result<ShardedStep> ShardedStep::make(const Group& group, std::span<const float>
 
 std::span<const float> ShardedStep::parameters() const { return stepper_->parameters(); }
 Result<ShardedReport> ShardedStep::run(std::span<const float> gradient) {
-  return guarded("in a step", [&] { return stepper_->run(gradient); });
+  return guarded("running a step", [&] { return stepper_->run(gradient); });
 }
 Status ShardedStep::resync() {
   return guarded("sending all values", [&] { return stepper_->resync(); });

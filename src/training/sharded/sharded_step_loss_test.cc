@@ -1,4 +1,4 @@
-// The sharded step with deliberately lost datagrams (UNISONO_LOSE_PER_MILLE) and lost ranks.
+// The sharded step with deliberately lost datagrams (UNISONO_LOSE_PER_MILLE) and with lost ranks.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,8 +17,8 @@ using test::in_group;
 using Values = std::vector<float>;
 
 constexpr uint32_t lossy_world = 4;
-constexpr size_t lossy_elements =
-    100'000;  // 71 ranges in each shard where datagrams have 1472 bytes; over loopback they are larger
+// With datagrams of 1472 bytes, a shard has 71 ranges. Over loopback it has fewer, because datagrams are larger.
+constexpr size_t lossy_elements = 100'000;
 
 class Loses {
  public:
@@ -48,14 +48,14 @@ ShardedStep make_lossy(Group& group, const std::string& options) {
 
 Result<ShardedReport> run(Group& group, ShardedStep& step) { return step.run(lossy_noise(1000 * step.step() + group.rank())); }
 
-// Replicas may lag, but hold values that the owners had; once everything has arrived, all are equal to the bit.
-TEST(ShardedStepLossInGroup, replicas_lag_and_heal) {
+// Replicas may lag behind, but hold values that the owners had. After resync(), all replicas must be equal bit by bit.
+TEST(ShardedStepLossInGroup, stale_replicas_become_equal_again) {
   const Loses loses("200");
   std::mutex mutex;
   std::vector<Values> replicas;
   double stale = 0, expected = 0;
-  constexpr double lost_at_most =
-      0.4;  // if sanitizers and other tests slow the receivers down, more is lost than the configured rate
+  // The configured loss is 0.2. Sanitizers and other tests may slow the receivers down, and so increase it.
+  constexpr double lost_at_most = 0.4;
   in_group(
       lossy_world,
       [&](Group& group) {
@@ -67,7 +67,8 @@ TEST(ShardedStepLossInGroup, replicas_lag_and_heal) {
           if (i < 50) continue;
           own_stale += static_cast<double>(report->stale_ranges), own_expected += static_cast<double>(report->ranges);
           if (i == 99) {
-            // White updates: between owner and replica, p/(1-p) times the second moment of an update.
+            // Updates are uncorrelated. So the expected drift between owner and replica is p/(1-p), in units of an update's
+            // second moment.
             ASSERT_TRUE(report->drift);
             EXPECT_GT(report->drift->loss, 0.15);
             EXPECT_LT(report->drift->loss, lost_at_most);
@@ -87,7 +88,7 @@ TEST(ShardedStepLossInGroup, replicas_lag_and_heal) {
   for (const auto& replica : replicas) EXPECT_EQ(replica, replicas[0]);
 }
 
-TEST(ShardedStepLossInGroup, nothing_gets_as_old_as_stale_max) {
+TEST(ShardedStepLossInGroup, no_range_reaches_the_age_stale_max) {
   const Loses loses("300");
   in_group(
       lossy_world,
@@ -105,7 +106,7 @@ TEST(ShardedStepLossInGroup, nothing_gets_as_old_as_stale_max) {
       over_udp());
 }
 
-TEST(ShardedStepLossInGroup, clips_alike_whatever_is_lost) {
+TEST(ShardedStepLossInGroup, all_ranks_clip_equally_whatever_is_lost) {
   const Loses loses("100");
   in_group(
       lossy_world,
@@ -121,11 +122,12 @@ TEST(ShardedStepLossInGroup, clips_alike_whatever_is_lost) {
       over_udp());
 }
 
-// A rank that makes no steps for a while delays the others by the deadlines at most, and joins their current step.
-TEST(ShardedStepLossInGroup, a_rank_that_was_away_joins_the_others_step) {
+// A rank makes no steps for a while. The other ranks wait for it only until their deadlines. When it returns, it joins their
+// current step.
+TEST(ShardedStepLossInGroup, an_absent_rank_joins_the_others_current_step) {
   constexpr uint32_t together = 30, away = 2, last = 60;
-  std::atomic<uint32_t> others{0};   // steps that the others made meanwhile
-  std::atomic<bool> is_back{false};  // the others wait for it before a third step
+  std::atomic<uint32_t> others{0};   // steps that the other ranks made while one rank was away, summed over the ranks
+  std::atomic<bool> is_back{false};  // the other ranks make two steps, then wait for this
   std::mutex mutex;
   std::vector<Values> replicas;
   for (const std::string scalars : {"", ",clip=1"}) {
@@ -167,7 +169,7 @@ TEST(ShardedStepLossInGroup, a_rank_that_was_away_joins_the_others_step) {
   }
 }
 
-TEST(ShardedStepLossInGroup, a_rank_that_stays_silent_is_named_and_given_up) {
+TEST(ShardedStepLossInGroup, a_silent_rank_is_named_and_declared_lost) {
   std::atomic<uint32_t> gave_up{0};
   in_group(
       lossy_world,
@@ -191,8 +193,8 @@ TEST(ShardedStepLossInGroup, a_rank_that_stays_silent_is_named_and_given_up) {
       over_udp());
 }
 
-// The last rank leaves. The others continue with its shard, which they have, and with its optimizer's state from the backup.
-TEST(ShardedStepLossInGroup, goes_on_without_a_lost_owner) {
+// The last rank leaves. The others continue with their replicas of its shard, and with its optimizer state from the backup.
+TEST(ShardedStepLossInGroup, continues_without_a_lost_owner) {
   const Loses loses("100");
   std::mutex mutex;
   std::vector<Values> replicas;
@@ -204,7 +206,7 @@ TEST(ShardedStepLossInGroup, goes_on_without_a_lost_owner) {
         ASSERT_TRUE(made.ok()) << made.status().to_string();
         auto& step = *made;
         for (int i = 0; i < 45; ++i) ASSERT_TRUE(run(group, step).ok());
-        ASSERT_TRUE(group.barrier().ok());  // so that no rank still needs the leaving one for the last of these steps
+        ASSERT_TRUE(group.barrier().ok());  // no rank may still need data from the leaving rank
         if (group.rank() == lossy_world - 1) return;
         Status failed;
         for (int i = 0; i < 10 && failed.ok(); ++i) failed = run(group, step).status();

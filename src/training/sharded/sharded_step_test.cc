@@ -1,5 +1,5 @@
-// The sharded step of whole groups. Over datagrams without loss, and reliably over shared memory, it computes what one process
-// computes.
+// The sharded step of whole groups, without loss: over datagrams, and reliably over shared memory. It must compute exactly what
+// one process computes.
 #include "unisono/sharded_step.h"
 
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 #include <limits>
 #include <mutex>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "testing/group_of_threads.h"
 
@@ -44,7 +45,7 @@ ShardedOptions options_of(const std::string& text) {
   return *parsed;
 }
 
-// One process that averages in rank order, as the owners do.
+// Trains in one process, which averages gradients in rank order as the owners do.
 Values trained_alone(uint32_t steps, double clip = 0) {
   auto values = noise(7);
   auto optimizer = adamw();
@@ -64,7 +65,7 @@ Values trained_alone(uint32_t steps, double clip = 0) {
 }
 
 ShardedStep make(Group& group, const std::string& options, const Values& initial = noise(7)) {
-  // On a busy machine, a learnt deadline could leave out a late rank.
+  // A long fixed deadline: on a busy machine, a learnt deadline could exclude a late rank.
   auto made = ShardedStep::make(group, initial, adamw(), options_of("deadline=30s" + (options.empty() ? "" : "," + options)));
   EXPECT_TRUE(made.ok()) << made.status().to_string();
   return *std::move(made);
@@ -80,7 +81,7 @@ void train(Group& group, ShardedStep& step, uint32_t steps, std::vector<ShardedR
 
 bool equal(std::span<const float> a, std::span<const float> b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
 
-TEST(ShardedStepInGroup, without_loss_is_one_process_that_averages_in_rank_order) {
+TEST(ShardedStepInGroup, without_loss_equals_one_process_that_averages_in_rank_order) {
   const auto expected = trained_alone(30);
   for (const auto* transport : {"udp", "shm"}) {
     in_group(
@@ -112,7 +113,7 @@ TEST(ShardedStepInGroup, clips_by_the_norm_of_the_whole_average) {
       over("udp"));
 }
 
-TEST(ShardedStepInGroup, a_step_that_is_not_finite_somewhere_changes_nothing_anywhere) {
+TEST(ShardedStepInGroup, a_step_with_nonfinite_values_on_one_rank_changes_no_rank) {
   in_group(
       world,
       [&](Group& group) {
@@ -132,7 +133,7 @@ TEST(ShardedStepInGroup, a_step_that_is_not_finite_somewhere_changes_nothing_any
       over("udp"));
 }
 
-// Values as bf16 or codes: replicas are equal to the bit, and the owners' values stay exact.
+// Values are sent as bf16 or with few bits. Replicas must be equal bit by bit, and the owners' values exact.
 TEST(ShardedStepInGroup, encoded_values_are_the_same_on_all_ranks) {
   for (const std::string codecs :
        {"values=bf16,gradients=bf16", "values=int8,gradients=int4", "values=bf16,gradients=int8,delivery=reliable"}) {
@@ -153,7 +154,7 @@ TEST(ShardedStepInGroup, encoded_values_are_the_same_on_all_ranks) {
   }
 }
 
-TEST(ShardedStepInGroup, what_is_reliable_comes_after_the_steps_that_were_asked_for) {
+TEST(ShardedStepInGroup, reliable_calls_follow_the_configured_steps) {
   in_group(
       world,
       [&](Group& group) {
@@ -171,8 +172,9 @@ TEST(ShardedStepInGroup, what_is_reliable_comes_after_the_steps_that_were_asked_
       over("udp"));
 }
 
-// Replicas lack the updates of the last few steps; old updates at another rate are irrelevant.
-TEST(ShardedStepInGroup, drift_is_told_beside_the_updates_since_it_was_measured_last) {
+// Drift depends on the updates of the last few steps only. The rate falls from 1 to 0.1, so the reported second moment must
+// fall to 0.1^2 = 0.01 of its value.
+TEST(ShardedStepInGroup, drift_is_reported_with_the_updates_since_the_last_measurement) {
   in_group(
       world,
       [&](Group& group) {
@@ -187,7 +189,7 @@ TEST(ShardedStepInGroup, drift_is_told_beside_the_updates_since_it_was_measured_
       over("udp"));
 }
 
-TEST(ShardedStepInGroup, goes_on_from_a_checkpoint_to_the_bit) {
+TEST(ShardedStepInGroup, continues_bit_for_bit_from_a_checkpoint) {
   const auto expected = trained_alone(12);
   in_group(
       world,
@@ -205,7 +207,7 @@ TEST(ShardedStepInGroup, goes_on_from_a_checkpoint_to_the_bit) {
         EXPECT_EQ(step.step(), 7u);
         train(group, step, 5);
         EXPECT_TRUE(equal(step.parameters(), expected));
-        // If one rank cannot load, no rank does.
+        // The checkpoint of rank 2 is damaged, so no rank may load.
         if (group.rank() == 2) saved[saved.size() / 2] ^= std::byte{1};
         const auto refused = step.load(saved);
         EXPECT_EQ(refused.code(), group.rank() == 2 ? Code::corrupt : Code::invalid) << refused.to_string();
@@ -223,20 +225,25 @@ TEST(ShardedStepInGroup, ranks_with_other_options_are_named) {
         const auto made =
             ShardedStep::make(group, noise(7), adamw(), options_of(group.rank() == 0 ? "stale_max=5" : "stale_max=6"));
         EXPECT_EQ(made.status().code(), Code::invalid);
-        EXPECT_NE(made.status().message().find("config_mismatch: rank"), std::string::npos) << made.status().message();
+        const auto text = made.status().message();
+        EXPECT_TRUE(text.starts_with("config_mismatch: options of the sharded step differ: rank ")) << text;
+        EXPECT_NE(text.find(concat(", rank ", group.rank(), " has stale_max=", 5 + group.rank())), std::string::npos) << text;
+        EXPECT_NE(text.find(concat(") has stale_max=", 6 - group.rank())), std::string::npos) << text;
         const auto sizes = ShardedStep::make(group, noise(7, 100 + group.rank()), adamw());
-        EXPECT_NE(sizes.status().message().find("parameters, this rank 10"), std::string::npos) << sizes.status().message();
+        EXPECT_NE(sizes.status().message().find(concat("rank ", group.rank(), " has ", 100 + group.rank(), " parameters")),
+                  std::string::npos)
+            << sizes.status().message();
       },
       over("udp"));
 }
 
-TEST(ShardedStepInGroup, refuses_what_makes_no_sense) {
+TEST(ShardedStepInGroup, refuses_invalid_arguments) {
   in_group(
       2,
       [&](Group& group) {
         EXPECT_EQ(ShardedStep::make(group, {}, adamw()).status().code(), Code::invalid);
         EXPECT_EQ(ShardedStep::make(group, noise(7), nullptr).status().code(), Code::invalid);
-        // Shared memory carries no datagrams.
+        // Shared memory has no datagrams, so delivery=lossy is refused.
         const auto lossy = ShardedStep::make(group, noise(7), adamw());
         EXPECT_EQ(lossy.status().code(), Code::unsupported) << lossy.status().to_string();
         auto step = make(group, "delivery=reliable");
@@ -272,11 +279,11 @@ TEST(ShardedStepInGroup, few_parameters_leave_ranks_without_a_shard) {
   }
 }
 
-// A joining rank gets the others' parameters and optimizer state, and all continue training together.
-TEST(ShardedStepInGroup, a_newcomer_takes_the_others_parameters) {
+// A rank that joins gets the others' parameters and its part of their optimizer state. All continue training together.
+TEST(ShardedStepInGroup, a_joiner_receives_the_others_parameters) {
   std::mutex mutex;
   std::vector<Values> replicas;
-  const auto go_on = [&](Group& group, ShardedStep& step) {
+  const auto continue_training = [&](Group& group, ShardedStep& step) {
     EXPECT_EQ(step.resumed().step, 6u);
     EXPECT_TRUE(step.resumed().lost.empty());
     EXPECT_EQ(group.world_size(), world + 1);
@@ -297,18 +304,18 @@ TEST(ShardedStepInGroup, a_newcomer_takes_the_others_parameters) {
         while (group.world_size() == world) ASSERT_TRUE(group.reform().ok());
         const auto resumed = step.resume(group);
         ASSERT_TRUE(resumed.ok()) << resumed.status().to_string();
-        go_on(group, step);
+        continue_training(group, step);
       },
       over("udp"),
       [&](Group& group) {
         auto step = make(group, "", noise(99));
-        go_on(group, step);
+        continue_training(group, step);
       });
   ASSERT_EQ(replicas.size(), world + 1);
   for (const auto& replica : replicas) EXPECT_EQ(replica, replicas[0]);
 }
 
-TEST(ShardedOptions, are_what_they_say) {
+TEST(ShardedOptions, round_trip_through_text_and_name_the_invalid_option) {
   EXPECT_EQ(ShardedOptions().to_string(), "");
   const std::string text =
       "delivery=reliable,gradients=int8,values=bf16,clip=1.5,finite=on,stale_max=8,resync=50,backup=20,drift=10,loss_budget=0."

@@ -1,4 +1,4 @@
-// Parses and prints the options of a sharded step, and prints its reports.
+// Converts the options of a sharded step to text and back, and its reports to text.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,4 +1,4 @@
-// One step: its calls and their outcomes.
+// Makes the calls of one step, and uses their outcomes.
 #include "training/sharded/sharded_stepper.h"
 
 #include <algorithm>
@@ -6,23 +6,29 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/concat.h"
+
 namespace unisono::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using End = DeliveryReport::End;
 
-constexpr uint32_t jumps_max = 8;  // limit of jumps ahead to the other ranks within one step, as they advance meanwhile
-// On fast links, three steps may pass before a briefly suspended process returns; then the rank counts as lost.
-constexpr uint32_t silent_steps_max = 3;  // in a row
+// Within one step, a rank jumps forward at most this many times. More than one jump may be needed, because the other ranks can
+// advance further during each of them.
+constexpr uint32_t jumps_max = 8;
+// A rank is considered lost if it was silent for three steps in a row and for at least a second. The second is needed on fast
+// links, where three steps may pass while a process is briefly suspended.
+constexpr uint32_t silent_steps_max = 3;
 constexpr int64_t silence_us_max = 1'000'000;
-constexpr int64_t scalar_patience_us = 50'000;  // in addition to the deadline of the preceding half
+// The exchange of scalars may take this much longer than the hard deadline of the reduction.
+constexpr int64_t scalar_patience_us = 50'000;
 
 int64_t us_since(Clock::time_point begin) {
   return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count();
 }
 
-// One rank's statistics of its shard, copied byte by byte into elements.
+// The statistics of one rank's shard. To send them, they are copied byte by byte into float elements.
 struct ScalarBlock {
   double squares = 0;
   uint32_t step = 0, finite = 1;
@@ -31,12 +37,13 @@ struct ScalarBlock {
 }  // namespace
 
 ShardedStepper::Part ShardedStepper::part_of(uint32_t call) const {
-  const auto part = call % parts();
+  const auto part = call % calls_per_step();
   if (part == 0) return Part::reduce;
-  return part == 1 && wants_scalars() ? Part::scalars : Part::gather;
+  return part == 1 && needs_scalars() ? Part::scalars : Part::gather;
 }
 
-// Reliable calls name a schedule, so that the codec is used even where it would not pay: replicas must hold decoded values.
+// Reliable calls use a fixed schedule. An automatic schedule would leave the codec out if it does not pay, but the replicas
+// must hold decoded values.
 CallOptions ShardedStepper::call_options(const StepCodec& codec) const {
   return {.schedule = is_lossy() ? ScheduleKind::automatic : ScheduleKind::direct,
           .timeout = options_.timeout,
@@ -56,13 +63,13 @@ ShardedStepper::Outcome ShardedStepper::finish(Work work) {
 Result<ShardedReport> ShardedStepper::run(std::span<const float> gradient) {
   if (!broken_.ok()) return broken_;
   if (gradient.size() != state_->parameters().size()) {
-    return Status(Code::invalid, "sharded step: a gradient of " + std::to_string(gradient.size()) + " values for " +
-                                     std::to_string(state_->parameters().size()) + " parameters");
+    return Status(Code::invalid, concat("sharded step: a gradient of ", gradient.size(), " values for ",
+                                        state_->parameters().size(), " parameters"));
   }
   const auto begin = Clock::now();
   const auto before = state_->step();
   ShardedReport report;
-  auto status = make_step(gradient, report);
+  auto status = run_step(gradient, report);
   report.step = state_->step();
   if (status.ok()) {
     report.behind = state_->step() - before - 1;
@@ -71,21 +78,21 @@ Result<ShardedReport> ShardedStepper::run(std::span<const float> gradient) {
     report.age_max = stale.age_max;
     report.held_ranges = stale.held_ranges;
     for (Rank owner = 0; owner < world_; ++owner) report.ranges += owner == rank_ ? 0 : state_->geometry().ranges(owner);
-    if (is_lossy()) note_silence(report);
-    status = keep_up(report);
+    if (is_lossy()) track_silent_ranks(report);
+    status = run_upkeep(report);
   }
   if (!status.ok()) {
     if (status.code() != Code::invalid)
-      broken_ = {status.code(), "sharded step " + std::to_string(step_of(next_call_ == 0 ? 0 : next_call_ - 1)) +
-                                    " failed, and resume() was not called: " + status.message()};
+      broken_ = {status.code(), concat("sharded step ", step_of(next_call_ == 0 ? 0 : next_call_ - 1),
+                                       " failed; call resume() first: ", status.message())};
     return status;
   }
   report.total_us = us_since(begin);
   return report;
 }
 
-// Runs the step from the part at which the other ranks are, to its end.
-Status ShardedStepper::make_step(std::span<const float> gradient, ShardedReport& report) {
+// Runs the step to its end. If the other ranks are ahead, jumps to the part of the step in which they are.
+Status ShardedStepper::run_step(std::span<const float> gradient, ShardedReport& report) {
   for (uint32_t jumps = 0;;) {
     const auto part = part_of(next_call_);
     const auto step = step_of(next_call_);
@@ -105,7 +112,8 @@ Status ShardedStepper::make_step(std::span<const float> gradient, ShardedReport&
       report.gather_us += us_since(begin);
     }
     report.sent_bytes += outcome.report.sent_bytes;
-    // A rank that was away continues with the others' current part; it has no results of the calls between.
+    // This rank was behind. It continues with the part in which the other ranks are. It has no results of the calls before that
+    // part.
     if (outcome.behind > 0 && ++jumps <= jumps_max) continue;
     if (!outcome.status.ok()) return outcome.status;
     if (part == Part::gather) return {};
@@ -118,12 +126,13 @@ ShardedStepper::Outcome ShardedStepper::reduce(std::span<const float> gradient, 
   auto outcome = finish(group_->reduce_shards_async(ConstTensor(gradient), Tensor(std::span(gradient_)), call));
   report.gradients = outcome.report.delivery;
   if (report.gradients != nullptr) reduce_hard_us_ = report.gradients->contribute.hard_us;
-  note_held(report.gradients.get());
+  mark_held_ranges(report.gradients.get());
   return outcome;
 }
 
-// A range of values is held if some of its elements got no contribution, as gradients may have ranges of another size.
-void ShardedStepper::note_held(const DeliveryReport* delivery) {
+// Sets held_, which has one entry per range of values. A range is held (not updated) if it has an element for which only this
+// rank gave a gradient. The ranges of gradients can have another size than those of values.
+void ShardedStepper::mark_held_ranges(const DeliveryReport* delivery) {
   const auto& geometry = state_->geometry();
   held_.assign(geometry.ranges(rank_), 0);
   const bool holds = options_.lossy.on_empty == OnEmpty::hold || options_.lossy.on_empty == OnEmpty::automatic;
@@ -136,7 +145,7 @@ void ShardedStepper::note_held(const DeliveryReport* delivery) {
   }
 }
 
-// A rank whose scalars come too late is represented by its previous ones.
+// Exchanges the statistics of the shards. If the statistics of a rank arrive too late, those that it sent before are used.
 ShardedStepper::Outcome ShardedStepper::exchange_scalars() {
   const auto step = step_of(next_call_);
   ScalarBlock own{.step = step};
@@ -155,12 +164,12 @@ ShardedStepper::Outcome ShardedStepper::exchange_scalars() {
   auto outcome =
       finish(group_->gather_shards_async(ConstTensor(std::span<const float>(block)), Tensor(std::span(scalars_)), call));
   for (Rank rank = 0; rank < world_; ++rank) {
-    ScalarBlock told;
-    std::memcpy(static_cast<void*>(&told), scalars_.data() + size_t{rank} * scalar_elements, sizeof told);
-    if (told.step != step) continue;
+    ScalarBlock received;
+    std::memcpy(static_cast<void*>(&received), scalars_.data() + size_t{rank} * scalar_elements, sizeof received);
+    if (received.step != step) continue;
     scalar_steps_[rank] = step;
-    last_squares_[rank] = told.squares;
-    finite_[rank] = static_cast<uint8_t>(told.finite);
+    last_squares_[rank] = received.squares;
+    finite_[rank] = static_cast<uint8_t>(received.finite);
   }
   return outcome;
 }
@@ -168,7 +177,7 @@ ShardedStepper::Outcome ShardedStepper::exchange_scalars() {
 void ShardedStepper::update(uint32_t step, ShardedReport& report) {
   if (reduced_step_ != step) return state_->hold(step - state_->step());
   if (step - state_->step() > 1) state_->hold(step - state_->step() - 1);
-  if (!wants_scalars()) return state_->update(gradient_, held_);
+  if (!needs_scalars()) return state_->update(gradient_, held_);
   double squares = 0;
   bool finite = true;
   for (Rank rank = 0; rank < world_; ++rank) {
@@ -195,7 +204,7 @@ ShardedStepper::Outcome ShardedStepper::gather(ShardedReport& report) {
   auto outcome = finish(group_->gather_shards_async(ConstTensor(state_->own_values()), Tensor(state_->parameters()), call));
   report.values = outcome.report.delivery;
   if (report.values != nullptr && report.values->result.ran) {
-    take_arrivals(*report.values);
+    record_arrivals(*report.values);
     for (Rank owner = 0; owner < world_; ++owner)
       report.fetched_ranges += std::min<uint64_t>(needed_[owner].size(), report.values->result.streams[owner].repaired);
   } else if (outcome.status.ok()) {
@@ -207,8 +216,8 @@ ShardedStepper::Outcome ShardedStepper::gather(ShardedReport& report) {
   return outcome;
 }
 
-// Records the ranges that arrived, whatever the outcome of the call.
-void ShardedStepper::take_arrivals(const DeliveryReport& delivery) {
+// Records which ranges arrived. This is done even if the call failed.
+void ShardedStepper::record_arrivals(const DeliveryReport& delivery) {
   state_->sent();
   for (Rank owner = 0; owner < world_; ++owner) {
     if (owner == rank_) continue;
@@ -224,34 +233,32 @@ void ShardedStepper::take_arrivals(const DeliveryReport& delivery) {
   for (size_t age = 0; age < ages.size(); ++age) ages_[age] += ages[age];
 }
 
-void ShardedStepper::note_silence(ShardedReport& report) {
+void ShardedStepper::track_silent_ranks(ShardedReport& report) {
   std::string names;
   const auto now = Clock::now();
   for (Rank rank = 0; rank < world_; ++rank) {
     if (rank == rank_) continue;
-    bool pending = false, heard = false, lost = false;
+    bool pending = false, active = false, lost = false;
     for (const auto* phase :
          {report.gradients ? &report.gradients->contribute : nullptr, report.values ? &report.values->result : nullptr}) {
       if (phase == nullptr || rank >= phase->streams.size() || phase->streams[rank].expected == 0) continue;
       const auto& stream = phase->streams[rank];
       pending = true;
-      heard |= stream.present || stream.missing < stream.expected ||
-               (stream.end != End::silent && stream.end != End::lost && stream.end != End::none);
+      active |= stream.present || stream.missing < stream.expected ||
+                (stream.end != End::silent && stream.end != End::lost && stream.end != End::none);
       lost |= stream.end == End::lost;
     }
-    if (pending) silent_steps_[rank] = heard ? 0 : silent_steps_[rank] + 1;
+    if (pending) silent_steps_[rank] = active ? 0 : silent_steps_[rank] + 1;
     if (silent_steps_[rank] == 0) last_active_[rank] = now;
     const auto silence = std::chrono::duration_cast<std::chrono::microseconds>(now - last_active_[rank]).count();
     if (!lost && (silent_steps_[rank] < silent_steps_max || silence < silence_us_max)) continue;
     report.lost.push_back(rank);
-    names +=
-        (names.empty() ? "rank " : ", rank ") + std::to_string(rank) +
-        (lost ? " was lost"
-              : " was silent for " + std::to_string(silent_steps_[rank]) + " steps, " + std::to_string(silence / 1000) + " ms");
+    names += concat(names.empty() ? "rank " : ", rank ", rank,
+                    lost ? " was lost" : concat(" was silent for ", silent_steps_[rank], " steps, ", silence / 1000, " ms"));
   }
   if (!names.empty())
     broken_ = {Code::peer_lost,
-               "sharded step: " + names + " in step " + std::to_string(state_->step()) + "; re-form the group, then resume()"};
+               concat("sharded step: ", names, " in step ", state_->step(), "; re-form the group, then resume()")};
 }
 
 }  // namespace unisono::internal

@@ -1,15 +1,19 @@
-// Reliable calls of a sharded step, made by all ranks after the same steps: drift, backups, and resending all values.
+// The reliable calls of a sharded step. These calls measure drift, exchange backups, or send all values again. All ranks make
+// the same calls after the same steps.
 #include <algorithm>
 #include <string>
 
+#include "base/concat.h"
 #include "training/sharded/sharded_stepper.h"
 
 namespace unisono::internal {
 namespace {
 
-// Drift is a mean over randomly stale ranges: with few of them it is too noisy.
+// Drift is compared with its expectation only if at least this many ranges were lost since the last measurement. The mean over
+// fewer ranges is too noisy.
 constexpr double stale_ranges_min = 100;
-constexpr uint32_t beyond_max = 2;  // measurements in a row
+// When this many successive measurements have found too much drift, all values are sent again.
+constexpr uint32_t excess_drift_max = 2;
 
 Status named(const char* what, const Status& status) {
   return status.ok() ? status : Status(status.code(), std::string("sharded step, ") + what + ": " + status.message());
@@ -17,7 +21,7 @@ Status named(const char* what, const Status& status) {
 
 }  // namespace
 
-Status ShardedStepper::keep_up(ShardedReport& report) {
+Status ShardedStepper::run_upkeep(ShardedReport& report) {
   const auto is_due = [&](uint32_t every) { return every > 0 && report.step % every == 0; };
   if (is_lossy() && is_due(options_.drift_every)) {
     if (auto status = named("measuring drift", measure_drift(report)); !status.ok()) return status;
@@ -60,18 +64,18 @@ Status ShardedStepper::measure_drift(ShardedReport& report) {
                   .rho = all.rho,
                   .loss = found->law.loss,
                   .recovery = found->law.recovery};
-  // These values are equal on all ranks, so either all ranks resend their values or none does.
+  // These numbers are equal on all ranks. Therefore either all ranks send their values again, or none does.
   const auto ranges = static_cast<double>(state_->geometry().ranges(0)) * world_ * options_.drift_every;
-  beyond_ = found->beyond() && found->law.loss * ranges >= stale_ranges_min ? beyond_ + 1 : 0;
-  if (beyond_ < beyond_max) return {};
-  beyond_ = 0;
-  report.warnings.push_back("replicas are further from the owners' values than loss explains (" + std::to_string(all.owner) +
-                            " instead of " + std::to_string(all.owner_expected) + "): all values were sent again");
+  excess_drift_count_ = found->is_excessive() && found->law.loss * ranges >= stale_ranges_min ? excess_drift_count_ + 1 : 0;
+  if (excess_drift_count_ < excess_drift_max) return {};
+  excess_drift_count_ = 0;
+  report.warnings.push_back(concat("the drift between replicas and owners is ", all.owner, ", but loss explains only ",
+                                   all.owner_expected, ": all values were sent again"));
   return resync();
 }
 
-// Sends the backup to the next rank and receives the previous rank's. Ranks first exchange sizes, so none continues before all
-// are here.
+// Sends the backup of this rank to the next rank, and receives the backup of the previous rank. First, all ranks exchange the
+// sizes of their backups. Therefore no rank continues before all of them have reached this point.
 Status ShardedStepper::exchange_backups() {
   const auto own = encode_backup(*state_);
   const Rank next = (rank_ + 1) % world_, before = (rank_ + world_ - 1) % world_;
@@ -84,15 +88,15 @@ Status ShardedStepper::exchange_backups() {
   const auto most =
       sizeof(float) * (uint64_t{state_->optimizer().state_count()} + 1) * (state_->geometry().shard_elements() + 64);
   if (all[before] > most)
-    return {Code::invalid, "rank " + std::to_string(before) + " has a backup of " + std::to_string(all[before]) +
-                               " bytes; they have at most " + std::to_string(most)};
+    return {Code::invalid,
+            concat("rank ", before, " sent a backup of ", all[before], " bytes; at most ", most, " are expected")};
   Bytes received(all[before]);
   auto receiving = group_->recv_async(Tensor(received.data(), received.size(), DType::u8), before, 0, reliable);
   auto sending = group_->send_async(ConstTensor(own.data(), own.size(), DType::u8), next, 0, reliable);
-  const auto got = receiving.wait().status(), gave = sending.wait().status();
-  if (!got.ok() || !gave.ok()) return got.ok() ? gave : got;
+  const auto recv_status = receiving.wait().status(), send_status = sending.wait().status();
+  if (!recv_status.ok() || !send_status.ok()) return recv_status.ok() ? send_status : recv_status;
   auto backup = decode_backup(received, state_->geometry());
-  if (!backup.ok()) return {backup.status().code(), "of rank " + std::to_string(before) + ": " + backup.status().message()};
+  if (!backup.ok()) return {backup.status().code(), concat("backup of rank ", before, ": ", backup.status().message())};
   backup_ = std::move(*backup);
   return {};
 }
@@ -118,8 +122,8 @@ Status ShardedStepper::resync() {
 Status ShardedStepper::owners_values(std::span<float> values) {
   if (!broken_.ok()) return broken_;
   if (values.size() != state_->parameters().size())
-    return {Code::invalid, "sharded step: the buffer has " + std::to_string(values.size()) + " of " +
-                               std::to_string(state_->parameters().size()) + " values"};
+    return {Code::invalid,
+            concat("sharded step: the buffer has ", values.size(), " of ", state_->parameters().size(), " values")};
   return named("gathering the owners' values", gather_reliably({}, values));
 }
 

@@ -11,25 +11,31 @@
 #include <cstring>
 #include <string>
 
+#include "base/concat.h"
+#include "base/error_text.h"
 #include "wire/frame.h"
 
 namespace unisono::shm {
 namespace {
 
 constexpr uint64_t page = 4096;
-// Slots of a power-of-two size would all begin in the same cache sets; one page more spreads them.
+// This is added to the distance between slots. If the distance were a power of two, all slots would begin in the same cache
+// sets.
 constexpr uint64_t slot_colour = page;
 constexpr int wanted_seals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 constexpr uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-Status system_error(Code code, const std::string& what) { return {code, what + ": " + std::strerror(errno)}; }
+Status system_error(Code code, const std::string& what) { return {code, what + ": " + error_text(errno)}; }
 
 }  // namespace
 
 void UniqueFd::reset(int fd) {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = fd;
+  if (fd_ >= 0) {
+    disown_descriptor(fd_);
+    ::close(fd_);
+  }
+  fd_ = own_descriptor(fd);
 }
 
 bool Geometry::valid() const {
@@ -78,22 +84,22 @@ Arena::~Arena() {
 Result<Arena> Arena::make(const Geometry& geometry) {
   if (!geometry.valid()) return Status(Code::invalid, "shm: sizes of the shared memory are out of range");
   const uint64_t bytes = geometry.total_bytes();
-  rlimit file_size{};  // ftruncate beyond it would raise SIGXFSZ
+  rlimit file_size{};  // ftruncate() to a size beyond this limit would raise SIGXFSZ
   if (::getrlimit(RLIMIT_FSIZE, &file_size) == 0 && file_size.rlim_cur < bytes) {
-    return Status(Code::unavailable, "shm: the limit on file sizes (ulimit -f) is below " + std::to_string(bytes) + " bytes");
+    return Status(Code::unavailable, concat("shm: the limit on file sizes (ulimit -f) is below ", bytes, " bytes"));
   }
   Arena arena;
   arena.geometry_ = geometry;
   arena.memfd_.reset(::memfd_create("unisono", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!arena.memfd_) return system_error(Code::unavailable, "shm: memfd_create");
   if (::ftruncate(arena.memfd(), static_cast<off_t>(bytes)) != 0) {
-    return system_error(Code::unavailable, "shm: ftruncate to " + std::to_string(bytes) + " bytes");
+    return system_error(Code::unavailable, concat("shm: ftruncate to ", bytes, " bytes"));
   }
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, arena.memfd(), 0);
-  if (base == MAP_FAILED) return system_error(Code::unavailable, "shm: mmap of " + std::to_string(bytes) + " bytes");
+  if (base == MAP_FAILED) return system_error(Code::unavailable, concat("shm: mmap of ", bytes, " bytes"));
   arena.set_base(base);
-  // FUTURE_WRITE keeps this mapping writable and forbids all others. Kernels before 5.1 lack it; there we trust peers to map
-  // read-only.
+  // The seal FUTURE_WRITE keeps this mapping writable, and forbids all other writable mappings. Kernels before 5.1 do not have
+  // this seal. With such a kernel we trust the peers to map the memory read-only.
   (void)::fcntl(arena.memfd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
   if (::fcntl(arena.memfd(), F_ADD_SEALS, wanted_seals | F_SEAL_SEAL) != 0) {
     return system_error(Code::unavailable, "shm: sealing the shared memory");
@@ -108,10 +114,11 @@ Result<Arena> Arena::map(int memfd, const Geometry& geometry) {
   const uint64_t bytes = geometry.total_bytes();
   const int seals = ::fcntl(memfd, F_GET_SEALS);
   if (seals < 0 || (seals & wanted_seals) != wanted_seals || static_cast<uint64_t>(info.st_size) != bytes) {
-    return Status(Code::corrupt, "shm: the peer's memory is not sealed or not of the size it says");
+    return Status(Code::corrupt,
+                  "shm: the shared memory of the peer is not sealed, or its size differs from the announced size");
   }
   void* base = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, memfd, 0);
-  if (base == MAP_FAILED) return system_error(Code::unavailable, "shm: mmap of the peer's " + std::to_string(bytes) + " bytes");
+  if (base == MAP_FAILED) return system_error(Code::unavailable, concat("shm: mmap of the peer's ", bytes, " bytes"));
   Arena arena;
   arena.geometry_ = geometry;
   arena.set_base(base);
@@ -124,9 +131,9 @@ std::atomic<uint32_t>* Arena::releases(uint32_t region) const {
 }
 
 bool Arena::has_slot(uint32_t ref) const {
-  switch (ref_place(ref)) {
-    case Place::small: return ref_index(ref) < geometry_.small_slots;
-    case Place::large: return ref_index(ref) < geometry_.large_slots;
+  switch (ref_kind(ref)) {
+    case SlotKind::small: return ref_index(ref) < geometry_.small_slots;
+    case SlotKind::large: return ref_index(ref) < geometry_.large_slots;
     default: return false;
   }
 }

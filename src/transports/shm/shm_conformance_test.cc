@@ -18,7 +18,7 @@ template <size_t count>
 struct Shm {
   static std::unique_ptr<Cluster> make() { return shm_cluster<count>({}); }
 };
-// No spare slots: all peers together share what one of them may hold.
+// Few slots: 4 guaranteed to each peer, and 10 shared by all. One peer alone may take all 10 with contributions.
 template <size_t count>
 struct ShmNarrow {
   static std::unique_ptr<Cluster> make() {

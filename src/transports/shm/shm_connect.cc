@@ -1,48 +1,33 @@
-// The links of ShmTransport: how they are made, lost and ended, and how their memory is reclaimed.
-#include <fcntl.h>
+// The functions of ShmTransport that make, lose and end links, and that make the memory of ended links available again.
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
-#include <string_view>
 
+#include "base/concat.h"
+#include "base/error_text.h"
+#include "transports/shm/shm_process.h"
 #include "transports/shm/shm_transport.h"
 
 namespace unisono {
 namespace {
 
-constexpr uint64_t bell_tag = 0;
-constexpr uint64_t reception_tag = 1;
-constexpr uint64_t link_tags = 2;  // socket of a link: + 2 * region; its process: + 1
+// Tags in epoll. A link's socket has the number of the link's region as its tag.
+constexpr uint64_t acceptor_tag = uint64_t{1} << 32;
+constexpr uint64_t process_tags = uint64_t{2} << 32;  // a process handle has this tag plus its descriptor
 constexpr PeerIndex peer_index_max = 1u << 20;
 
-Status system_error(const std::string& what) { return {Code::unavailable, "shm: " + what + ": " + std::strerror(errno)}; }
-
-// We write to the peer's bell without knowing what it is, so only an event counter is accepted: it never blocks.
-bool is_bell(int fd) {
-  std::array<char, 64> target{};
-  const std::string path = "/proc/self/fd/" + std::to_string(fd);
-  if (::readlink(path.c_str(), target.data(), target.size() - 1) < 0) return false;
-  const int flags = ::fcntl(fd, F_GETFL);
-  return std::string_view(target.data()) == "anon_inode:[eventfd]" && flags >= 0 &&
-         ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
-}
+Status system_error(const std::string& what) { return {Code::unavailable, "shm: " + what + ": " + error_text(errno)}; }
 
 }  // namespace
 
 Status ShmTransport::open_handles() {
   process_ = ::getpid();
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
-  bell_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll_ || !bell_) return system_error("epoll and eventfd");
-  // Edge-triggered: the counter is never read, each ring is an edge.
-  if (!watch(bell_.get(), bell_tag, EPOLLIN | EPOLLET) || !watch(reception_.handle(), reception_tag, EPOLLIN))
-    return system_error("epoll");
+  if (!epoll_ || !watch(acceptor_.handle(), acceptor_tag)) return system_error("epoll");
   return {};
 }
 
@@ -50,24 +35,45 @@ ShmTransport::~ShmTransport() {
   if (::getpid() != process_) return;
   for (Link* link : active_) {
     if (link->stage == Link::Stage::up) (void)::send(link->socket.get(), &shm::goodbye_byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-    // Closing is not enough: a forked child may hold the socket, too.
+    // If a forked child also holds the socket, closing the socket does not end the connection. Therefore shut it down.
     if (link->socket) (void)::shutdown(link->socket.get(), SHUT_RDWR);
   }
 }
 
-bool ShmTransport::watch(int fd, uint64_t tag, uint32_t events) {
+bool ShmTransport::watch(int fd, uint64_t tag) {
   epoll_event event{};
-  event.events = events;
+  event.events = EPOLLIN;
   event.data.u64 = tag;
   return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-// Call this before every close: the kernel forgets a descriptor only when no forked child holds it, either.
+// Call this before every close. Without it, the kernel would keep watching a descriptor that a forked child also holds.
 void ShmTransport::unwatch(int fd) {
   if (fd >= 0) (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
-std::vector<std::string> ShmTransport::endpoints() const { return {endpoint_prefix_ + reception_.name()}; }
+// Several links may lead to one process, which has one handle.
+bool ShmTransport::is_shared(const Link& link) const {
+  const auto same = [&](const Link* other) { return other != &link && other->process_handle == link.process_handle; };
+  return std::any_of(active_.begin(), active_.end(), same);
+}
+
+bool ShmTransport::watch_process(const Link& link) {
+  if (!link.process_handle || is_shared(link)) return true;
+  const int handle = link.process_handle->get();
+  return watch(handle, process_tags + static_cast<uint64_t>(handle));
+}
+
+void ShmTransport::unwatch_process(const Link& link) {
+  if (link.process_handle && !is_shared(link)) unwatch(link.process_handle->get());
+}
+
+void ShmTransport::stop_listening() {
+  unwatch(acceptor_.handle());
+  acceptor_.close();
+}
+
+std::vector<std::string> ShmTransport::endpoints() const { return {endpoint_prefix_ + acceptor_.name()}; }
 
 void ShmTransport::set_job(const JobKey& key) {
   key_ = key;
@@ -91,10 +97,10 @@ Status ShmTransport::add_peer(const LinkRequest& request) {
   }
   const auto free = std::find(links_.begin(), links_.end(), nullptr);
   if (free == links_.end()) {
-    return {Code::unavailable, "shm: all " + std::to_string(links_.size()) +
-                                   " regions are in use (those of ended links whose process "
-                                   "still holds the memory count); no link to " +
-                                   request.label};
+    return {Code::unavailable, concat("shm: all ", links_.size(),
+                                      " regions are in use (those of ended links whose process "
+                                      "still holds the memory count); no link to ",
+                                      request.label)};
   }
   const auto region = static_cast<uint16_t>(free - links_.begin());
   *free = std::make_unique<Link>(region, request);
@@ -117,27 +123,30 @@ shm::Hello ShmTransport::make_hello(const Link& link) const {
   return hello;
 }
 
-// Maps the peer's memory and makes both halves of the link.
+// Maps the peer's memory, and makes the two halves of the link, which send and receive.
 Status ShmTransport::bring_up(Link& link, shm::Arrival& arrival) {
   if (arrival.hello.geometry.release_entries != host_.arena.geometry().release_entries) {
     return {Code::invalid, "shm: slots_per_peer differs between the processes"};
   }
   auto memory = shm::Arena::map(arrival.memory.get(), arrival.hello.geometry);
   if (!memory) return memory.status();
-  if (!is_bell(arrival.bell.get())) return {Code::corrupt, "shm: the peer's bell is not an event counter"};
   link.memory = std::move(*memory);
-  link.bell = std::move(arrival.bell);
   link.socket = std::move(arrival.socket);
   link.process = shm::process_number(link.socket.get());
   link.process_handle = shm::process_handle(link.socket.get());
-  const uint64_t tag = link_tags + 2 * uint64_t{link.region};
-  // Without a process handle, only the end of the socket shows a death.
-  if (link.process_handle && !watch(link.process_handle.get(), tag + 1, EPOLLIN)) return system_error("epoll");
+  if (!link.process_handle && is_out_of_descriptors(errno)) {
+    auto why = shm::no_descriptors("shm: no handle that shows when the process dies", errno);
+    // A peer that waits for our hello reads this first. A peer that has our hello ignores it.
+    shm::send_refusal(link.socket.get(), shm::Refusal::descriptors);
+    return why;
+  }
+  // The system may provide no process handle. Then only the end of the socket shows that the peer has died.
+  if (!watch_process(link)) return system_error("epoll");
   unwatch(link.socket.get());
-  if (!watch(link.socket.get(), tag, EPOLLIN)) return system_error("epoll");
-  const shm::LinkMemory both{.region = link.region, .peer_region = arrival.hello.region, .peer = &link.memory};
-  link.outbound = std::make_unique<shm::Outbound>(host_, both, link.bell.get());
-  link.inbound = std::make_unique<shm::Inbound>(host_, both, link.request.peer, link.bell.get());
+  if (!watch(link.socket.get(), link.region)) return system_error("epoll");
+  const shm::LinkMemory link_memory{.region = link.region, .peer_region = arrival.hello.region, .peer = &link.memory};
+  link.outbound = std::make_unique<shm::Outbound>(host_, link_memory, link.socket.get());
+  link.inbound = std::make_unique<shm::Inbound>(host_, link_memory, link.request.peer, link.socket.get());
   return {};
 }
 
@@ -147,16 +156,16 @@ void ShmTransport::step_dial(Link& link, Sink& sink) {
     auto socket = shm::dial(link.socket_name);
     if (!socket) return lose(link, {Code::unavailable, label + ": " + socket.status().message() + " (shm)"}, sink);
     if (!*socket) {
-      link.last_error = "its listener is busy";
+      link.last_error = "the listener of the peer is busy";
       return;
     }
     link.socket = std::move(*socket);
   }
-  if (!link.greeted) {
-    link.greeted = true;
-    link.last_error = "no answer to the hello";
-    const Status status = shm::send_hello(link.socket.get(), make_hello(link), host_.arena.memfd(), bell_.get());
-    if (!status.ok() || !watch(link.socket.get(), link_tags + 2 * uint64_t{link.region}, EPOLLIN)) {
+  if (!link.hello_sent) {
+    link.hello_sent = true;
+    link.last_error = "the peer did not answer the hello";
+    const Status status = shm::send_hello(link.socket.get(), make_hello(link), host_.arena.memfd());
+    if (!status.ok() || !watch(link.socket.get(), link.region)) {
       return lose(link, {Code::unavailable, label + ": " + status.message()}, sink);
     }
   }
@@ -164,31 +173,37 @@ void ShmTransport::step_dial(Link& link, Sink& sink) {
   answer.socket = std::move(link.socket);
   shm::Refusal refusal = shm::Refusal::none;
   const auto state = shm::receive_hello(answer, refusal);
-  if (state == shm::Incoming::waiting) {
+  if (state == shm::HelloState::waiting) {
     link.socket = std::move(answer.socket);
     return;
   }
-  if (state == shm::Incoming::refused) refusal = answer.hello.refusal;
-  const bool right = answer.hello.from == link.request.id && answer.hello.to == options_.self && answer.hello.key == key_;
+  if (state == shm::HelloState::refused) refusal = answer.hello.refusal;
+  const bool is_expected_peer =
+      answer.hello.from == link.request.id && answer.hello.to == options_.self && answer.hello.key == key_;
   Status status;
-  if (state == shm::Incoming::ended) status = {Code::unavailable, "it closed the connection before its hello"};
-  else if (state == shm::Incoming::refused) status = {Code::unavailable, std::string("it refused: ") + shm::name(refusal)};
-  else if (state == shm::Incoming::malformed)
-    status = {Code::corrupt, std::string("its hello is wrong: ") + shm::name(refusal)};
-  else if (!right) status = {Code::corrupt, "another process answered"};
+  if (state == shm::HelloState::ended) status = {Code::unavailable, "the peer closed the connection before its hello"};
+  else if (state == shm::HelloState::refused)
+    status = {Code::unavailable, std::string("the peer refused the link: ") + shm::name(refusal)};
+  else if (refusal == shm::Refusal::descriptors) status = shm::truncated_hello();
+  else if (state == shm::HelloState::malformed)
+    status = {Code::corrupt, std::string("the hello of the peer is invalid: ") + shm::name(refusal)};
+  else if (!is_expected_peer) status = {Code::corrupt, "another process answered"};
   else status = bring_up(link, answer);
   if (status.ok()) {
     link.stage = Link::Stage::up;
     return;
   }
-  if (!link.socket) link.socket = std::move(answer.socket);  // the peer has our memory until this socket ends
+  if (!link.socket) link.socket = std::move(answer.socket);  // the peer may read our memory until this socket ends
   lose(link, {status.code(), label + ": " + status.message() + "; shm @" + link.socket_name}, sink);
 }
 
-void ShmTransport::step_wait(Link& link, Sink& sink) {
-  auto arrival = reception_.take(link.request.id, key_);
+void ShmTransport::step_wait(Link& link, const Status& accepting, Sink& sink) {
+  auto arrival = acceptor_.take(link.request.id, key_);
+  // Descriptors do not become free again while a group forms, so waiting until the deadline would not help.
+  if (!arrival && !accepting.ok())
+    return lose(link, {Code::unavailable, link.request.label + ": " + accepting.message() + " (shm)"}, sink);
   if (!arrival) {
-    link.last_error = "it did not connect";
+    link.last_error = "the peer did not connect";
     return;
   }
   const int socket = arrival->socket.get();
@@ -197,14 +212,14 @@ void ShmTransport::step_wait(Link& link, Sink& sink) {
     shm::send_refusal(socket, shm::Refusal::memory);
     return lose(link, {status.code(), link.request.label + ": " + status.message() + " (shm)"}, sink);
   }
-  link.greeted = true;
+  link.hello_sent = true;
   link.stage = Link::Stage::up;
-  const Status sent = shm::send_hello(socket, make_hello(link), host_.arena.memfd(), bell_.get());
+  const Status sent = shm::send_hello(socket, make_hello(link), host_.arena.memfd());
   if (!sent.ok()) return lose(link, {Code::unavailable, link.request.label + ": " + sent.message()}, sink);
 }
 
-void ShmTransport::step_connecting(Link& link, Nanos now, Sink& sink) {
-  if (has_key_) link.request.dial ? step_dial(link, sink) : step_wait(link, sink);
+void ShmTransport::step_connecting(Link& link, const Status& accepting, Nanos now, Sink& sink) {
+  if (has_key_) link.request.dial ? step_dial(link, sink) : step_wait(link, accepting, sink);
   if (link.stage == Link::Stage::up) {
     peers_[link.request.peer].state = LinkState::up;
     sink.credit(link.request.peer);
@@ -216,20 +231,23 @@ void ShmTransport::step_connecting(Link& link, Nanos now, Sink& sink) {
   }
 }
 
-void ShmTransport::take_event(uint64_t tag) {
-  if (tag < link_tags) return;
-  Link* link = links_[(tag - link_tags) / 2].get();
-  if (link == nullptr || link->stage == Link::Stage::connecting) return;
-  const bool process = (tag - link_tags) % 2 == 1;
-  if (process) {
-    link->died = link->gone = true;
-    unwatch(link->process_handle.get());
-    return;
+void ShmTransport::handle_death(int handle) {
+  for (Link* link : active_) {
+    if (link->process_handle && link->process_handle->get() == handle) link->died = link->gone = true;
   }
+  unwatch(handle);
+}
+
+void ShmTransport::handle_event(uint64_t tag) {
+  if (tag == acceptor_tag) return;
+  if (tag > process_tags) return handle_death(static_cast<int>(tag - process_tags));
+  Link* link = links_[tag].get();
+  if (link == nullptr || link->stage == Link::Stage::connecting) return;
+  // Reads one message. If there are more, epoll reports them again.
   char byte = 0;
   const ssize_t size = ::recv(link->socket.get(), &byte, 1, MSG_DONTWAIT);
   if (size == 1 && byte == shm::goodbye_byte) {
-    link->said_goodbye = true;
+    link->goodbye_received = true;
   } else if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR)) {
     link->gone = true;
     unwatch(link->socket.get());
@@ -239,39 +257,40 @@ void ShmTransport::take_event(uint64_t tag) {
 bool ShmTransport::check_sockets(Nanos now, Sink& sink) {
   std::array<epoll_event, 32> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
-  bool visitors = reception_.next_deadline() != never;
+  bool acceptor_has_work = acceptor_.next_deadline() != never;
   for (int i = 0; i < count; ++i) {
-    visitors = visitors || events[i].data.u64 == reception_tag;
-    take_event(events[i].data.u64);
+    acceptor_has_work = acceptor_has_work || events[i].data.u64 == acceptor_tag;
+    handle_event(events[i].data.u64);
   }
-  if (visitors) reception_.step(now, has_key_ ? &key_ : nullptr);
+  const Status accepting = acceptor_has_work ? acceptor_.step(now, has_key_ ? &key_ : nullptr) : Status();
   for (size_t i = 0; i < active_.size(); ++i) {
     Link& link = *active_[i];
-    if (link.stage == Link::Stage::connecting) step_connecting(link, now, sink);
-    else if (visitors && link.stage == Link::Stage::up) reception_.refuse_duplicates(link.request.id);
+    if (link.stage == Link::Stage::connecting) step_connecting(link, accepting, now, sink);
+    else if (acceptor_has_work && link.stage == Link::Stage::up) acceptor_.refuse_duplicates(link.request.id);
   }
   reap();
   return count > 0;
 }
 
-Status ShmTransport::loss_of(const Link& link) const {
-  const std::string traffic = "; shm, " + std::to_string(link.outbound->sent_bytes()) + " bytes sent, " +
-                              std::to_string(link.inbound->received_bytes()) + " received";
+Status ShmTransport::loss_status(const Link& link) const {
+  const std::string traffic =
+      concat("; shm, ", link.outbound->sent_bytes(), " bytes sent, ", link.inbound->received_bytes(), " received");
   const char* fault = link.inbound->fault() != nullptr ? link.inbound->fault() : link.outbound->fault();
-  if (fault != nullptr) return {Code::corrupt, link.request.label + ": bad words in its shared memory: " + fault + traffic};
-  const char* how = link.said_goodbye ? ": it ended the link"
-                    : link.died       ? ": the process died"
-                                      : ": its end of the link is gone";
+  if (fault != nullptr) return {Code::corrupt, link.request.label + ": invalid data in its shared memory: " + fault + traffic};
+  const char* how = link.goodbye_received ? ": the peer closed the link"
+                    : link.died           ? ": the process died"
+                                          : ": the peer closed its socket without a goodbye";
   return {Code::peer_lost, link.request.label + how + traffic};
 }
 
-// Detaches the link from its peer. Its region stays in use until neither side reads the other's memory.
+// Detaches the link from its peer. The link's region stays in use until neither process reads the other process's memory any
+// more.
 void ShmTransport::end_link(Link& link) {
   if (peers_[link.request.peer].link == &link) peers_[link.request.peer] = {.link = nullptr, .state = LinkState::lost};
   if (link.outbound) link.outbound->finish();
   if (link.inbound) link.inbound->stop();
-  // Before our hello, no peer has our memory.
-  if (!link.greeted) link.gone = true;
+  // The peer gets access to our memory with our hello. If no hello was sent, the peer cannot be reading our memory.
+  if (!link.hello_sent) link.gone = true;
   link.stage = Link::Stage::ended;
   check_now_ = true;
 }
@@ -293,7 +312,8 @@ void ShmTransport::close(PeerIndex peer) {
   peers_[peer].state = LinkState::unknown;
 }
 
-// Stops reading the peer's memory when no view of it is left. True if the peer has stopped reading ours, too.
+// Returns true if the link has ended and neither process reads the other process's memory any more. If the link has ended and
+// the sink holds no views of it, this function also makes our process stop reading the peer's memory, and tells the peer so.
 bool ShmTransport::may_reap(Link& link) {
   if (link.stage != Link::Stage::ended) return false;
   if (link.inbound && link.inbound->views_out() > 0) return false;
@@ -313,8 +333,8 @@ void ShmTransport::reap() {
     }
     active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
     unwatch(link.socket.get());
-    unwatch(link.process_handle.get());
-    if (link.outbound) link.outbound->forget();
+    unwatch_process(link);
+    if (link.outbound) link.outbound->release_peer_slots();
     host_.arena.clear_region(link.region);
     links_[link.region].reset();
   }

@@ -1,9 +1,8 @@
-// For tests: a process that completes the handshake and then misbehaves, and its victim beside a well-behaved peer.
+// For tests: a peer that completes the handshake and then misbehaves. Its victim also has a well-behaved peer.
 #pragma once
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/eventfd.h>
 
 #include <string>
 
@@ -15,7 +14,8 @@ namespace unisono::shm {
 
 inline constexpr PeerIndex fake_index = 9;
 
-// Completes the handshake, then writes what the test wants. Its victim waits for it as peer 9.
+// Completes the handshake with the victim. After that, the test writes whatever it wants into the fake peer's arena. The victim
+// knows the fake peer as peer 9.
 struct FakePeer {
   explicit FakePeer(TestNode& node) : victim(node) {
     hello.key = test_key();
@@ -31,7 +31,6 @@ struct FakePeer {
                       .piece_bytes = 128 << 10};
     hello.region = 2;
     arena = std::move(Arena::make(hello.geometry)).value();
-    bell = UniqueFd(::eventfd(0, EFD_CLOEXEC));
   }
   void expect_me(Nanos wait = 10 * second) {
     const std::string endpoint = victim.transport->endpoints()[0];
@@ -50,7 +49,7 @@ struct FakePeer {
   void call() { socket = std::move(dial(victims_name()).value()); }
   void greet() {
     seal_hello(hello);
-    ASSERT_TRUE(send_hello(socket.get(), hello, arena.memfd(), bell.get()).ok());
+    ASSERT_TRUE(send_hello(socket.get(), hello, arena.memfd()).ok());
   }
   void come_up() {
     expect_me();
@@ -60,22 +59,22 @@ struct FakePeer {
     writer = RingWriter(arena.cells(2), 512, &head_of_victim);
     releases = ReleaseWriter(arena.releases(2), 256);
   }
-  // Waits until the victim has answered and closed the connection; returns the reason that it gave.
+  // Waits until the victim has answered and closed the connection. Returns the victim's reason for the refusal.
   Refusal refusal() {
     Arrival answer;
     answer.socket = UniqueFd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
     Refusal malformed = Refusal::none;
-    Incoming state = Incoming::waiting;
-    run_until({&victim}, [&] { return (state = receive_hello(answer, malformed)) != Incoming::waiting; });
-    return state == Incoming::refused ? answer.hello.refusal : Refusal::none;
+    HelloState state = HelloState::waiting;
+    run_until({&victim}, [&] { return (state = receive_hello(answer, malformed)) != HelloState::waiting; });
+    return state == HelloState::refused ? answer.hello.refusal : Refusal::none;
   }
 
   TestNode& victim;
   Hello hello;
   Arena arena;
-  UniqueFd bell;
   UniqueFd socket;
-  std::atomic<uint32_t> head_of_victim{0};  // never full
+  // the victim's read position as `writer` sees it; it is always 0, because no test fills the ring
+  std::atomic<uint32_t> head_of_victim{0};
   RingWriter writer;
   ReleaseWriter releases;
 };
@@ -85,7 +84,7 @@ struct Attack {
     connect(victim, 0, friend_node, 1);
     fake.come_up();
   }
-  // The link to the fake peer ends as corrupt, and the other link still works.
+  // Expects that the victim ends its link to the fake peer as corrupt, and that the victim's other link still works.
   void expect_corrupt(FrameFault counted = FrameFault::none) {
     ASSERT_TRUE(run_until({&victim}, [&] { return victim.losses.count(fake_index) == 1; }));
     EXPECT_EQ(victim.losses[fake_index].code(), Code::corrupt) << victim.losses[fake_index].to_string();

@@ -1,4 +1,5 @@
-// A queue that stops allocating once it has its working size; std::deque would allocate and free blocks for ever.
+// A queue that allocates no more memory once it has reached its working size. A std::deque would allocate and free blocks for
+// ever.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,7 @@ class Fifo {
   void pop() {
     if (++front_ == items_.size()) clear();
   }
-  // Removes one item from anywhere; cheap near the back.
+  // Removes the item at `index` and returns it. This is fast for index 0 and for items near the back.
   T take(size_t index) {
     T item = std::move(begin()[index]);
     if (index == 0) pop();

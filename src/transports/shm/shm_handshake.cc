@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -14,22 +12,23 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/concat.h"
+#include "base/error_text.h"
+#include "net/this_host.h"
 #include "wire/checksum.h"
-
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77
-#endif
 
 namespace unisono::shm {
 namespace {
 
 constexpr int accepts_per_step = 16;
 constexpr uint32_t names_max = 16;
-constexpr size_t descriptors_max = 8;  // descriptors in one control message; the kernel closes the rest
+constexpr Nanos accept_pause = 100 * millisecond;  // After no descriptor was free, accepting is tried again after this time.
+// A control message can carry at most this many descriptors; the kernel closes all further ones.
+constexpr size_t descriptors_max = 8;
 
-Status system_error(Code code, const std::string& what, int error) { return {code, what + ": " + std::strerror(error)}; }
+Status system_error(Code code, const std::string& what, int error) { return {code, what + ": " + error_text(error)}; }
 
-// An abstract address: a zero byte, then the name without terminator.
+// Makes an address in the abstract name space: a zero byte, followed by the name without a terminator.
 socklen_t make_address(const std::string& name, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;
@@ -40,18 +39,16 @@ socklen_t make_address(const std::string& name, sockaddr_un& address) {
 
 UniqueFd make_socket() { return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
 
-// Takes ownership of every descriptor in the message; keeps the first two.
+// Takes ownership of every descriptor in the message: keeps the first one and closes the others.
 void take_descriptors(msghdr& message, Arrival& arrival) {
-  size_t taken = 0;
   for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr; control = CMSG_NXTHDR(&message, control)) {
     if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
     const size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i, ++taken) {
+    for (size_t i = 0; i < count; ++i) {
       int number = -1;
       std::memcpy(&number, CMSG_DATA(control) + i * sizeof(int), sizeof(int));
       UniqueFd fd(number);
-      if (taken == 0) arrival.memory = std::move(fd);
-      if (taken == 1) arrival.bell = std::move(fd);
+      if (!arrival.memory) arrival.memory = std::move(fd);
     }
   }
 }
@@ -62,7 +59,7 @@ Refusal check_hello(const Hello& hello, const Arrival& arrival) {
   if (hello.checksum != crc32c(&hello, offsetof(Hello, checksum))) return Refusal::malformed;
   if (hello.refusal != Refusal::none) return Refusal::none;
   if (!hello.geometry.valid() || hello.region >= hello.geometry.regions) return Refusal::malformed;
-  return arrival.memory && arrival.bell ? Refusal::none : Refusal::malformed;
+  return arrival.memory ? Refusal::none : Refusal::malformed;
 }
 
 }  // namespace
@@ -78,19 +75,19 @@ const char* name(Refusal refusal) {
     case Refusal::duplicate: return "a link to this process exists";
     case Refusal::memory: return "unusable shared memory";
     case Refusal::busy: return "too many connections waiting";
+    case Refusal::descriptors: return "too many open files in its process; raise its limit with ulimit -n";
   }
   return "unknown reason";
 }
 
+Status no_descriptors(const std::string& what, int error) { return {Code::unavailable, what + ": " + error_text(error)}; }
+
+Status truncated_hello() { return no_descriptors("the memory that came with its hello could not be taken", EMFILE); }
+
 Result<std::string> host_id() {
-  std::array<char, 64> boot{};
-  UniqueFd file(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
-  const ssize_t size = file ? ::read(file.get(), boot.data(), boot.size()) : -1;
-  struct stat space {};
-  if (size < 36 || ::stat("/proc/self/ns/net", &space) != 0) {
-    return Status(Code::unsupported, "shm: cannot read the boot id and the network name space from /proc");
-  }
-  return std::string(boot.data(), 36) + "-" + std::to_string(space.st_ino);
+  const auto host = host_identity();
+  if (!host) return Status(host.status().code(), "shm: " + host.status().message());
+  return concat(host->boot, "-", host->network);
 }
 
 std::string socket_name(const PeerId& id, uint32_t attempt) {
@@ -99,7 +96,7 @@ std::string socket_name(const PeerId& id, uint32_t attempt) {
   for (const uint64_t word : {id.high, id.low}) {
     for (int shift = 60; shift >= 0; shift -= 4) text += digits[word >> shift & 15];
   }
-  return attempt == 0 ? text : text + "-" + std::to_string(attempt);
+  return attempt == 0 ? text : concat(text, "-", attempt);
 }
 
 void seal_hello(Hello& hello) { hello.checksum = crc32c(&hello, offsetof(Hello, checksum)); }
@@ -125,11 +122,10 @@ Result<UniqueFd> dial(const std::string& name) {
   return system_error(Code::unavailable, "connecting to @" + name, errno);
 }
 
-Status send_hello(int socket, const Hello& hello, int memory, int bell) {
+Status send_hello(int socket, const Hello& hello, int memory) {
   Hello copy = hello;
   iovec bytes{&copy, sizeof(copy)};
-  const int descriptors[2] = {memory, bell};
-  alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(descriptors))] = {};
+  alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(memory))] = {};
   msghdr message{};
   message.msg_iov = &bytes;
   message.msg_iovlen = 1;
@@ -138,8 +134,8 @@ Status send_hello(int socket, const Hello& hello, int memory, int bell) {
   cmsghdr* header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(descriptors));
-  std::memcpy(CMSG_DATA(header), descriptors, sizeof(descriptors));
+  header->cmsg_len = CMSG_LEN(sizeof(memory));
+  std::memcpy(CMSG_DATA(header), &memory, sizeof(memory));
   const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent == static_cast<ssize_t>(sizeof(copy))) return {};
   return system_error(Code::unavailable, "shm: sending the hello", errno);
@@ -152,7 +148,7 @@ void send_refusal(int socket, Refusal refusal) {
   (void)::send(socket, &hello, sizeof(hello), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-Incoming receive_hello(Arrival& arrival, Refusal& refusal) {
+HelloState receive_hello(Arrival& arrival, Refusal& refusal) {
   alignas(cmsghdr) std::byte control[CMSG_SPACE(descriptors_max * sizeof(int))];
   iovec bytes{&arrival.hello, sizeof(arrival.hello)};
   msghdr message{};
@@ -161,10 +157,10 @@ Incoming receive_hello(Arrival& arrival, Refusal& refusal) {
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
   const ssize_t size = ::recvmsg(arrival.socket.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return Incoming::waiting;
-  if (size <= 0) return Incoming::ended;
+  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return HelloState::waiting;
+  if (size <= 0) return HelloState::ended;
   take_descriptors(message, arrival);
-  // Magic and version stay first in every version; the size of the message may differ.
+  // In every version, a hello begins with the magic and the version. In another version the message may have another size.
   const bool readable = size >= static_cast<ssize_t>(offsetof(Hello, refusal)) && arrival.hello.magic == hello_magic;
   if (readable && arrival.hello.version != hello_version) {
     refusal = Refusal::version;
@@ -172,120 +168,143 @@ Incoming receive_hello(Arrival& arrival, Refusal& refusal) {
     refusal = Refusal::malformed;
   } else {
     refusal = check_hello(arrival.hello, arrival);
+    // The kernel cuts the list of descriptors if this process has no number left for them. A peer that sends too many
+    // descriptors also causes MSG_CTRUNC, but then the first one has arrived.
+    if (refusal == Refusal::malformed && !arrival.memory && (message.msg_flags & MSG_CTRUNC) != 0)
+      refusal = Refusal::descriptors;
   }
-  if (refusal != Refusal::none) return Incoming::malformed;
-  return arrival.hello.refusal == Refusal::none ? Incoming::complete : Incoming::refused;
+  if (refusal != Refusal::none) return HelloState::malformed;
+  return arrival.hello.refusal == Refusal::none ? HelloState::complete : HelloState::refused;
 }
 
-int process_number(int socket) {
-  ucred who{};
-  socklen_t size = sizeof(who);
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 ? who.pid : 0;
-}
-
-UniqueFd process_handle(int socket) {
-  int fd = -1;
-  socklen_t size = sizeof(fd);
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) return UniqueFd(fd);
-  const int number = process_number(socket);
-  if (number <= 0) return {};
-  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, number, 0)));
-}
-
-Result<Reception> Reception::make(const PeerId& self) {
-  Reception reception;
-  reception.self_ = self;
-  reception.epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
+Result<Acceptor> Acceptor::make(const PeerId& self) {
+  Acceptor acceptor;
+  acceptor.self_ = self;
+  acceptor.epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   Result<UniqueFd> listener = Status(Code::unavailable, "");
   for (uint32_t attempt = 0; !listener && attempt < names_max; ++attempt) {
-    reception.name_ = socket_name(self, attempt);
-    listener = listen_at(reception.name_);
+    acceptor.name_ = socket_name(self, attempt);
+    listener = listen_at(acceptor.name_);
   }
   if (!listener) return listener.status();
-  reception.listener_ = std::move(*listener);
-  if (!reception.epoll_ || !reception.watch(reception.listener_.get(), 0)) {
+  acceptor.listener_ = std::move(*listener);
+  if (!acceptor.epoll_ || !acceptor.watch(acceptor.listener_.get(), 0)) {
     return system_error(Code::unavailable, "shm: epoll", errno);
   }
-  reception.unauthenticated_.reserve(unauthenticated_max);
-  return reception;
+  acceptor.pending_.reserve(unauthenticated_max);
+  return acceptor;
 }
 
-bool Reception::watch(int fd, uint64_t tag) {
+bool Acceptor::watch(int fd, uint64_t tag) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = tag;
   return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-void Reception::accept_some(Nanos now) {
-  for (int i = 0; i < accepts_per_step; ++i) {
-    UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) return;
-    Unauthenticated unauthenticated;
-    unauthenticated.arrival.socket = std::move(fd);
-    unauthenticated.deadline = now + hello_wait;
-    if (unauthenticated_.size() >= unauthenticated_max || !watch(unauthenticated.arrival.socket.get(), 1)) {
-      refuse(unauthenticated, Refusal::busy);
-      continue;
-    }
-    unauthenticated_.push_back(std::move(unauthenticated));
-  }
+// Tells epoll for which events of the listening socket handle() becomes readable.
+void Acceptor::listen_for(uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
 }
 
-void Reception::refuse(Unauthenticated& unauthenticated, Refusal why) {
-  send_refusal(unauthenticated.arrival.socket.get(), why);
-  unauthenticated.gone = true;
+void Acceptor::close() {
+  pending_.clear();
+  listener_.reset();
+  epoll_.reset();
+  accept_again_ = never;
+}
+
+Status Acceptor::accept_some(Nanos now) {
+  if (!listener_) return {};
+  if (accept_again_ != never && now < accept_again_) return {};
+  if (std::exchange(accept_again_, never) != never) listen_for(EPOLLIN);
+  for (int i = 0; i < accepts_per_step; ++i) {
+    UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd) {
+      if (!is_out_of_descriptors(errno)) return {};
+      auto why = no_descriptors("its connection could not be accepted", errno);
+      // The connection stays in the kernel's queue. Without this pause, epoll would report it again and again.
+      accept_again_ = now + accept_pause;
+      listen_for(0);
+      return why;
+    }
+    PendingConnection pending;
+    pending.arrival.socket = std::move(fd);
+    pending.deadline = now + hello_wait;
+    if (pending_.size() >= unauthenticated_max || !watch(pending.arrival.socket.get(), 1)) {
+      refuse(pending, Refusal::busy);
+      continue;
+    }
+    pending_.push_back(std::move(pending));
+  }
+  return {};
+}
+
+void Acceptor::refuse(PendingConnection& pending, Refusal why) {
+  send_refusal(pending.arrival.socket.get(), why);
+  pending.gone = true;
   ++refused_;
 }
 
-void Reception::step_unauthenticated(Unauthenticated& unauthenticated, Nanos now, const JobKey* key) {
+Status Acceptor::step_pending(PendingConnection& pending, Nanos now, const JobKey* key) {
   Refusal refusal = Refusal::none;
-  if (!unauthenticated.greeted) {
-    const Incoming state = receive_hello(unauthenticated.arrival, refusal);
-    if (state == Incoming::waiting) {
-      if (now >= unauthenticated.deadline) refuse(unauthenticated, Refusal::malformed);
-      return;
+  if (!pending.hello_received) {
+    const HelloState state = receive_hello(pending.arrival, refusal);
+    if (state == HelloState::waiting) {
+      if (now >= pending.deadline) refuse(pending, Refusal::malformed);
+      return {};
     }
-    if (state != Incoming::complete)
-      return refuse(unauthenticated, state == Incoming::malformed ? refusal : Refusal::malformed);
-    unauthenticated.greeted = true;
-    unauthenticated.deadline = now + arrival_wait;
-    // The peer sends nothing more now, and an early end is found when the hello is used. A watch would wake us for ever.
-    (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, unauthenticated.arrival.socket.get(), nullptr);
+    if (state != HelloState::complete) {
+      refuse(pending, state == HelloState::malformed ? refusal : Refusal::malformed);
+      return refusal == Refusal::descriptors ? truncated_hello() : Status();
+    }
+    pending.hello_received = true;
+    pending.deadline = now + arrival_wait;
+    // Stop polling the socket. Until we answer, the peer sends nothing more. If the peer closed the socket, epoll would report
+    // that again and again. We notice an early end when the hello is used.
+    (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, pending.arrival.socket.get(), nullptr);
   }
-  if (key != nullptr && unauthenticated.arrival.hello.key != *key) return refuse(unauthenticated, Refusal::other_job);
-  if (unauthenticated.arrival.hello.to != self_) return refuse(unauthenticated, Refusal::other_process);
-  if (now >= unauthenticated.deadline) refuse(unauthenticated, Refusal::unknown_peer);
+  if (key != nullptr && pending.arrival.hello.key != *key) refuse(pending, Refusal::other_job);
+  else if (pending.arrival.hello.to != self_) refuse(pending, Refusal::other_process);
+  else if (now >= pending.deadline) refuse(pending, Refusal::unknown_peer);
+  return {};
 }
 
-void Reception::step(Nanos now, const JobKey* key) {
-  accept_some(now);
-  for (auto& unauthenticated : unauthenticated_) step_unauthenticated(unauthenticated, now, key);
-  std::erase_if(unauthenticated_, [](const Unauthenticated& unauthenticated) { return unauthenticated.gone; });
+Status Acceptor::step(Nanos now, const JobKey* key) {
+  Status first = accept_some(now);
+  for (auto& pending : pending_) {
+    auto status = step_pending(pending, now, key);
+    if (first.ok()) first = std::move(status);
+  }
+  std::erase_if(pending_, [](const PendingConnection& pending) { return pending.gone; });
+  return first;
 }
 
-std::optional<Arrival> Reception::take(const PeerId& from, const JobKey& key) {
+std::optional<Arrival> Acceptor::take(const PeerId& from, const JobKey& key) {
   std::optional<Arrival> arrival;
-  for (auto& unauthenticated : unauthenticated_) {
-    const Hello& hello = unauthenticated.arrival.hello;
-    if (!unauthenticated.greeted || hello.from != from || hello.key != key || hello.to != self_) continue;
-    arrival = std::move(unauthenticated.arrival);  // the last one counts: a process that dials again has abandoned the first
-    unauthenticated.gone = true;
+  for (auto& pending : pending_) {
+    const Hello& hello = pending.arrival.hello;
+    if (!pending.hello_received || hello.from != from || hello.key != key || hello.to != self_) continue;
+    // The last hello wins, because a process that dials again has abandoned its earlier connection.
+    arrival = std::move(pending.arrival);
+    pending.gone = true;
   }
-  std::erase_if(unauthenticated_, [](const Unauthenticated& unauthenticated) { return unauthenticated.gone; });
+  std::erase_if(pending_, [](const PendingConnection& pending) { return pending.gone; });
   return arrival;
 }
 
-void Reception::refuse_duplicates(const PeerId& from) {
-  for (auto& unauthenticated : unauthenticated_) {
-    if (unauthenticated.greeted && unauthenticated.arrival.hello.from == from) refuse(unauthenticated, Refusal::duplicate);
+void Acceptor::refuse_duplicates(const PeerId& from) {
+  for (auto& pending : pending_) {
+    if (pending.hello_received && pending.arrival.hello.from == from) refuse(pending, Refusal::duplicate);
   }
-  std::erase_if(unauthenticated_, [](const Unauthenticated& unauthenticated) { return unauthenticated.gone; });
+  std::erase_if(pending_, [](const PendingConnection& pending) { return pending.gone; });
 }
 
-Nanos Reception::next_deadline() const {
-  Nanos first = never;
-  for (const auto& unauthenticated : unauthenticated_) first = std::min(first, unauthenticated.deadline);
+Nanos Acceptor::next_deadline() const {
+  Nanos first = accept_again_;
+  for (const auto& pending : pending_) first = std::min(first, pending.deadline);
   return first;
 }
 

@@ -1,4 +1,5 @@
-// State that all links of one shared-memory transport share, and the parts of both sides' memory that one link uses.
+// `Host` is the state that all links of one shared-memory transport share. `LinkMemory` describes the memory that one link uses
+// in both processes.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +13,25 @@
 namespace unisono::shm {
 
 struct Host {
-  Arena arena;     // this process's own
-  SlotPool small;  // its small slots
+  Arena arena;     // this process's arena
+  SlotPool small;  // the small slots of `arena`
   SlotPool large;
-  PayloadPool buffers{PayloadPoolLimits{}};  // for frames put together from pieces, and copies made by cancel
-  Fifo<uint64_t> sent;                       // ids to be reported by the next poll
+  PayloadPool buffers{PayloadPoolLimits{}};  // for frames that arrive in pieces, and for the copies that cancel() makes
+  Fifo<uint64_t> sent;                       // ids that the next poll reports to Sink::sent
   TransportCounters counters;
   bool payload_checksum = false;
 
-  SlotPool& pool(Place place) { return place == Place::small ? small : large; }
+  SlotPool& pool(SlotKind kind) { return kind == SlotKind::small ? small : large; }
 };
 
-// Wakes a sleeping peer. The peer's wake word is read after every publication. Both sides use seq_cst, so either the publisher
-// sees the word or the sleeper sees the publication.
+// Wakes the peer if it sleeps: sends one byte on the link's socket. An event counter per process would be cheaper to write, but
+// every peer would need a descriptor of it. After each publication, the publisher reads the peer's wake word. Before a peer
+// sleeps, it first sets its wake word and then looks for publications. All these accesses use seq_cst, so at least one of the
+// two processes sees what the other has done.
 class Bell {
  public:
   Bell() = default;
-  Bell(const std::atomic<uint32_t>* wake, int fd) : wake_(wake), fd_(fd) {}
+  Bell(const std::atomic<uint32_t>* wake, int socket) : wake_(wake), socket_(socket) {}
   void after_frame() { ring_if(1); }
   void after_release() { ring_if(2); }
 
@@ -40,18 +43,26 @@ class Bell {
   }
   void ring(uint32_t word);
   const std::atomic<uint32_t>* wake_ = nullptr;
-  int fd_ = -1;
-  uint32_t rung_ = 0;  // one ring per sleep is enough
+  int socket_ = -1;  // the socket of the link
+  // The value of the peer's wake word when we last woke the peer. While the word has this value, the peer need not be woken
+  // again.
+  uint32_t rung_ = 0;
 };
 
-// The two ends of one link: our region of our arena, and the region of the peer's arena that is for us.
+// The messages on a link's socket after the hellos: one byte each. The first wakes the receiver. A process sends the second
+// before it ends a link normally.
+inline constexpr char wake_byte = 'W';
+inline constexpr char goodbye_byte = 'G';
+
+// The memory of one link: a region of our arena, and the region of the peer's arena that the peer reserves for us.
 struct LinkMemory {
-  uint16_t region = 0;  // ours; it also names the link in the slot pools and in handles
+  uint16_t region = 0;  // The number of our region. It also identifies the link in the slot pools and in handles.
   uint32_t peer_region = 0;
   const Arena* peer = nullptr;
 };
 
-// Handles of slots given out as zero-copy views: ref and region, never 0. Handles of pool blocks have the top bit set.
+// A zero-copy view in a slot has a handle that is made from the region and the ref, and that is never 0. The handles of pool
+// blocks have the top bit set.
 inline constexpr uint64_t block_handle_bit = uint64_t{1} << 63;
 constexpr uint64_t slot_handle(uint32_t region, uint32_t ref) { return (uint64_t{region} + 1) << 32 | ref; }
 

@@ -1,6 +1,7 @@
-// A broken or hostile process writes arbitrary bytes into its own memory; they may do no harm.
+// A broken or hostile process writes arbitrary bytes into its arena. The bytes must not harm the transport that reads them.
 #include <gtest/gtest.h>
 
+#include "base/concat.h"
 #include "transports/shm/shm_fake_peer.h"
 
 namespace unisono::shm {
@@ -8,71 +9,72 @@ namespace {
 
 FrameHeader with_payload(uint32_t bytes) { return data_header(1, bytes); }
 
-TEST(ShmHostile, an_honest_fake_is_believed) {
+TEST(ShmHostile, a_valid_frame_of_the_fake_peer_is_accepted) {
   Attack attack;
-  attack.push(with_payload(100), CellType::whole, make_ref(Place::small, 63));
-  attack.push(with_payload(1 << 20), CellType::whole, make_ref(Place::large, 63));
+  attack.push(with_payload(100), CellType::whole, make_ref(SlotKind::small, 63));
+  attack.push(with_payload(1 << 20), CellType::whole, make_ref(SlotKind::large, 63));
   EXPECT_TRUE(run_until({&attack.victim}, [&] { return attack.victim.arrived.size() == 2; }));
   EXPECT_TRUE(attack.victim.losses.empty());
 }
-TEST(ShmHostile, a_small_slot_that_does_not_exist) {
+TEST(ShmHostile, a_missing_small_slot_ends_the_link) {
   Attack attack;
-  attack.push(with_payload(10), CellType::whole, make_ref(Place::small, 64));
+  attack.push(with_payload(10), CellType::whole, make_ref(SlotKind::small, 64));
   attack.expect_corrupt(FrameFault::payload_bytes);
 }
-TEST(ShmHostile, a_large_slot_that_does_not_exist) {
+TEST(ShmHostile, a_missing_large_slot_ends_the_link) {
   Attack attack;
-  attack.push(with_payload(10), CellType::whole, make_ref(Place::large, (1 << ref_index_bits) - 1));
+  attack.push(with_payload(10), CellType::whole, make_ref(SlotKind::large, (1 << ref_index_bits) - 1));
   attack.expect_corrupt(FrameFault::payload_bytes);
 }
-TEST(ShmHostile, a_place_that_does_not_exist) {
+TEST(ShmHostile, an_unknown_slot_kind_ends_the_link) {
   Attack attack;
   attack.push(with_payload(10), CellType::whole, 15u << ref_index_bits);
   attack.expect_corrupt(FrameFault::payload_bytes);
 }
-TEST(ShmHostile, a_payload_larger_than_its_slot) {
+TEST(ShmHostile, a_payload_larger_than_its_slot_ends_the_link) {
   Attack attack;
-  attack.push(with_payload(4097), CellType::whole, make_ref(Place::small, 0));
+  attack.push(with_payload(4097), CellType::whole, make_ref(SlotKind::small, 0));
   attack.expect_corrupt(FrameFault::payload_bytes);
 }
-TEST(ShmHostile, a_payload_beyond_the_bound) {
+TEST(ShmHostile, a_payload_beyond_the_limit_ends_the_link) {
   Attack attack;
-  attack.push(with_payload(payload_bytes_max + 1), CellType::first, make_ref(Place::large, 0));
+  attack.push(with_payload(payload_bytes_max + 1), CellType::first, make_ref(SlotKind::large, 0));
   attack.expect_corrupt(FrameFault::payload_bytes);
 }
-TEST(ShmHostile, a_payload_without_a_place) {
+TEST(ShmHostile, a_payload_without_a_slot_ends_the_link) {
   Attack attack;
   attack.push(with_payload(10), CellType::whole, 0);
   attack.expect_corrupt(FrameFault::payload_bytes);
 }
-TEST(ShmHostile, a_slot_without_payload) {
+TEST(ShmHostile, a_slot_without_payload_ends_the_link) {
   Attack attack;
-  attack.push(with_payload(0), CellType::whole, make_ref(Place::small, 0));
+  attack.push(with_payload(0), CellType::whole, make_ref(SlotKind::small, 0));
   attack.expect_corrupt(FrameFault::payload_bytes);
 }
-TEST(ShmHostile, another_frame_version) {
+TEST(ShmHostile, another_frame_version_ends_the_link) {
   Attack attack;
   FrameHeader header;
   header.version = 99;
   attack.push(header, CellType::whole, 0);
   attack.expect_corrupt(FrameFault::version);
 }
-// next() takes none of these for the expected frame and leaves them to poll.
-TEST(ShmHostile, an_expected_frame_whose_payload_cannot_be_there) {
+// Each cell below has the expected header, but its payload cannot be read. next() must return `other`, so that poll() handles
+// the cell and ends the link.
+TEST(ShmHostile, next_refuses_an_expected_frame_with_an_impossible_payload) {
   const struct {
     uint32_t bytes;
     CellType type;
     uint32_t ref;
-  } cells[] = {{10, CellType::whole, make_ref(Place::small, 64)},
-               {10, CellType::whole, make_ref(Place::large, (1 << ref_index_bits) - 1)},
+  } cells[] = {{10, CellType::whole, make_ref(SlotKind::small, 64)},
+               {10, CellType::whole, make_ref(SlotKind::large, (1 << ref_index_bits) - 1)},
                {10, CellType::whole, 15u << ref_index_bits},
-               {4097, CellType::whole, make_ref(Place::small, 0)},
+               {4097, CellType::whole, make_ref(SlotKind::small, 0)},
                {10, CellType::whole, 0},
-               {0, CellType::whole, make_ref(Place::small, 0)},
-               {10, CellType::next, make_ref(Place::large, 0)},
-               {10, static_cast<CellType>(9), make_ref(Place::small, 0)}};
+               {0, CellType::whole, make_ref(SlotKind::small, 0)},
+               {10, CellType::next, make_ref(SlotKind::large, 0)},
+               {10, static_cast<CellType>(9), make_ref(SlotKind::small, 0)}};
   for (const auto& cell : cells) {
-    SCOPED_TRACE(std::to_string(cell.bytes) + " bytes at " + std::to_string(cell.ref));
+    SCOPED_TRACE(concat(cell.bytes, " bytes at ", cell.ref));
     Attack attack;
     attack.push(with_payload(cell.bytes), cell.type, cell.ref);
     const std::byte* payload = nullptr;
@@ -81,58 +83,58 @@ TEST(ShmHostile, an_expected_frame_whose_payload_cannot_be_there) {
     EXPECT_TRUE(attack.victim.arrived.empty());
   }
 }
-TEST(ShmHostile, a_kind_that_does_not_exist) {
+TEST(ShmHostile, an_unknown_frame_kind_ends_the_link) {
   Attack attack;
   FrameHeader header;
   header.kind = static_cast<FrameKind>(77);
   attack.push(header, CellType::whole, 0);
   attack.expect_corrupt(FrameFault::kind);
 }
-TEST(ShmHostile, a_cell_type_that_does_not_exist) {
+TEST(ShmHostile, an_unknown_cell_type_ends_the_link) {
   Attack attack;
   attack.push({}, static_cast<CellType>(200), 0);
   attack.expect_corrupt(FrameFault::kind);
 }
-TEST(ShmHostile, a_next_piece_of_nothing) {
+TEST(ShmHostile, a_next_piece_without_a_first_ends_the_link) {
   Attack attack;
-  attack.push(with_payload(1 << 20), CellType::next, make_ref(Place::large, 0));
+  attack.push(with_payload(1 << 20), CellType::next, make_ref(SlotKind::large, 0));
   attack.expect_corrupt(FrameFault::kind);
 }
-TEST(ShmHostile, a_first_piece_inside_a_frame) {
+TEST(ShmHostile, a_first_piece_inside_a_frame_ends_the_link) {
   Attack attack;
-  attack.push(with_payload(1 << 20), CellType::first, make_ref(Place::large, 0));
-  attack.push(with_payload(1 << 20), CellType::first, make_ref(Place::large, 1));
+  attack.push(with_payload(1 << 20), CellType::first, make_ref(SlotKind::large, 0));
+  attack.push(with_payload(1 << 20), CellType::first, make_ref(SlotKind::large, 1));
   attack.expect_corrupt(FrameFault::kind);
 }
-TEST(ShmHostile, the_end_of_a_frame_that_had_not_begun) {
+TEST(ShmHostile, an_abort_without_a_frame_ends_the_link) {
   Attack attack;
   attack.push(with_payload(1 << 20), CellType::abort, 0);
   attack.expect_corrupt(FrameFault::kind);
 }
-TEST(ShmHostile, a_piece_in_a_small_slot) {
+TEST(ShmHostile, a_piece_in_a_small_slot_ends_the_link) {
   Attack attack;
-  attack.push(with_payload(1 << 20), CellType::first, make_ref(Place::small, 0));
+  attack.push(with_payload(1 << 20), CellType::first, make_ref(SlotKind::small, 0));
   attack.expect_corrupt(FrameFault::payload_bytes);
 }
-TEST(ShmHostile, pieces_of_nothing) {
+TEST(ShmHostile, pieces_of_an_empty_payload_end_the_link) {
   Attack attack;
-  attack.push(with_payload(0), CellType::first, make_ref(Place::large, 0));
+  attack.push(with_payload(0), CellType::first, make_ref(SlotKind::large, 0));
   attack.expect_corrupt(FrameFault::payload_bytes);
 }
-TEST(ShmHostile, one_slot_given_out_without_end) {
+TEST(ShmHostile, one_slot_sent_again_and_again_ends_the_link) {
   Attack attack;
   attack.victim.keep_views = true;
-  for (int i = 0; i < 400; ++i) attack.push(with_payload(10), CellType::whole, make_ref(Place::small, 0));
+  for (int i = 0; i < 400; ++i) attack.push(with_payload(10), CellType::whole, make_ref(SlotKind::small, 0));
   attack.expect_corrupt(FrameFault::payload_bytes);
   for (const View& view : attack.victim.views) attack.victim.transport->release(view);
 }
-TEST(ShmHostile, frames_put_together_are_held_within_a_bound) {
+TEST(ShmHostile, memory_of_frames_in_pieces_is_bounded) {
   Attack attack;
   attack.victim.keep_views = true;
   attack.victim.keep_payloads = false;
   for (int frame = 0; frame < 6; ++frame) {
     for (int piece = 0; piece < 128; ++piece) {
-      attack.push(with_payload(16 << 20), piece == 0 ? CellType::first : CellType::next, make_ref(Place::large, 0));
+      attack.push(with_payload(16 << 20), piece == 0 ? CellType::first : CellType::next, make_ref(SlotKind::large, 0));
       attack.victim.poll();
     }
   }
@@ -143,15 +145,15 @@ TEST(ShmHostile, frames_put_together_are_held_within_a_bound) {
   attack.victim.keep_views = false;
   EXPECT_TRUE(run_until({&attack.victim}, [&] { return attack.victim.received_count >= 5; }));
 }
-TEST(ShmHostile, a_release_of_a_slot_that_was_never_sent) {
+TEST(ShmHostile, the_release_of_an_unsent_slot_ends_the_link) {
   Attack attack;
-  attack.fake.releases.push(make_ref(Place::large, 0));
+  attack.fake.releases.push(make_ref(SlotKind::large, 0));
   (void)attack.victim.transport->credit(fake_index);
   const PeerIndex to[] = {fake_index};
   (void)attack.victim.transport->acquire(to, 100'000, false);
   attack.expect_corrupt();
 }
-TEST(ShmHostile, a_release_of_a_slot_that_another_peer_holds) {
+TEST(ShmHostile, the_release_of_another_peers_slot_ends_the_link) {
   Attack attack;
   attack.friend_node.keep_views = true;
   const PeerIndex to[] = {1};
@@ -163,27 +165,27 @@ TEST(ShmHostile, a_release_of_a_slot_that_another_peer_holds) {
   (void)attack.victim.transport->acquire(fake, 100'000, false);
   attack.expect_corrupt();
 }
-TEST(ShmHostile, a_release_of_a_slot_that_does_not_exist) {
+TEST(ShmHostile, the_release_of_a_missing_slot_ends_the_link) {
   Attack attack;
   attack.fake.releases.push(ref_mask);
   const PeerIndex to[] = {fake_index};
   (void)attack.victim.transport->acquire(to, 100'000, false);
   attack.expect_corrupt();
 }
-TEST(ShmHostile, a_ring_index_out_of_range) {
+TEST(ShmHostile, a_ring_index_out_of_range_ends_the_link) {
   Attack attack;
   attack.fake.arena.region(2).head.store(12345);
   for (int i = 0; i < 2000; ++i) attack.victim.transport->send(fake_index, {}, {}, 0);
   attack.expect_corrupt();
 }
-TEST(ShmHostile, a_peer_that_never_reads_is_given_up) {
+TEST(ShmHostile, a_peer_that_never_reads_is_lost) {
   Attack attack;
   for (size_t i = 0; i < 70'000; ++i) attack.victim.transport->send(fake_index, {}, {}, 0);
   attack.expect_corrupt();
 }
-TEST(ShmHostile, random_bytes_all_over_its_memory) {
+TEST(ShmHostile, random_bytes_in_the_peers_memory_do_no_harm) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     Attack attack;
     attack.victim.keep_payloads = false;
     Random random(seed);
@@ -192,7 +194,7 @@ TEST(ShmHostile, random_bytes_all_over_its_memory) {
     const PeerIndex to[] = {fake_index};
     for (int round = 0; round < 30; ++round) {
       for (int i = 0; i < 200; ++i) region[random.below(geometry.region_bytes())] = static_cast<std::byte>(random.below(4));
-      // Some cells have the right sequence number, so that the victim looks at them.
+      // push() below writes the right sequence number, so that the victim examines the random cell.
       FrameHeader header;
       for (size_t i = 5; i < 60; ++i) {
         if (random.chance(0.1)) reinterpret_cast<std::byte*>(&header)[i] = static_cast<std::byte>(random.next());
@@ -200,7 +202,7 @@ TEST(ShmHostile, random_bytes_all_over_its_memory) {
       header.payload_bytes = static_cast<uint32_t>(random.below(2 << 20));
       if (random.chance(0.8)) header.kind = FrameKind::data;
       attack.push(header, static_cast<CellType>(random.below(4)),
-                  make_ref(static_cast<Place>(random.below(4)), static_cast<uint32_t>(random.below(70))));
+                  make_ref(static_cast<SlotKind>(random.below(4)), static_cast<uint32_t>(random.below(70))));
       attack.fake.releases.push(static_cast<uint32_t>(random.below(1 << 22)));
       for (int i = 0; i < 10; ++i) attack.victim.transport->send(fake_index, {}, {}, 0);
       const Slot slot = attack.victim.transport->acquire(to, 5000, true);

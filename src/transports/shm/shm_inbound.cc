@@ -8,11 +8,11 @@
 
 namespace unisono::shm {
 
-Inbound::Inbound(Host& host, const LinkMemory& memory, PeerIndex from, int bell)
+Inbound::Inbound(Host& host, const LinkMemory& memory, PeerIndex from, int socket)
     : host_(host),
       memory_(memory),
       from_(from),
-      bell_(&memory.peer->head().wake, bell),
+      bell_(&memory.peer->head().wake, socket),
       ring_(memory.peer->cells(memory.peer_region), memory.peer->geometry().ring_cells, &host.arena.region(memory.region).head),
       releases_(host.arena.releases(memory.region), host.arena.geometry().release_entries) {}
 
@@ -44,7 +44,8 @@ bool Inbound::ready() const {
   return stalled_ ? host_.buffers.held_bytes(memory_.region) < stalled_bytes_ : ring_.ready();
 }
 
-// Finds what check_frame would find. The ring has no space for a checksum, and memory needs none.
+// Makes the same checks as check_frame, except for the header checksum. Headers in the ring have no checksum, because memory
+// needs none.
 FrameFault Inbound::check(const FrameHeader& header) const {
   if (header.version != frame_version) return FrameFault::version;
   if (header.kind < FrameKind::data || header.kind > FrameKind::goodbye) return FrameFault::kind;
@@ -58,7 +59,7 @@ bool Inbound::refuse(FrameFault fault, const char* why) {
   return true;
 }
 
-// True: the entry is done. False: keep it and try again.
+// Handles the cell in entry_. Returns true if the cell is done, and false if it must be tried again later.
 bool Inbound::step(Sink& sink) {
   const FrameFault fault = check(entry_.header);
   if (fault != FrameFault::none) return refuse(fault, name(fault));
@@ -74,7 +75,7 @@ bool Inbound::step(Sink& sink) {
   return refuse(FrameFault::kind, "cell type");
 }
 
-// Finds the payload of a whole frame. Returns false with the reason if it cannot be there.
+// Finds the payload of a frame that is not in pieces. If the frame cannot have this payload, returns false and sets `why`.
 bool Inbound::find_payload(uint32_t ref, uint32_t bytes, View& view, const char*& why) const {
   view = {};
   if (ref == 0) {
@@ -85,10 +86,10 @@ bool Inbound::find_payload(uint32_t ref, uint32_t bytes, View& view, const char*
   why = "slot index";
   if (!peer.has_slot(ref)) return false;
   why = "payload larger than its slot";
-  if (bytes == 0 || bytes > peer.slot_bytes(ref_place(ref))) return false;
+  if (bytes == 0 || bytes > peer.slot_bytes(ref_kind(ref))) return false;
   why = "more slots in use than the limit";
   if (views_out_ >= host_.arena.geometry().release_entries) return false;
-  view = {.data = peer.slot(ref_place(ref), ref_index(ref)), .bytes = bytes, .handle = slot_handle(memory_.region, ref)};
+  view = {.data = peer.slot(ref_kind(ref), ref_index(ref)), .bytes = bytes, .handle = slot_handle(memory_.region, ref)};
   return true;
 }
 
@@ -109,7 +110,7 @@ Next Inbound::next(const FrameHeader& expected, const std::byte*& payload) {
   if (found != Next::expected) return found;
   View view;
   const char* why = nullptr;
-  if (!find_payload(next_ref_, expected.payload_bytes, view, why)) return Next::other;  // receive() says why
+  if (!find_payload(next_ref_, expected.payload_bytes, view, why)) return Next::other;  // receive() reports the reason
   next_bytes_ = expected.payload_bytes;
   payload = view.data;
   return Next::expected;
@@ -118,20 +119,20 @@ Next Inbound::next(const FrameHeader& expected, const std::byte*& payload) {
 void Inbound::take_next() {
   ring_.advance();
   count(next_bytes_);
-  if (next_ref_ != 0) releases_.push(next_ref_, publish_in_a_row);
+  if (next_ref_ != 0) releases_.push(next_ref_, batched_publish_order);
 }
 
 bool Inbound::take_piece(Sink& sink) {
   const Arena& peer = *memory_.peer;
   const bool first = entry_.type == CellType::first;
-  if (ref_place(entry_.ref) != Place::large || !peer.has_slot(entry_.ref))
+  if (ref_kind(entry_.ref) != SlotKind::large || !peer.has_slot(entry_.ref))
     return refuse(FrameFault::payload_bytes, "slot index of a piece");
   if (incoming_.stage != Stage::placing && first != (incoming_.stage == Stage::none))
     return refuse(FrameFault::kind, "piece out of order");
   if (incoming_.stage == Stage::none) {
     if (entry_.header.payload_bytes == 0) return refuse(FrameFault::payload_bytes, "a frame in pieces without a payload");
     incoming_ = {.header = entry_.header, .target = nullptr, .block = 0, .done = 0, .stage = Stage::placing};
-    incoming_.target = sink.place(from_, incoming_.header);
+    incoming_.target = sink.receive_buffer(from_, incoming_.header);
     if (incoming_.target != nullptr) incoming_.stage = Stage::filling;
     if (stopped_) return true;
   }
@@ -146,10 +147,10 @@ bool Inbound::take_piece(Sink& sink) {
   }
   const uint32_t bytes = std::min(peer.geometry().piece_bytes, incoming_.header.payload_bytes - incoming_.done);
   if (incoming_.stage == Stage::filling) {
-    std::memcpy(incoming_.target + incoming_.done, peer.slot(Place::large, ref_index(entry_.ref)), bytes);
+    std::memcpy(incoming_.target + incoming_.done, peer.slot(SlotKind::large, ref_index(entry_.ref)), bytes);
   }
   incoming_.done += bytes;
-  give_back(entry_.ref);
+  push_release(entry_.ref);
   if (incoming_.done == incoming_.header.payload_bytes) finish_incoming(sink);
   return true;
 }
@@ -169,7 +170,7 @@ void Inbound::finish_incoming(Sink& sink) {
 }
 
 void Inbound::drop_incoming() {
-  host_.buffers.give(incoming_.block);  // 0 is ignored
+  host_.buffers.give(incoming_.block);  // give() ignores block 0
   incoming_ = {};
 }
 
@@ -186,7 +187,7 @@ void Inbound::count(uint32_t payload_bytes) {
   received_bytes_ += sizeof(FrameHeader) + payload_bytes;
 }
 
-void Inbound::give_back(uint32_t ref) {
+void Inbound::push_release(uint32_t ref) {
   releases_.push(ref);
   wake_writer();
 }
@@ -194,7 +195,7 @@ void Inbound::give_back(uint32_t ref) {
 void Inbound::release(uint32_t ref) {
   UNISONO_CHECK(views_out_ > 0);
   --views_out_;
-  give_back(ref);
+  push_release(ref);
 }
 
 void Inbound::cancel(uint32_t group, uint64_t operation) {

@@ -1,9 +1,9 @@
-// The receiving half of a link: takes frames out of the peer's ring, gives the sink zero-copy views of payloads, and puts
-// pieces together.
+// The receiving half of a link. It takes frames out of the peer's ring, and gives the sink zero-copy views of their payloads.
+// It also assembles payloads that come in pieces.
 //
-// A broken or hostile process may have written everything read here, and may change it at any time. So a cell is copied before
-// it is checked, indices and lengths are checked against the geometry of the peer's arena, and a fault ends the link. Nobody
-// can ensure that the bytes of a zero-copy view stay as they are: decoders must not trust them.
+// A broken or hostile process may write anything into its arena, at any time. Therefore each cell is copied before it is
+// checked. Indices and lengths are checked against the geometry of the peer's arena. A fault ends the link. The bytes of a
+// zero-copy view may change while they are read, so decoders must not trust them.
 #pragma once
 
 #include <cstdint>
@@ -16,39 +16,41 @@ namespace unisono::shm {
 
 class Inbound {
  public:
-  Inbound(Host& host, const LinkMemory& memory, PeerIndex from, int bell);
+  Inbound(Host& host, const LinkMemory& memory, PeerIndex from, int socket);
   ~Inbound();
   Inbound(const Inbound&) = delete;
   Inbound& operator=(const Inbound&) = delete;
 
-  // Takes up to `limit` cells. True if there was any. Stops early after a fault, after stop(), when a frame in pieces finds no
-  // memory (the next call tries again), and when the sink has enough.
+  // Takes up to `limit` cells. Returns true if it took any. It stops early after a fault, after stop(), and when the sink wants
+  // no more frames. It also stops if there is no memory for a frame that comes in pieces; the next call then tries again.
   bool receive(Sink& sink, uint32_t limit);
-  // Takes everything that was published; the link ends after it.
+  // Takes all cells that the peer has published; these are at most one whole ring. Called when the link is ending.
   bool receive_rest(Sink& sink);
   bool ready() const;
-  // As Transport::next and take_next. After take_next the caller makes a publication_fence and calls wake_writer().
+  // These functions work like next() and take_next() of Transport. After take_next() the caller must call publication_fence()
+  // and wake_writer().
   Next next(const FrameHeader& expected, const std::byte*& payload);
   void take_next();
   void wake_writer() { bell_.after_release(); }
-  // Returns the slot of a view; also allowed after stop().
+  // Releases the slot of a view. This is allowed even after stop().
   void release(uint32_t ref);
-  // The receive buffer of a half-received frame of this operation must not be touched any more.
+  // If a frame of this operation is half received into the sink's buffer, this half writes no more bytes into that buffer, and
+  // discards the rest of the frame.
   void cancel(uint32_t group, uint64_t operation);
-  // Ends all upcalls.
+  // After this call the sink gets no more upcalls.
   void stop();
-  // How many views of the peer's slots the sink still holds.
+  // The sink still holds this many views of the peer's slots.
   uint32_t views_out() const { return views_out_; }
   const char* fault() const { return fault_; }
   uint64_t received_bytes() const { return received_bytes_; }
 
  private:
   enum class Stage : uint8_t { none, placing, filling, discarding };
-  // A frame that arrives in pieces.
+  // A frame whose payload arrives in pieces.
   struct Incoming {
     FrameHeader header;
     std::byte* target = nullptr;
-    uint64_t block = 0;  // block of the buffer pool; 0 if the target belongs to the sink
+    uint64_t block = 0;  // the pool block that contains `target`; 0: `target` is in the sink's receive buffer
     uint32_t done = 0;
     Stage stage = Stage::none;
   };
@@ -64,7 +66,7 @@ class Inbound {
   bool payload_intact(const FrameHeader& header, const std::byte* data);
   void count(uint32_t payload_bytes);
   bool refuse(FrameFault fault, const char* why);
-  void give_back(uint32_t ref);
+  void push_release(uint32_t ref);
 
   Host& host_;
   LinkMemory memory_;
@@ -73,10 +75,11 @@ class Inbound {
   RingReader ring_;
   ReleaseWriter releases_;
   Entry entry_;                             // the cell being handled
-  uint32_t next_ref_ = 0, next_bytes_ = 0;  // ref and size of the payload that next() has shown
+  uint32_t next_ref_ = 0, next_bytes_ = 0;  // slot reference and size of the payload that the last next() returned
   Incoming incoming_;
-  bool stalled_ = false;      // entry_ waits for memory
-  size_t stalled_bytes_ = 0;  // bytes that the sink holds of the pool; returning some of them makes memory for it
+  bool stalled_ = false;  // entry_ waits for pool memory
+  // The pool bytes that views of this peer held when entry_ began to wait. When views hold fewer bytes, ready() returns true.
+  size_t stalled_bytes_ = 0;
   bool stopped_ = false;
   uint32_t views_out_ = 0;
   const char* fault_ = nullptr;

@@ -1,4 +1,4 @@
-// One link of the shared-memory transport: the peer, the descriptors and memory of the link, and its stage.
+// One link of the shared-memory transport: its peer, its stage, its descriptors and its memory.
 #pragma once
 
 #include <memory>
@@ -13,31 +13,28 @@
 namespace unisono::shm {
 
 struct Link {
-  // ended: nothing is delivered any more, but one side may still read the other's memory.
+  // In the stage `ended`, no more frames are delivered, but one of the processes may still read the other's memory.
   enum class Stage : uint8_t { connecting, up, ended };
 
   Link(uint16_t region_number, const LinkRequest& link_request) : region(region_number), request(link_request) {}
 
-  uint16_t region = 0;  // of our arena; also the link's index in the transport's table
+  uint16_t region = 0;  // The link's region in our arena. It is also the link's index in ShmTransport::links_.
   LinkRequest request;
   Stage stage = Stage::connecting;
-  std::string socket_name;    // of the peer's listener
-  std::string last_error;     // last error of the connecting side
-  bool greeted = false;       // connecting: our hello is sent
-  bool said_goodbye = false;  // the peer ended the link in order
-  bool gone = false;          // the peer no longer reads our memory: its socket is shut down, or the process is dead
-  bool died = false;          // the process is known to be dead
-  bool reading = true;        // we may still read the peer's memory
-  int process = 0;            // process number; 0 if not visible from here
+  std::string socket_name;        // name of the peer's listening socket
+  std::string last_error;         // The last error while connecting. It is reported if the deadline passes.
+  bool hello_sent = false;        // our hello has been sent
+  bool goodbye_received = false;  // the peer has sent a goodbye, which ends the link
+  // The peer no longer reads our memory, because it has shut down its socket, or because its process is dead.
+  bool gone = false;
+  bool died = false;    // the peer's process is known to be dead
+  bool reading = true;  // our process may still read the peer's memory
+  int process = 0;      // number of the peer's process; 0 if it is not visible from here
   UniqueFd socket;
-  UniqueFd process_handle;  // readable when the process has died
-  UniqueFd bell;            // of the peer
-  Arena memory;             // of the peer
+  std::shared_ptr<const UniqueFd> process_handle;  // readable when the peer's process has died; null: not available
+  Arena memory;                                    // the mapped arena of the peer
   std::unique_ptr<Outbound> outbound;
   std::unique_ptr<Inbound> inbound;
 };
-
-// The byte that ends a link in order, on its socket.
-inline constexpr char goodbye_byte = 'G';
 
 }  // namespace unisono::shm

@@ -1,6 +1,6 @@
 #include "transports/shm/shm_outbound.h"
 
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,8 @@
 namespace unisono::shm {
 namespace {
 
-// Data frames are contributions. Frames that end or steer an operation must not wait behind them.
+// Data frames are contributions. All other frames end or steer an operation and must not wait behind data frames. Therefore
+// these frames use the slots that are reserved for results.
 Purpose purpose_of(const FrameHeader& header) {
   return header.kind == FrameKind::data ? Purpose::contribution : Purpose::result;
 }
@@ -20,15 +21,15 @@ Purpose purpose_of(const FrameHeader& header) {
 
 void Bell::ring(uint32_t word) {
   rung_ = word;
-  const uint64_t one = 1;
-  // Fails only if the counter is full; then the bell has been rung anyway.
-  [[maybe_unused]] const ssize_t written = ::write(fd_, &one, sizeof(one));
+  // If the socket's buffer is full, earlier wake-ups still wait for the peer, so it wakes anyway. If the peer is gone, nobody
+  // needs to wake.
+  (void)::send(socket_, &wake_byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-Outbound::Outbound(Host& host, const LinkMemory& memory, int bell)
+Outbound::Outbound(Host& host, const LinkMemory& memory, int socket)
     : host_(host),
       memory_(memory),
-      bell_(&memory.peer->head().wake, bell),
+      bell_(&memory.peer->head().wake, socket),
       ring_(host.arena.cells(memory.region), host.arena.geometry().ring_cells, &memory.peer->region(memory.peer_region).head),
       releases_(memory.peer->releases(memory.peer_region), memory.peer->geometry().release_entries) {}
 
@@ -36,26 +37,26 @@ Outbound::~Outbound() {
   for (auto& pending : pending_) host_.buffers.give(pending.block);
 }
 
-size_t Outbound::free_now() {
-  return pending_.empty() && open() ? host_.large.available(memory_.region, Purpose::contribution) : 0;
+size_t Outbound::available_credit() {
+  return pending_.empty() && ring_is_open() ? host_.large.available(memory_.region, Purpose::contribution) : 0;
 }
 
 size_t Outbound::credit() {
   if (fault_ != nullptr) return 0;
-  if (free_now() == 0) drain();
-  // After a refusal the caller gets Sink::credit, whatever later calls find.
-  if (free_now() == 0) wants_credit_ = true;
-  return free_now();
+  if (available_credit() == 0) drain();
+  // A caller that got 0 also gets the upcall Sink::credit, even if a later call of credit() finds a slot before the upcall.
+  if (available_credit() == 0) wants_credit_ = true;
+  return available_credit();
 }
 
-bool Outbound::take_slot(Place place, Purpose purpose, size_t bytes, uint32_t& ref) {
-  SlotPool& pool = host_.pool(place);
+bool Outbound::take_slot(SlotKind kind, Purpose purpose, size_t bytes, uint32_t& ref) {
+  SlotPool& pool = host_.pool(kind);
   const uint16_t only[] = {memory_.region};
-  // Collects releases early for large slots, to reuse them while they are in the caches. For short frames, reading the peer's
-  // memory would cost more than that.
-  if (place == Place::large || pool.available(memory_.region, purpose) <= pool.quota_max() / 2) drain();
+  // Collect the released large slots every time, before a slot is taken: a slot that is used again soon is still in the caches.
+  // For small slots this would cost more than it saves, so they are collected only when few are left.
+  if (kind == SlotKind::large || pool.available(memory_.region, purpose) <= pool.quota_max() / 2) drain();
   if (!pool.may_take(only, purpose)) return false;
-  ref = make_ref(place, pool.take(only, purpose, bytes));
+  ref = make_ref(kind, pool.take(only, purpose, bytes));
   return true;
 }
 
@@ -65,8 +66,8 @@ void Outbound::put(const FrameHeader& header, CellType type, uint32_t ref, std::
     if (order == std::memory_order_seq_cst) wake_reader();
     return;
   }
-  if (ring_.broken()) fault_ = "its ring index is out of range";
-  if (overflow_.size() >= overflow_max) fault_ = "it does not read, and too many frames wait for it";
+  if (ring_.broken()) fault_ = "the read index of the peer is out of range";
+  if (overflow_.size() >= overflow_max) fault_ = "the peer does not read its ring, and too many frames are queued for it";
   if (fault_ == nullptr) overflow_.push({header, type, ref});
 }
 
@@ -82,9 +83,9 @@ bool Outbound::copy_whole(const FrameHeader& header, const std::byte* data) {
   const Purpose purpose = purpose_of(header);
   uint32_t ref = 0;
   const size_t bytes = header.payload_bytes;
-  const bool small = bytes <= geometry.small_bytes && take_slot(Place::small, purpose, bytes, ref);
-  if (!small && (bytes > geometry.large_bytes || !take_slot(Place::large, purpose, bytes, ref))) return false;
-  std::memcpy(host_.arena.slot(ref_place(ref), ref_index(ref)), data, bytes);
+  const bool small = bytes <= geometry.small_bytes && take_slot(SlotKind::small, purpose, bytes, ref);
+  if (!small && (bytes > geometry.large_bytes || !take_slot(SlotKind::large, purpose, bytes, ref))) return false;
+  std::memcpy(host_.arena.slot(ref_kind(ref), ref_index(ref)), data, bytes);
   publish(header, ref);
   return true;
 }
@@ -102,11 +103,11 @@ bool Outbound::send(const FrameHeader& header, std::span<const std::byte> payloa
     copy.flags |= frame_flag_payload_checksum;
     copy.payload_checksum = crc32c(payload.data(), payload.size());
   }
-  if (pending_.empty() && open() && copy_whole(copy, payload.data())) return true;
+  if (pending_.empty() && ring_is_open() && copy_whole(copy, payload.data())) return true;
   pending_.push({.header = copy, .data = payload.data(), .done = 0, .id = id, .block = 0});
   const size_t reported = host_.sent.size();
   (void)pump();
-  // If the last frame in the queue went out at once, report that by the return value instead of sent(id).
+  // If pump() has sent the whole payload at once, return true, and do not report sent(id).
   if (!pending_.empty() || host_.sent.size() == reported) return false;
   host_.sent.pop_back();
   return true;
@@ -115,8 +116,8 @@ bool Outbound::send(const FrameHeader& header, std::span<const std::byte> payloa
 bool Outbound::push_piece(Pending& pending) {
   uint32_t ref = 0;
   const size_t bytes = std::min<size_t>(host_.arena.geometry().piece_bytes, pending.header.payload_bytes - pending.done);
-  if (!take_slot(Place::large, Purpose::result, bytes, ref)) return false;
-  std::memcpy(host_.arena.slot(Place::large, ref_index(ref)), pending.data + pending.done, bytes);
+  if (!take_slot(SlotKind::large, Purpose::result, bytes, ref)) return false;
+  std::memcpy(host_.arena.slot(SlotKind::large, ref_index(ref)), pending.data + pending.done, bytes);
   put(pending.header, pending.done == 0 ? CellType::first : CellType::next, ref);
   pending.done += bytes;
   return true;
@@ -138,8 +139,8 @@ bool Outbound::pump() {
     moved = true;
   }
   if (moved) wake_reader();
-  if (ring_.broken()) fault_ = "its ring index is out of range";
-  while (!pending_.empty() && fault_ == nullptr && open()) {
+  if (ring_.broken()) fault_ = "the read index of the peer is out of range";
+  while (!pending_.empty() && fault_ == nullptr && ring_is_open()) {
     Pending& pending = pending_.front();
     if (pending.done == 0 && copy_whole(pending.header, pending.data)) {
       finish_pending();
@@ -160,14 +161,14 @@ bool Outbound::pump() {
 void Outbound::drain() {
   uint32_t ref = 0;
   while (fault_ == nullptr && releases_.pop(ref)) {
-    if (!host_.arena.has_slot(ref) || !host_.pool(ref_place(ref)).give_back(ref_index(ref), memory_.region)) {
-      fault_ = "it gave back a slot that it did not hold";
+    if (!host_.arena.has_slot(ref) || !host_.pool(ref_kind(ref)).release(ref_index(ref), memory_.region)) {
+      fault_ = "the peer released a slot that it did not hold";
     }
   }
 }
 
-void Outbound::want(Place place, Purpose purpose, uint32_t shared) {
-  want_of(place, purpose) = {.wanted = true, .shared = shared};
+void Outbound::want(SlotKind kind, Purpose purpose, uint32_t shared) {
+  want_of(kind, purpose) = {.wanted = true, .shared = shared};
   any_want_ = true;
 }
 
@@ -176,16 +177,16 @@ bool Outbound::wants_releases() const {
 }
 
 bool Outbound::satisfied(int index) {
-  const Place place = index < 2 ? Place::small : Place::large;
+  const SlotKind kind = index < 2 ? SlotKind::small : SlotKind::large;
   const Want& want = wants_[index];
-  if (!want.wanted || !open()) return false;
-  SlotPool& pool = host_.pool(place);
+  if (!want.wanted || !ring_is_open()) return false;
+  SlotPool& pool = host_.pool(kind);
   return pool.available(memory_.region, static_cast<Purpose>(index % 2)) > 0 && pool.shared() >= want.shared;
 }
 
 bool Outbound::credit_is_back() {
   if (!any_want_ && !wants_credit_ && !wants_ring_) return false;
-  bool back = (wants_ring_ && open()) || (wants_credit_ && free_now() > 0);
+  bool back = (wants_ring_ && ring_is_open()) || (wants_credit_ && available_credit() > 0);
   for (int i = 0; i < 4 && !back; ++i) back = satisfied(i);
   if (!back) return false;
   wants_ = {};
@@ -202,7 +203,7 @@ bool Outbound::service() {
 bool Outbound::ready() {
   if (fault_ != nullptr) return true;
   if (!wants_releases()) return false;
-  if ((wants_ring_ && open()) || (wants_credit_ && free_now() > 0)) return true;
+  if ((wants_ring_ && ring_is_open()) || (wants_credit_ && available_credit() > 0)) return true;
   if (releases_.ready() || (!overflow_.empty() && ring_.has_credit())) return true;
   for (int i = 0; i < 4; ++i) {
     if (satisfied(i)) return true;
@@ -213,7 +214,7 @@ bool Outbound::ready() {
 bool Outbound::cancel_pending(Pending& pending) {
   if (pending.block != 0) return false;
   if (pending.done == 0) return true;
-  // Half sent: the receiver waits for the whole payload. So the rest is copied and still sent.
+  // The frame is half sent, and the receiver waits for the whole payload. Therefore copy the rest, and send it later.
   const size_t rest = pending.header.payload_bytes - pending.done;
   const auto block = host_.buffers.take(PayloadPool::no_owner, pending.header.payload_bytes);
   if (!block) {
@@ -237,9 +238,9 @@ void Outbound::finish() {
   any_want_ = wants_credit_ = wants_ring_ = false;
 }
 
-void Outbound::forget() {
-  host_.small.give_back_all(memory_.region);
-  host_.large.give_back_all(memory_.region);
+void Outbound::release_peer_slots() {
+  host_.small.release_all(memory_.region);
+  host_.large.release_all(memory_.region);
 }
 
 }  // namespace unisono::shm

@@ -1,11 +1,12 @@
-// The sending half of a link: frames go through the ring, payloads through slots of our arena.
+// The sending half of a link. It sends frames through the ring, and payloads through slots of our arena.
 //
-// send() copies a payload into a slot at once if one is free. Otherwise the payload stays in the sender's memory, in a queue.
-// service() moves it later in pieces through slots reserved for results: the receiver copies pieces out at once, so they never
-// wait for anything else. A frame that has begun arrives whole, also after cancel(), which copies the rest.
+// If a slot is free for the whole payload, send() copies the payload into the slot at once. Otherwise the payload stays in the
+// sender's memory until it is sent. It is then sent in pieces through the slots that are reserved for results, unless a slot
+// for the whole payload has become free. The receiver copies each piece out at once, so pieces never wait for anything else. If
+// a frame is cancelled after its first piece, the rest of its payload is copied and still sent.
 //
-// A payload that acquire() writes into a slot and the receiver reads there crosses without any copy. Reading the sender's
-// memory from the receiver (process_vm_readv) was built, measured and rejected:
+// A payload that the caller writes into a slot from acquire() is never copied: the receiver reads it in the slot. With
+// process_vm_readv instead, the receiver would read the sender's memory. This alternative was built, measured and rejected:
 // docs/design/decisions/0005-how-shared-memory-is-written.md.
 #pragma once
 
@@ -20,69 +21,72 @@
 
 namespace unisono::shm {
 
-// How many frames may wait because the peer does not read: 4 MiB of headers. Beyond it the link is lost.
+// This many frames may wait for a peer that does not read its ring; their headers need 4 MiB. If there are more, the link is
+// lost.
 inline constexpr size_t overflow_max = 65536;
 
 class Outbound {
  public:
-  Outbound(Host& host, const LinkMemory& memory, int bell);
+  Outbound(Host& host, const LinkMemory& memory, int socket);
   ~Outbound();
   Outbound(const Outbound&) = delete;
   Outbound& operator=(const Outbound&) = delete;
 
   size_t credit();
-  // As Transport::send.
+  // Works like Transport::send, for this link's peer.
   bool send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id);
-  // Publishes a whole frame whose payload (if any) is in a slot that this link holds. With publish_in_a_row it does not wake
-  // the reader: the caller makes a publication_fence and calls wake_reader().
+  // Publishes a frame that is not in pieces. If the frame has a payload, this link must hold the slot with the payload. If
+  // `order` is batched_publish_order, this function does not wake the reader; the caller must then call publication_fence() and
+  // wake_reader().
   void publish(const FrameHeader& header, uint32_t ref, std::memory_order order = std::memory_order_seq_cst);
   void wake_reader() { bell_.after_frame(); }
-  // Prefetches the next cell, before a publish.
+  // Prefetches the cell that the next publish() will write.
   void prefetch() const { ring_.prefetch(); }
-  // acquire() found no slot for this link, or needs `shared` slots beyond the guarantees. credit_is_back() tells when to ask
-  // again.
-  void want(Place place, Purpose purpose, uint32_t shared);
-  // acquire() found the ring full.
+  // Call this when acquire() found no slot for this link. Later, credit_is_back() returns true when two conditions hold: this
+  // link may take a slot, and `shared` slots are left that are not guaranteed to any link.
+  void want(SlotKind kind, Purpose purpose, uint32_t shared);
+  // Call this when acquire() found that the ring is full.
   void want_ring() { wants_ring_ = true; }
   bool wants_releases() const;
   // Collects the slots that the peer has released.
   void drain();
-  // Sends queued frames. True if anything moved.
+  // Sends queued frames. Returns true if it sent anything.
   bool service();
-  // Returns true once after credit() or acquire was refused, when slots are free again.
+  // After credit() or acquire() has refused, returns true once, as soon as slots are free again.
   bool credit_is_back();
-  // Whether service() or credit_is_back() has work now.
+  // Returns true if service() or credit_is_back() has work now.
   bool ready();
   void cancel(uint64_t match, uint64_t mask);
-  // Ends the link: pending sends are reported as sent. Slots that the peer holds come back only with forget().
+  // Ends the link, and reports all pending sends as sent. The slots that the peer holds stay in use until release_peer_slots().
   void finish();
-  // The peer cannot read any more: returns all slots that it holds.
-  void forget();
-  // True if the ring takes a frame now. Payloads wait until it does, so that no operation ends while a frame of it could still
-  // be lost.
-  bool open() { return overflow_.empty() && ring_.has_credit(); }
-  // True if it holds frames that the peer cannot see yet.
+  // Frees all slots that the peer holds. Call this only when the peer cannot read our memory any more.
+  void release_peer_slots();
+  // Returns true if the ring has space for a frame now. A payload may be copied into a slot only then. The reason: once the
+  // payload is copied, it counts as sent, but if its frame still waited for the ring, the end of the link would drop it.
+  bool ring_is_open() { return overflow_.empty() && ring_.has_credit(); }
+  // Returns true if this half holds frames that the peer cannot see yet.
   bool holds_frames() const { return !overflow_.empty() || !pending_.empty(); }
-  // True if progress depends on the peer reading its ring.
+  // Returns true if queued frames or callers must wait until the peer reads its ring.
   bool overflowing() {
     return !overflow_.empty() || ((wants_credit_ || wants_ring_ || any_want_ || !pending_.empty()) && !ring_.has_credit());
   }
-  // Why the link must end: the peer wrote invalid data, or does not read at all.
+  // Returns why the link must end: the peer wrote invalid data, or it does not read its ring at all. Null means that there is
+  // no fault.
   const char* fault() const { return fault_; }
   uint64_t sent_bytes() const { return sent_bytes_; }
 
  private:
-  struct Waiting {  // for the ring
+  struct Waiting {  // a frame that waits for the ring
     FrameHeader header;
     CellType type;
     uint32_t ref;
   };
-  struct Pending {  // for a slot
+  struct Pending {  // a frame whose payload waits for a slot
     FrameHeader header;
     const std::byte* data;
     size_t done;
     uint64_t id;
-    uint64_t block;  // not 0: data is our copy, and no sent(id) follows
+    uint64_t block;  // If not 0, `data` is a copy in this pool block, and sent(id) is not reported.
   };
   struct Want {
     bool wanted = false;
@@ -90,15 +94,17 @@ class Outbound {
   };
 
   void put(const FrameHeader& header, CellType type, uint32_t ref, std::memory_order order = std::memory_order_seq_cst);
-  bool take_slot(Place place, Purpose purpose, size_t bytes, uint32_t& ref);
+  bool take_slot(SlotKind kind, Purpose purpose, size_t bytes, uint32_t& ref);
   bool copy_whole(const FrameHeader& header, const std::byte* data);
   bool push_piece(Pending& pending);
   bool pump();
   void finish_pending();
   bool cancel_pending(Pending& pending);
-  Want& want_of(Place place, Purpose purpose) { return wants_[(place == Place::large ? 2 : 0) + static_cast<int>(purpose)]; }
+  Want& want_of(SlotKind kind, Purpose purpose) {
+    return wants_[(kind == SlotKind::large ? 2 : 0) + static_cast<int>(purpose)];
+  }
   bool satisfied(int index);
-  size_t free_now();
+  size_t available_credit();
 
   Host& host_;
   LinkMemory memory_;
@@ -109,7 +115,7 @@ class Outbound {
   Fifo<Pending> pending_;
   std::array<Want, 4> wants_{};
   bool any_want_ = false;
-  bool wants_credit_ = false;  // credit() was 0
+  bool wants_credit_ = false;  // credit() has returned 0
   bool wants_ring_ = false;
   const char* fault_ = nullptr;
   uint64_t sent_bytes_ = 0;

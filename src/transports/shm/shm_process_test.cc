@@ -1,4 +1,4 @@
-// Real processes that are killed, stopped and woken, and what they leave behind.
+// Tests with real processes that are killed, stopped and woken. Peers must notice soon, and no memory or descriptor may remain.
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
+#include "base/concat.h"
 #include "transports/shm/shm_handshake.h"
 #include "transports/shm/shm_test_support.h"
 
@@ -22,8 +24,8 @@ constexpr PeerIndex parent_index = 0;
 using Body = std::function<int(TestNode&)>;
 using Prepare = std::function<void(TestNode&)>;
 
-// A child process that makes its node, dials its parent and then runs `body`; its exit code is the result of body. Frames may
-// arrive before body begins.
+// A child process that makes its node, connects to its parent and then runs `body`. Its exit code is the result of `body`.
+// Frames of the parent may arrive before `body` begins.
 class Child {
  public:
   Child(
@@ -41,7 +43,7 @@ class Child {
     const std::string endpoint = parent.transport->endpoints()[0];
     const LinkRequest request{.peer = index,
                               .id = id_,
-                              .label = "child " + std::to_string(process_),
+                              .label = concat("child ", process_),
                               .endpoints = {endpoint.substr(0, endpoint.rfind('/') + 1) + socket_name(id_, 0)},
                               .dial = false,
                               .deadline = test_now() + 10 * second};
@@ -55,7 +57,7 @@ class Child {
   void signal(int number) const {
     if (process_ > 0) ::kill(process_, number);
   }
-  // Exit code, or -1 if killed.
+  // Waits for the end of the process. Returns its exit code, or -1 if it was killed.
   int wait() {
     if (process_ <= 0) return code_;
     int status = 0;
@@ -114,7 +116,7 @@ TEST(ShmProcess, a_killed_peer_is_lost_within_a_fifth_of_a_second_and_leaves_not
   const int mappings = count_lines("/proc/self/maps", "memfd:unisono");
   const int descriptors = count_descriptors();
   Nanos best = never;
-  // The best of three: the machine may be busy.
+  // Takes the fastest of three attempts, because the machine may be busy.
   for (PeerIndex attempt = 1; attempt <= 3; ++attempt) {
     Child child(parent, attempt, send_for_ever);
     const uint64_t before = parent.received_count;
@@ -132,7 +134,7 @@ TEST(ShmProcess, a_killed_peer_is_lost_within_a_fifth_of_a_second_and_leaves_not
   EXPECT_EQ(count_descriptors(), descriptors);
 }
 
-TEST(ShmProcess, a_sleeper_is_woken_by_a_death) {
+TEST(ShmProcess, the_death_of_a_peer_wakes_a_sleeper) {
   TestNode parent;
   Nanos best = never;
   for (PeerIndex attempt = 1; attempt <= 3; ++attempt) {
@@ -149,12 +151,12 @@ TEST(ShmProcess, a_sleeper_is_woken_by_a_death) {
   EXPECT_LT(best, 200 * millisecond);
 }
 
-TEST(ShmProcess, a_death_is_noticed_although_a_grandchild_holds_the_socket) {
+TEST(ShmProcess, a_death_is_detected_although_a_grandchild_holds_the_socket) {
   TestNode parent;
   Child child(parent, 1, [](TestNode& node) {
-    const pid_t grandchild = ::fork();
+    const pid_t grandchild = ::_Fork();  // without the handler by which a child gives up its sockets (forks/fork.h)
     if (grandchild == 0) {
-      ::alarm(20);  // in case the test fails before it ends this process
+      ::alarm(20);  // ends the grandchild if the test fails before it kills the grandchild
       for (;;) ::pause();
     }
     node.transport->send(parent_index, data_header(static_cast<uint64_t>(grandchild)), {}, 1);
@@ -168,7 +170,47 @@ TEST(ShmProcess, a_death_is_noticed_although_a_grandchild_holds_the_socket) {
   ::kill(static_cast<pid_t>(parent.arrived[0].header.operation), SIGKILL);
 }
 
-TEST(ShmProcess, a_stopped_peer_harms_nobody_and_goes_on_when_woken) {
+// Returns how many process handles this process has.
+int count_handles() {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const auto target = std::filesystem::read_symlink(entry.path(), gone).string();
+    count += target.find("pidfd") != std::string::npos ? 1 : 0;
+  }
+  return count;
+}
+
+TEST(ShmProcess, links_to_one_process_share_a_handle_that_lives_as_long_as_the_last_of_them) {
+  const int before = count_handles();
+  TestNode a, b, c, d;  // a transport may have several links to one process
+  connect_all({&a, &b, &c});
+  connect(d, 9, a, 0);  // `a` knows it as peer 9
+  EXPECT_EQ(count_handles(), before + 1);
+  for (const PeerIndex peer : {1u, 2u, 9u}) a.transport->close(peer);
+  ASSERT_TRUE(run_until({&a, &b, &c, &d}, [&] { return a.transport->regions_in_use() == 0; }));
+  EXPECT_EQ(count_handles(), before + 1) << "b and c are linked still";
+  b.transport->close(2);
+  ASSERT_TRUE(run_until({&a, &b, &c, &d}, [&] {
+    return b.transport->regions_in_use() + c.transport->regions_in_use() + d.transport->regions_in_use() == 0;
+  }));
+  EXPECT_EQ(count_handles(), before);
+}
+
+// The first child has the lower number of a handle that is free again when the second child comes.
+TEST(ShmProcess, the_deaths_of_processes_that_follow_each_other_are_told_apart) {
+  TestNode parent;
+  Child first(parent, 1, [](TestNode&) { return ::pause(); });
+  first.signal(SIGKILL);
+  ASSERT_TRUE(run_until({&parent}, [&] { return parent.losses.count(1) == 1 && parent.transport->regions_in_use() == 0; }));
+  Child second(parent, 2, [](TestNode&) { return ::pause(); });
+  Child third(parent, 3, [](TestNode&) { return ::pause(); });
+  second.signal(SIGKILL);
+  ASSERT_TRUE(run_until({&parent}, [&] { return parent.losses.count(2) == 1; }));
+  EXPECT_EQ(parent.transport->state(3), LinkState::up);
+}
+
+TEST(ShmProcess, a_stopped_peer_delays_no_other_link_and_continues) {
   TestNode parent;
   const auto echo = [](TestNode& node) {
     node.keep_payloads = false;
@@ -206,7 +248,7 @@ TEST(ShmProcess, a_stopped_peer_harms_nobody_and_goes_on_when_woken) {
   EXPECT_EQ(other.wait(), 0);
 }
 
-TEST(ShmProcess, a_process_that_slept_through_its_removal_finds_only_frames_for_it) {
+TEST(ShmProcess, a_process_stopped_during_its_removal_receives_only_its_own_frames) {
   TestNode parent;
   const Bytes meant = pattern(80'000, 7);
   Child child(parent, 1, [&](TestNode& node) {
@@ -231,7 +273,7 @@ TEST(ShmProcess, a_process_that_slept_through_its_removal_finds_only_frames_for_
   EXPECT_TRUE(run_until({&parent}, [&] { return parent.transport->regions_in_use() == 1; }));
 }
 
-TEST(ShmProcess, nothing_is_taken_from_dev_shm) {
+TEST(ShmProcess, the_transport_uses_no_space_in_dev_shm) {
   struct statvfs before {};
   struct statvfs after {};
   const bool exists = ::statvfs("/dev/shm", &before) == 0;

@@ -15,7 +15,9 @@ static_assert(offsetof(FrameHeader, payload_checksum) == 56 && offsetof(FrameHea
 constexpr uint64_t low = 0xFFFFFFFF;
 constexpr int lap_shift = 24;
 
-// The lap of a position. It never equals what an untouched or older entry holds: memory starts as 0, and position 0 has lap 1.
+// Returns the lap number of a position: in which round through the ring the position is written. An older entry at the same
+// place has another number. An entry that was never written has another number, too, because memory starts as 0 and the first
+// lap is 1.
 uint32_t lap_of(uint32_t position, uint32_t count) { return (position / count + 1) & 0xFF; }
 
 }  // namespace
@@ -27,7 +29,7 @@ bool RingWriter::has_credit() {
   if (tail_ - head_ < count_) return true;
   const uint32_t head = reader_head_->load(std::memory_order_acquire);
   if (tail_ - head > count_) {
-    broken_ = true;  // the reader's head is ahead of the writer, or went backwards
+    broken_ = true;  // the reader's head has gone backwards, or is beyond the writer's tail
     return false;
   }
   head_ = head;

@@ -1,11 +1,14 @@
-// The two rings of a link, each with one writer and one reader: frames in one direction, released slots in the other.
+// The two rings of a link. One ring carries frames. The other carries released slots, in the opposite direction. Each ring has
+// one writer and one reader.
 //
-// Both publish by a number inside the entry itself (sequence or lap), so a reader touches one cache line per entry and no
-// shared index. The frame ring can be full. Its writer reads the reader's head, which is in the reader's arena, only when its
-// last known value says so. The release ring cannot be full: the quota bounds how many slots are held. Publishing is a seq_cst
-// store, because the writer then checks whether the reader sleeps (Bell in shm_host.h). A writer that publishes to several
-// readers uses release stores and one fence for all: each seq_cst store waits until its cache line has come from the other
-// core.
+// Each entry contains a number that publishes it: a sequence number or a lap number (counts the rounds through the ring).
+// Therefore a reader touches one cache line per entry, and no shared index. The frame ring can be full. Its writer remembers
+// the reader's head, and reads it again (in the reader's arena) only when the ring looks full. The release ring cannot be full,
+// because only a limited number of slots can be held.
+//
+// An entry is published by a seq_cst store, because after it the writer checks whether the reader sleeps (see Bell in
+// shm_host.h). To publish to several readers, a writer uses release stores and one fence. With seq_cst stores, each store would
+// wait until its cache line has come from the other core.
 #pragma once
 
 #include <atomic>
@@ -17,22 +20,26 @@
 
 namespace unisono::shm {
 
-// The content of a cell. A payload larger than a slot goes as one `first` and several `next`, each of piece_bytes except the
-// last. A link has at most one such frame in flight in each direction. `abort` ends it early.
+// What a cell contains:
+// - whole: a frame whose payload (if any) is in one slot
+// - first, next: one piece of a larger payload; each piece but the last has piece_bytes
+// - abort: tells the receiver that a frame in pieces ends early
+// A link has at most one unfinished frame in pieces in each direction.
 enum class CellType : uint8_t { whole = 0, first = 1, next = 2, abort = 3 };
 
 struct Entry {
-  FrameHeader header;  // magic filled in, header_checksum zero
+  FrameHeader header;  // the magic is filled in; header_checksum is 0
   CellType type = CellType::whole;
-  uint32_t ref = 0;  // of the payload's slot
+  uint32_t ref = 0;  // slot reference of the payload
 };
 
-// The memory order for several publications in a row, and the fence between the last of them and the wake-ups.
-#if defined(__SANITIZE_THREAD__)  // it knows no fences
-inline constexpr auto publish_in_a_row = std::memory_order_seq_cst;
+// The memory order to use when several entries are published in a row. Call the fence after the last entry, then wake the
+// readers.
+#if defined(__SANITIZE_THREAD__)  // the thread sanitizer does not support fences
+inline constexpr auto batched_publish_order = std::memory_order_seq_cst;
 inline void publication_fence() {}
 #else
-inline constexpr auto publish_in_a_row = std::memory_order_release;
+inline constexpr auto batched_publish_order = std::memory_order_release;
 inline void publication_fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 #endif
 
@@ -40,11 +47,11 @@ class RingWriter {
  public:
   RingWriter() = default;
   RingWriter(Cell* cells, uint32_t count, const std::atomic<uint32_t>* reader_head);
-  // True if push may be called.
+  // Returns true if there is space for a push.
   bool has_credit();
-  // True if the reader's head was out of range.
+  // Returns true if the reader's head was ever out of range.
   bool broken() const { return broken_; }
-  // Prefetches the cell of the next push.
+  // Prefetches the cell that the next push writes.
   void prefetch() const { __builtin_prefetch(&cells_[tail_ & (count_ - 1)], 1); }
   void push(const FrameHeader& header, CellType type, uint32_t ref, std::memory_order order = std::memory_order_seq_cst);
 
@@ -52,8 +59,8 @@ class RingWriter {
   Cell* cells_ = nullptr;
   const std::atomic<uint32_t>* reader_head_ = nullptr;
   uint32_t count_ = 0;
-  uint32_t tail_ = 0;  // cells written so far; wraps
-  uint32_t head_ = 0;  // of the reader, as last read
+  uint32_t tail_ = 0;  // number of cells written so far; it wraps
+  uint32_t head_ = 0;  // the value that the reader's head had when the writer last read it
   bool broken_ = false;
 };
 
@@ -64,10 +71,12 @@ class RingReader {
   bool ready() const {
     return static_cast<uint32_t>(cells_[head_ & (count_ - 1)].words[0].load(std::memory_order_seq_cst)) == head_ + 1;
   }
-  // Copies the next cell, because the peer may change its memory at any time. False if there is none. The writer learns the
-  // reader's head once per quarter of the ring; so when everything is taken, it knows of at least three quarters.
+  // Takes the next cell. The cell is copied, because the peer may change its memory at any time. Returns false if there is no
+  // cell. The reader publishes its head only once per quarter of the ring. Therefore, when the reader has taken all cells, the
+  // writer sees at least three quarters of the ring as free.
   bool pop(Entry& entry);
-  // Compares the next cell with a whole frame. Sets `ref` to its payload if it is the expected one.
+  // Compares the next cell with the expected frame, which must not be in pieces. If they agree, sets `ref` to the slot of the
+  // payload.
   Next compare(const FrameHeader& expected, uint32_t& ref) const;
   void advance() {
     ++head_;
@@ -81,7 +90,8 @@ class RingReader {
   uint32_t head_ = 0;
 };
 
-// An entry is the ref of a slot that the receiver has released, with the number of the lap in the byte above.
+// Writes the ring of released slots. An entry consists of the ref of a slot that the receiver has released and, in the top 8
+// bits, the lap number.
 class ReleaseWriter {
  public:
   ReleaseWriter() = default;

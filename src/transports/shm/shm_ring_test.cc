@@ -29,22 +29,22 @@ struct Rings {
   ReleaseReader release_reader{arena.releases(0), 8};
 };
 
-TEST(ShmRing, headers_come_out_as_they_went_in) {
+TEST(ShmRing, headers_survive_the_ring) {
   Rings rings;
   FrameHeader header;
   for (size_t i = 8; i < sizeof(header) - 4; ++i) reinterpret_cast<uint8_t*>(&header)[i] = static_cast<uint8_t>(i * 7);
   header.codec = 3;
-  rings.writer.push(header, CellType::next, make_ref(Place::large, 3));
+  rings.writer.push(header, CellType::next, make_ref(SlotKind::large, 3));
   Entry entry;
   ASSERT_TRUE(rings.reader.ready());
   ASSERT_TRUE(rings.reader.pop(entry));
   EXPECT_EQ(std::memcmp(&entry.header, &header, sizeof(header) - 4), 0);
   EXPECT_EQ(entry.type, CellType::next);
-  EXPECT_EQ(entry.ref, make_ref(Place::large, 3));
+  EXPECT_EQ(entry.ref, make_ref(SlotKind::large, 3));
   EXPECT_FALSE(rings.reader.pop(entry));
 }
 
-TEST(ShmRing, is_full_until_the_reader_has_taken_a_quarter) {
+TEST(ShmRing, a_full_ring_has_space_after_the_reader_has_taken_a_quarter) {
   Rings rings;
   FrameHeader header;
   Entry entry;
@@ -63,7 +63,7 @@ TEST(ShmRing, is_full_until_the_reader_has_taken_a_quarter) {
   }
 }
 
-TEST(ShmRing, a_head_out_of_range_is_found) {
+TEST(ShmRing, a_head_out_of_range_is_detected) {
   for (const uint32_t nonsense : {9u, 0x80000000u, UINT32_MAX}) {
     Rings rings;
     for (int i = 0; i < 8; ++i) rings.writer.push({}, CellType::whole, 0);
@@ -73,15 +73,15 @@ TEST(ShmRing, a_head_out_of_range_is_found) {
   }
 }
 
-TEST(ShmRing, releases_come_out_in_order_over_many_laps) {
+TEST(ShmRing, releases_arrive_in_order_over_many_laps) {
   Rings rings;
   uint32_t ref = 0;
   for (uint32_t i = 0; i < 8 * 300; ++i) {
     ASSERT_FALSE(rings.release_reader.ready()) << i;
-    rings.release_writer.push(make_ref(Place::small, i % 4));
+    rings.release_writer.push(make_ref(SlotKind::small, i % 4));
     ASSERT_TRUE(rings.release_reader.ready());
     ASSERT_TRUE(rings.release_reader.pop(ref));
-    ASSERT_EQ(ref, make_ref(Place::small, i % 4));
+    ASSERT_EQ(ref, make_ref(SlotKind::small, i % 4));
   }
 }
 
@@ -145,8 +145,8 @@ TEST(ShmArena, a_peers_mapping_sees_the_memory_and_is_checked_for_its_size) {
   Arena own = std::move(Arena::make(small_geometry)).value();
   auto peer = Arena::map(own.memfd(), small_geometry);
   ASSERT_TRUE(peer.ok()) << peer.status().to_string();
-  std::memset(own.slot(Place::large, 2), 0x5A, 8192);
-  EXPECT_EQ(std::memcmp(own.slot(Place::large, 2), peer->slot(Place::large, 2), 8192), 0);
+  std::memset(own.slot(SlotKind::large, 2), 0x5A, 8192);
+  EXPECT_EQ(std::memcmp(own.slot(SlotKind::large, 2), peer->slot(SlotKind::large, 2), 8192), 0);
   Geometry other = small_geometry;
   other.large_slots = 5;
   EXPECT_EQ(Arena::map(own.memfd(), other).status().code(), Code::corrupt);

@@ -67,7 +67,7 @@ bool SlotPool::holds(uint32_t slot, uint16_t region) const {
   return slot < slots_.size() && (slots_[slot].holders[region / 64] >> region % 64 & 1) != 0;
 }
 
-bool SlotPool::give_back(uint32_t index, uint16_t region) {
+bool SlotPool::release(uint32_t index, uint16_t region) {
   if (!holds(index, region)) return false;
   Slot& slot = slots_[index];
   slot.holders[region / 64] &= ~(uint64_t{1} << region % 64);
@@ -78,9 +78,9 @@ bool SlotPool::give_back(uint32_t index, uint16_t region) {
   return true;
 }
 
-void SlotPool::give_back_all(uint16_t region) {
+void SlotPool::release_all(uint16_t region) {
   if (held(region, Purpose::contribution) + held(region, Purpose::result) == 0) return;
-  for (uint32_t slot = 0; slot < slots_.size(); ++slot) (void)give_back(slot, region);
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) (void)release(slot, region);
 }
 
 }  // namespace unisono::shm

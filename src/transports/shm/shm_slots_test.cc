@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random.h"
 
 namespace unisono::shm {
@@ -13,37 +14,37 @@ namespace {
 constexpr auto contribution = Purpose::contribution;
 constexpr auto result = Purpose::result;
 
-TEST(ShmSlots, a_slot_is_free_again_when_its_last_holder_gives_it_back) {
+TEST(ShmSlots, a_slot_is_free_when_its_last_holder_releases_it) {
   SlotPool pool({.slots = 12, .regions = 3, .quota_min = 2, .quota_max = 2});
   const uint16_t all[] = {0, 1, 2};
   const uint32_t slot = pool.take(all, result, 1);
-  EXPECT_TRUE(pool.give_back(slot, 1));
-  EXPECT_FALSE(pool.give_back(slot, 1)) << "twice";
+  EXPECT_TRUE(pool.release(slot, 1));
+  EXPECT_FALSE(pool.release(slot, 1)) << "twice";
   EXPECT_TRUE(pool.holds(slot, 0));
-  EXPECT_TRUE(pool.give_back(slot, 0));
-  EXPECT_TRUE(pool.give_back(slot, 2));
+  EXPECT_TRUE(pool.release(slot, 0));
+  EXPECT_TRUE(pool.release(slot, 2));
   EXPECT_EQ(pool.take(all, result, 1), slot) << "used before, and so no new page";
 }
 
-TEST(ShmSlots, are_used_again_in_the_order_in_which_they_came_back_and_before_new_ones) {
+TEST(ShmSlots, released_slots_are_reused_in_order_before_new_ones) {
   SlotPool pool({.slots = 12, .regions = 1, .quota_min = 2, .quota_max = 6});
   const uint16_t only[] = {0};
   std::vector<uint32_t> slots;
   for (int i = 0; i < 4; ++i) slots.push_back(pool.take(only, contribution, 1));
   const std::vector<uint32_t> returned{slots[2], slots[0], slots[3]};
-  for (const auto slot : returned) EXPECT_TRUE(pool.give_back(slot, 0));
+  for (const auto slot : returned) EXPECT_TRUE(pool.release(slot, 0));
   for (const auto slot : returned) EXPECT_EQ(pool.take(only, contribution, 1), slot);
   EXPECT_EQ(pool.take(only, contribution, 1), 4u) << "the first that was never used";
 }
 
-TEST(ShmSlots, come_to_be_used_in_turn_one_new_one_at_a_time) {
+TEST(ShmSlots, new_slots_are_added_one_at_a_time) {
   for (const uint32_t in_turn : {1u, 5u, 100u}) {
     SlotPool pool({.slots = 12, .regions = 1, .quota_min = 2, .quota_max = 6, .in_turn = in_turn});
     const uint16_t only[] = {0};
     const uint32_t cycle = std::min(in_turn, 12u);
     const auto take = [&] {
       const auto slot = pool.take(only, contribution, 1);
-      EXPECT_TRUE(pool.give_back(slot, 0));
+      EXPECT_TRUE(pool.release(slot, 0));
       return slot;
     };
     std::set<uint32_t> used{take()};
@@ -59,7 +60,7 @@ TEST(ShmSlots, come_to_be_used_in_turn_one_new_one_at_a_time) {
   }
 }
 
-TEST(ShmSlots, large_payloads_take_turns_in_as_many_as_hold_so_many_bytes_of_them) {
+TEST(ShmSlots, large_payloads_reuse_slots_up_to_the_byte_limit) {
   SlotPool pool({.slots = 12, .regions = 1, .quota_min = 2, .quota_max = 12, .in_turn = 8, .in_turn_bytes = 1000});
   const uint16_t only[] = {0};
   const auto used_by = [&](size_t bytes) {
@@ -67,7 +68,7 @@ TEST(ShmSlots, large_payloads_take_turns_in_as_many_as_hold_so_many_bytes_of_the
     for (int i = 0; i < 100; ++i) {
       const auto slot = pool.take(only, contribution, bytes);
       used.insert(slot);
-      EXPECT_TRUE(pool.give_back(slot, 0));
+      EXPECT_TRUE(pool.release(slot, 0));
     }
     return used.size();
   };
@@ -83,7 +84,7 @@ TEST(ShmSlots, large_payloads_take_turns_in_as_many_as_hold_so_many_bytes_of_the
   std::vector<uint32_t> held;
   for (int i = 0; i < 12; ++i) held.push_back(pool.take(only, contribution, 1'000'000));
   EXPECT_EQ(std::set<uint32_t>(held.begin(), held.end()).size(), 12u) << "what is in flight has slots of its own";
-  for (const auto slot : held) EXPECT_TRUE(pool.give_back(slot, 0));
+  for (const auto slot : held) EXPECT_TRUE(pool.release(slot, 0));
   EXPECT_EQ(pool.take(only, contribution, 400), held[10]) << "the older of the two given back last";
   EXPECT_EQ(pool.take(only, contribution, 400), held[9]);
   EXPECT_EQ(pool.take(only, contribution, 1), held[0]);
@@ -98,12 +99,12 @@ TEST(ShmSlots, contributions_leave_credit_for_results) {
   EXPECT_TRUE(pool.may_take(one, result));
 }
 
-TEST(ShmSlots, a_slot_that_is_written_to_is_nobody_elses_even_when_its_holders_are_gone) {
+TEST(ShmSlots, a_slot_being_written_is_not_free_after_its_holders_are_gone) {
   SlotPool pool({.slots = 4, .regions = 1, .quota_min = 2, .quota_max = 2});
   const uint16_t only[] = {0};
   const uint32_t slot = pool.take(only, result, 1);
   pool.begin_writing(slot);
-  pool.give_back_all(0);
+  pool.release_all(0);
   for (int i = 0; i < 2; ++i) EXPECT_NE(pool.take(only, result, 1), slot);
   EXPECT_NE(pool.take(only, contribution, 1), slot);
   EXPECT_FALSE(pool.may_take(only, contribution)) << "the last one is still written to";
@@ -112,16 +113,16 @@ TEST(ShmSlots, a_slot_that_is_written_to_is_nobody_elses_even_when_its_holders_a
   EXPECT_EQ(pool.take(only, contribution, 1), slot);
 }
 
-TEST(ShmSlots, slots_that_do_not_exist_cannot_be_given_back) {
+TEST(ShmSlots, a_missing_slot_cannot_be_released) {
   SlotPool pool({.slots = 4, .regions = 1});
-  EXPECT_FALSE(pool.give_back(4, 0));
-  EXPECT_FALSE(pool.give_back(UINT32_MAX, 0));
-  EXPECT_FALSE(pool.give_back(0, 0)) << "free";
+  EXPECT_FALSE(pool.release(4, 0));
+  EXPECT_FALSE(pool.release(UINT32_MAX, 0));
+  EXPECT_FALSE(pool.release(0, 0)) << "free";
 }
 
-TEST(ShmSlots, what_is_guaranteed_can_be_taken_whatever_the_others_hold) {
+TEST(ShmSlots, guaranteed_slots_are_available_whatever_other_peers_hold) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+    SCOPED_TRACE(concat("seed ", seed));
     Random random(seed);
     const auto regions = static_cast<uint16_t>(1 + random.below(5));
     SlotPool pool(
@@ -142,7 +143,7 @@ TEST(ShmSlots, what_is_guaranteed_can_be_taken_whatever_the_others_hold) {
       } else if (!out.empty()) {
         auto it = out.begin();
         std::advance(it, static_cast<long>(random.below(out.size())));
-        ASSERT_TRUE(pool.give_back(it->first, it->second));
+        ASSERT_TRUE(pool.release(it->first, it->second));
         out.erase(it);
       }
       for (uint16_t r = 0; r < regions; ++r) {
@@ -153,7 +154,7 @@ TEST(ShmSlots, what_is_guaranteed_can_be_taken_whatever_the_others_hold) {
         }
       }
     }
-    for (uint16_t r = 0; r < regions; ++r) pool.give_back_all(r);
+    for (uint16_t r = 0; r < regions; ++r) pool.release_all(r);
     EXPECT_EQ(pool.available(0, result), std::min<uint32_t>(6, 2 + pool.shared()));
   }
 }

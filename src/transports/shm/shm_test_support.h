@@ -1,4 +1,4 @@
-// For tests of the shared-memory transport: one process's side of it, with a sink that records upcalls.
+// For tests of the shared-memory transport: a transport with a sink that records upcalls. Several may run in one process.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/concat.h"
 #include "base/random.h"
 #include "transports/shm/shm_transport.h"
 
@@ -39,7 +40,7 @@ inline JobKey test_key(uint8_t value = 7) {
   return key;
 }
 
-// A new id for every test process and every call, so that parallel runs do not collide.
+// Returns an id that differs for every test process and every call, so that parallel test runs do not collide.
 PeerId fresh_id();
 
 struct Arrived {
@@ -60,12 +61,12 @@ class TestNode : public Sink {
     transport->set_job(test_key());
   }
 
-  std::byte* place(PeerIndex from, const FrameHeader& header) override {
-    ++places;
-    return on_place ? on_place(from, header) : nullptr;
+  std::byte* receive_buffer(PeerIndex from, const FrameHeader& header) override {
+    ++buffer_requests;
+    return on_receive_buffer ? on_receive_buffer(from, header) : nullptr;
   }
   void received(PeerIndex from, const FrameHeader& header, const View& view) override {
-    auto sealed = header;  // the transport fills in header_checksum
+    auto sealed = header;  // shared memory leaves header_checksum 0, so it is computed here
     seal_frame(sealed);
     EXPECT_EQ(check_frame(sealed), FrameFault::none);
     EXPECT_EQ(view.bytes, header.payload_bytes);
@@ -76,7 +77,7 @@ class TestNode : public Sink {
     if (keep_views) views.push_back(view);
     else transport->release(view);
   }
-  bool has_enough() const override { return sated; }
+  bool has_enough() const override { return enough; }
   void sent(uint64_t send_id) override { sent_ids.push_back(send_id); }
   void lost(PeerIndex peer, const Status& why) override {
     EXPECT_EQ(losses.count(peer), 0u) << "lost twice";
@@ -90,13 +91,13 @@ class TestNode : public Sink {
 
   PeerId id;
   std::unique_ptr<ShmTransport> transport;
-  std::function<std::byte*(PeerIndex, const FrameHeader&)> on_place;
+  std::function<std::byte*(PeerIndex, const FrameHeader&)> on_receive_buffer;
   std::function<void(PeerIndex, const FrameHeader&, const View&)> on_received;
   std::function<void(PeerIndex)> on_credit;
   bool keep_views = false;
-  bool sated = false;  // has_enough(): the sink wants no more for now
+  bool enough = false;  // returned by has_enough(); true: the sink wants no more frames for now
   bool keep_payloads = true;
-  int places = 0;
+  int buffer_requests = 0;
   uint64_t received_count = 0;
   std::vector<Arrived> arrived;
   std::vector<View> views;
@@ -105,7 +106,7 @@ class TestNode : public Sink {
   std::map<PeerIndex, Status> losses;
 };
 
-// Polls all nodes until done() is true; false if that does not happen within `limit`.
+// Polls all nodes until done() is true. Returns false if done() is still false after `limit`.
 inline bool run_until(const std::vector<TestNode*>& nodes, const std::function<bool()>& done, Nanos limit = 20 * second) {
   const Nanos end = test_now() + limit;
   while (!done()) {
@@ -120,13 +121,13 @@ inline bool run_until(const std::vector<TestNode*>& nodes, const std::function<b
 inline LinkRequest request_for(PeerIndex peer, const TestNode& other, bool dial) {
   return {.peer = peer,
           .id = other.id,
-          .label = "peer " + std::to_string(peer),
+          .label = concat("peer ", peer),
           .endpoints = other.transport->endpoints(),
           .dial = dial,
           .deadline = test_now() + 10 * second};
 }
 
-// `a` knows `b` as peer b_index, and `b` knows `a` as peer a_index.
+// Links `a` and `b`: `a` knows `b` as peer b_index, and `b` knows `a` as peer a_index.
 inline void connect(TestNode& a, PeerIndex a_index, TestNode& b, PeerIndex b_index) {
   ASSERT_TRUE(a.transport->add_peer(request_for(b_index, b, true)).ok());
   ASSERT_TRUE(b.transport->add_peer(request_for(a_index, a, false)).ok());
@@ -135,7 +136,7 @@ inline void connect(TestNode& a, PeerIndex a_index, TestNode& b, PeerIndex b_ind
   })) << (a.losses.empty() ? "" : a.losses.begin()->second.to_string());
 }
 
-// All nodes know each other, each by its index in the list.
+// Links all nodes with each other. Each node knows the others by their index in the list.
 inline void connect_all(const std::vector<TestNode*>& nodes) {
   for (PeerIndex i = 0; i < nodes.size(); ++i) {
     for (PeerIndex j = 0; j < i; ++j) connect(*nodes[i], i, *nodes[j], j);

@@ -1,32 +1,34 @@
 #include "transports/shm/shm_transport.h"
 
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "wire/checksum.h"
 
 namespace unisono {
 namespace {
 
-using shm::Place;
 using shm::Purpose;
+using shm::SlotKind;
 
-constexpr uint32_t small_slot_bytes = 4096;  // a page; short frames usually have 1 KiB or less
-constexpr uint64_t slots_in_turn_bytes =
-    1u << 20;  // half of it is as fast, except for payloads of 64 KiB between two ranks; more is slower
-constexpr uint32_t small_per_large = 4;       // quotas of small slots, in quotas of large ones
-constexpr uint32_t piece_bytes = 128u << 10;  // small enough that sender and receiver work on different pieces in the caches
-constexpr uint32_t guaranteed_large = 2;      // one being filled while the other is read
-constexpr uint32_t frames_per_link_and_poll = 16;  // so that one busy peer does not delay the others
-// How soon a death is noticed while polling. A system call in each poll would cost more than the poll itself.
+constexpr uint32_t small_slot_bytes = 4096;  // One page. Short frames usually have at most 1 KiB.
+// In measurements, 1 MiB was the fastest value. Larger values were slower. The value 512 KiB was slower in one case (payloads
+// of 64 KiB between two ranks), and as fast in all other cases.
+constexpr uint64_t slots_in_turn_bytes = 1u << 20;
+constexpr uint32_t small_per_large = 4;  // A peer may hold this many times as many small slots as large slots.
+// A piece is small enough that the sender and the receiver can work on different pieces in their caches.
+constexpr uint32_t piece_bytes = 128u << 10;
+constexpr uint32_t guaranteed_large = 2;           // The sender fills one slot while the receiver reads the other.
+constexpr uint32_t frames_per_link_and_poll = 16;  // limited so that one busy peer cannot delay the others
+// The sockets are checked once per this time while the process polls, so a peer's death is noticed at most this much later. A
+// system call in each poll would cost more than the poll itself.
 constexpr Nanos sockets_interval = 100 * microsecond;
-constexpr uint32_t polls_per_check = 4096;  // for callers whose time stands still
+// The sockets are also checked after this many polls, in case the caller's `now` does not advance.
+constexpr uint32_t polls_per_check = 4096;
 constexpr Nanos overflow_interval = 10 * millisecond;
 
 uint64_t handle_of(uint32_t ref) { return uint64_t{1} << 32 | ref; }
@@ -40,10 +42,10 @@ shm::Geometry geometry_of(const ShmOptions& options) {
   geometry.large_bytes = options.slot_bytes;
   geometry.piece_bytes = std::min(piece_bytes, options.slot_bytes);
   geometry.large_slots = static_cast<uint32_t>(std::clamp<uint64_t>(wanted, options.peers_max * 2 * guaranteed_large, 65536));
-  // The slots that one peer can hold, and so the number of releases before we read the release ring.
+  // One peer can hold this many slots. The release ring never contains more unread entries than this.
   const uint32_t held_max = options.slots_per_peer * 2 * (1 + small_per_large);
   geometry.release_entries = std::bit_ceil(std::max(held_max, 16u));
-  // The ring holds all of them and as many frames without payload, before frames have to wait for the ring.
+  // The ring has a cell for each slot that can be held, and as many cells for frames without a payload.
   geometry.ring_cells = std::bit_ceil(std::max(held_max * 2, 16u));
   return geometry;
 }
@@ -54,22 +56,27 @@ Result<std::unique_ptr<ShmTransport>> ShmTransport::make(const ShmOptions& optio
   const bool in_range = options.peers_max >= 1 && options.peers_max <= shm::regions_max &&
                         options.slots_per_peer >= guaranteed_large && options.slots_per_peer <= 128 &&
                         options.slot_bytes >= 4096 && options.slot_bytes <= payload_bytes_max;
-  if (!in_range || options.slot_bytes % 64 != 0) return Status(Code::invalid, "shm: an option is out of range");
+  if (!in_range || options.slot_bytes % 64 != 0) {
+    return Status(Code::invalid,
+                  concat("shm: peers_max ", options.peers_max, " (1 to ", shm::regions_max, "), slots_per_peer ",
+                         options.slots_per_peer, " (", guaranteed_large, " to 128) or slot_bytes ", options.slot_bytes,
+                         " (4096 to ", payload_bytes_max, ", a multiple of 64) is out of range"));
+  }
   const shm::Geometry geometry = geometry_of(options);
   auto where = shm::host_id();
   if (!where) return where.status();
   auto arena = shm::Arena::make(geometry);
   if (!arena) return arena.status();
-  auto reception = shm::Reception::make(options.self);
-  if (!reception) return reception.status();
+  auto acceptor = shm::Acceptor::make(options.self);
+  if (!acceptor) return acceptor.status();
   std::unique_ptr<ShmTransport> transport(
-      new ShmTransport(options, std::move(*arena), std::move(*reception), "shm://" + *where + "/"));
+      new ShmTransport(options, std::move(*arena), std::move(*acceptor), "shm://" + *where + "/"));
   if (Status status = transport->open_handles(); !status.ok()) return status;
   return transport;
 }
 
-ShmTransport::ShmTransport(const ShmOptions& options, shm::Arena arena, shm::Reception reception, std::string endpoint_prefix)
-    : reception_(std::move(reception)),
+ShmTransport::ShmTransport(const ShmOptions& options, shm::Arena arena, shm::Acceptor acceptor, std::string endpoint_prefix)
+    : acceptor_(std::move(acceptor)),
       options_(options),
       endpoint_prefix_(std::move(endpoint_prefix)),
       links_(options.peers_max) {
@@ -100,27 +107,28 @@ size_t ShmTransport::credit(PeerIndex peer) {
   return link == nullptr ? 0 : link->outbound->credit();
 }
 
-// Takes one slot for all of holders_.
-bool ShmTransport::take_slot(Place place, Purpose purpose, size_t bytes, uint32_t& ref) {
-  shm::SlotPool& pool = host_.pool(place);
-  const uint32_t low = place == Place::large ? pool.quota_max() : pool.quota_max() / 2;
+// Takes one slot. All regions in holders_ will hold it.
+bool ShmTransport::take_slot(SlotKind kind, Purpose purpose, size_t bytes, uint32_t& ref) {
+  shm::SlotPool& pool = host_.pool(kind);
+  const uint32_t low = kind == SlotKind::large ? pool.quota_max() : pool.quota_max() / 2;
   for (const uint16_t region : holders_) {
     if (pool.available(region, purpose) <= low) links_[region]->outbound->drain();
   }
   if (!pool.may_take(holders_, purpose)) return false;
-  ref = shm::make_ref(place, pool.take(holders_, purpose, bytes));
+  ref = shm::make_ref(kind, pool.take(holders_, purpose, bytes));
   return true;
 }
 
-// Sets holders_ to the regions of the links that are up. True if there is any and all of their rings take a frame.
-bool ShmTransport::hold(std::span<const PeerIndex> peers) {
+// Sets holders_ to the regions of those `peers` whose links are up. Returns true if there is at least one such peer, and if the
+// ring of each of them has space for a frame.
+bool ShmTransport::set_holders(std::span<const PeerIndex> peers) {
   holders_.clear();
   bool all_open = true;
   for (const PeerIndex peer : peers) {
     const Link* link = up_link(peer);
     if (link == nullptr) continue;
     holders_.push_back(link->region);
-    if (link->outbound->open()) continue;
+    if (link->outbound->ring_is_open()) continue;
     link->outbound->want_ring();
     all_open = false;
   }
@@ -128,45 +136,45 @@ bool ShmTransport::hold(std::span<const PeerIndex> peers) {
 }
 
 Slot ShmTransport::acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) {
-  if (bytes > options_.slot_bytes || !hold(peers)) return {};
+  if (bytes > options_.slot_bytes || !set_holders(peers)) return {};
   const Purpose purpose = result ? Purpose::result : Purpose::contribution;
   uint32_t ref = 0;
   const bool small = bytes <= small_slot_bytes;
-  if ((small && take_slot(Place::small, purpose, bytes, ref)) || take_slot(Place::large, purpose, bytes, ref)) {
-    const Place place = shm::ref_place(ref);
-    host_.pool(place).begin_writing(shm::ref_index(ref));
-    return {.data = host_.arena.slot(place, shm::ref_index(ref)),
-            .capacity = host_.arena.slot_bytes(place),
+  if ((small && take_slot(SlotKind::small, purpose, bytes, ref)) || take_slot(SlotKind::large, purpose, bytes, ref)) {
+    const SlotKind kind = shm::ref_kind(ref);
+    host_.pool(kind).begin_writing(shm::ref_index(ref));
+    return {.data = host_.arena.slot(kind, shm::ref_index(ref)),
+            .capacity = host_.arena.slot_bytes(kind),
             .handle = handle_of(ref)};
   }
-  if (small) want_slots(Place::small, purpose);
-  want_slots(Place::large, purpose);
+  if (small) want_slots(SlotKind::small, purpose);
+  want_slots(SlotKind::large, purpose);
   return {};
 }
 
-// Called when holders_ got no slot. A region without an available slot waits for one. If each has one but not all at once, they
-// wait for that many shared slots.
-void ShmTransport::want_slots(Place place, Purpose purpose) {
-  const auto lacks = [&](uint16_t region) { return host_.pool(place).available(region, purpose) == 0; };
+// Called when no slot could be taken for the regions in holders_. A region that may take no slot waits until it may take one.
+// If each region may take a slot, all of them wait until enough shared slots are free for all.
+void ShmTransport::want_slots(SlotKind kind, Purpose purpose) {
+  const auto lacks = [&](uint16_t region) { return host_.pool(kind).available(region, purpose) == 0; };
   const bool any_lacks = std::any_of(holders_.begin(), holders_.end(), lacks);
-  const auto together = static_cast<uint32_t>(holders_.size());
+  const auto slots_needed = static_cast<uint32_t>(holders_.size());
   for (const uint16_t region : holders_) {
-    if (!any_lacks) links_[region]->outbound->want(place, purpose, together);
-    else if (lacks(region)) links_[region]->outbound->want(place, purpose, 0);
+    if (!any_lacks) links_[region]->outbound->want(kind, purpose, slots_needed);
+    else if (lacks(region)) links_[region]->outbound->want(kind, purpose, 0);
   }
 }
 
 void ShmTransport::commit(const Slot& slot, const FrameHeader& header) {
   const auto ref = static_cast<uint32_t>(slot.handle);
   UNISONO_CHECK(slot.handle == handle_of(ref) && host_.arena.has_slot(ref));
-  const Place place = shm::ref_place(ref);
-  UNISONO_CHECK(header.payload_bytes <= host_.arena.slot_bytes(place));
+  const SlotKind kind = shm::ref_kind(ref);
+  UNISONO_CHECK(header.payload_bytes <= host_.arena.slot_bytes(kind));
   FrameHeader copy = header;
   if (host_.payload_checksum && copy.payload_bytes > 0) {
     copy.flags |= frame_flag_payload_checksum;
-    copy.payload_checksum = crc32c(host_.arena.slot(place, shm::ref_index(ref)), copy.payload_bytes);
+    copy.payload_checksum = crc32c(host_.arena.slot(kind, shm::ref_index(ref)), copy.payload_bytes);
   }
-  shm::SlotPool& pool = host_.pool(place);
+  shm::SlotPool& pool = host_.pool(kind);
   const shm::SlotPool::Holders holders = pool.holders(shm::ref_index(ref));
   holders_.clear();
   for (size_t word = 0; word < holders.size(); ++word) {
@@ -174,17 +182,17 @@ void ShmTransport::commit(const Slot& slot, const FrameHeader& header) {
       const auto region = static_cast<uint16_t>(word * 64 + static_cast<size_t>(std::countr_zero(bits)));
       const bool up = links_[region]->stage == Link::Stage::up;
       if (up) holders_.push_back(region);
-      if (!up || copy.payload_bytes == 0) (void)pool.give_back(shm::ref_index(ref), region);
+      if (!up || copy.payload_bytes == 0) (void)pool.release(shm::ref_index(ref), region);
     }
   }
   publish(copy, copy.payload_bytes > 0 ? ref : 0);
   pool.end_writing(shm::ref_index(ref));
 }
 
-// Publishes to holders_.
+// Publishes the frame to the links of all regions in holders_.
 void ShmTransport::publish(const FrameHeader& header, uint32_t ref) {
   if (holders_.size() == 1) return links_[holders_.front()]->outbound->publish(header, ref);
-  for (const uint16_t region : holders_) links_[region]->outbound->publish(header, ref, shm::publish_in_a_row);
+  for (const uint16_t region : holders_) links_[region]->outbound->publish(header, ref, shm::batched_publish_order);
   shm::publication_fence();
   for (const uint16_t region : holders_) links_[region]->outbound->wake_reader();
 }
@@ -192,10 +200,10 @@ void ShmTransport::publish(const FrameHeader& header, uint32_t ref) {
 void ShmTransport::abandon(const Slot& slot) {
   const auto ref = static_cast<uint32_t>(slot.handle);
   UNISONO_CHECK(slot.handle == handle_of(ref) && host_.arena.has_slot(ref));
-  shm::SlotPool& pool = host_.pool(shm::ref_place(ref));
+  shm::SlotPool& pool = host_.pool(shm::ref_kind(ref));
   const shm::SlotPool::Holders holders = pool.holders(shm::ref_index(ref));
   for (uint16_t region = 0; region < links_.size(); ++region) {
-    if ((holders[region / 64] >> region % 64 & 1) != 0) (void)pool.give_back(shm::ref_index(ref), region);
+    if ((holders[region / 64] >> region % 64 & 1) != 0) (void)pool.release(shm::ref_index(ref), region);
   }
   pool.end_writing(shm::ref_index(ref));
 }
@@ -207,11 +215,12 @@ bool ShmTransport::send(PeerIndex peer, const FrameHeader& header, std::span<con
 
 bool ShmTransport::send_copies(std::span<const PeerIndex> peers, const FrameHeader& header, const std::byte* payload) {
   uint32_t ref = 0;
-  const bool quickly = header.payload_bytes <= small_slot_bytes && !host_.payload_checksum && hold(peers) &&
-                       (header.payload_bytes == 0 || take_slot(Place::small, Purpose::contribution, header.payload_bytes, ref));
-  if (!quickly) return Transport::send_copies(peers, header, payload);
+  const bool fast_path =
+      header.payload_bytes <= small_slot_bytes && !host_.payload_checksum && set_holders(peers) &&
+      (header.payload_bytes == 0 || take_slot(SlotKind::small, Purpose::contribution, header.payload_bytes, ref));
+  if (!fast_path) return Transport::send_copies(peers, header, payload);
   for (const uint16_t region : holders_) links_[region]->outbound->prefetch();
-  if (ref != 0) std::memcpy(host_.arena.slot(Place::small, shm::ref_index(ref)), payload, header.payload_bytes);
+  if (ref != 0) std::memcpy(host_.arena.slot(SlotKind::small, shm::ref_index(ref)), payload, header.payload_bytes);
   publish(header, ref);
   return true;
 }
@@ -242,13 +251,13 @@ void ShmTransport::release(const View& view) {
   links_[region]->inbound->release(static_cast<uint32_t>(view.handle));
 }
 
-void ShmTransport::cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) {
+void ShmTransport::cancel(const Cancellation& what) {
   for (Link* link : active_) {
     if (link->stage != Link::Stage::up) continue;
-    link->outbound->cancel(match, mask);
-    link->inbound->cancel(group, operation);
+    link->outbound->cancel(what.match, what.mask);
+    if (what.concerns_frames_from(link->request.peer)) link->inbound->cancel(what.group, what.operation);
   }
-  host_.sent.remove_if([&](uint64_t id) { return (id & mask) == match; });
+  host_.sent.remove_if([&](uint64_t id) { return what.concerns_send(id); });
 }
 
 bool ShmTransport::report_sent(Sink& sink) {
@@ -265,8 +274,8 @@ bool ShmTransport::poll_link(Link& link, Sink& sink) {
   if (link.stage != Link::Stage::up) return false;
   shm::Inbound& inbound = *link.inbound;
   shm::Outbound& outbound = *link.outbound;
-  // Frames that were published before the end are still delivered.
-  const bool ending = link.said_goodbye || link.gone;
+  // If the peer has ended the link, the frames that it published before are still delivered.
+  const bool ending = link.goodbye_received || link.gone;
   bool any = ending ? inbound.receive_rest(sink) : inbound.receive(sink, frames_per_link_and_poll);
   any |= outbound.service();
   if (link.stage != Link::Stage::up) return true;
@@ -275,7 +284,7 @@ bool ShmTransport::poll_link(Link& link, Sink& sink) {
     any = true;
   }
   if (link.stage == Link::Stage::up && (ending || inbound.fault() != nullptr || outbound.fault() != nullptr)) {
-    lose(link, loss_of(link), sink);
+    lose(link, loss_status(link), sink);
     any = true;
   }
   return any;
@@ -303,12 +312,13 @@ bool ShmTransport::draining() const {
 }
 
 Nanos ShmTransport::next_deadline() const {
-  Nanos first = reception_.next_deadline();
+  Nanos first = acceptor_.next_deadline();
   for (const Link* link : active_) {
     if (link->stage == Link::Stage::connecting) first = std::min(first, link->request.deadline);
     if (link->stage == Link::Stage::connecting && link->request.dial && has_key_ && !link->socket)
       first = std::min(first, checked_at_ + millisecond);
-    // The peer's progress through the ring does not ring our bell: a full ring is too rare to make every poll pay for it.
+    // When the peer has read frames from its full ring, it does not wake us: a full ring is rare, and checking for it in every
+    // poll would slow the peer down. Therefore we look again after overflow_interval.
     if (link->stage == Link::Stage::up && link->outbound->overflowing())
       first = std::min(first, checked_at_ + overflow_interval);
   }
@@ -319,7 +329,7 @@ bool ShmTransport::has_work() {
   if (!host_.sent.empty()) return true;
   for (const Link* link : active_) {
     if (link->stage != Link::Stage::up) continue;
-    if (link->said_goodbye || link->gone || link->inbound->ready() || link->inbound->fault() != nullptr ||
+    if (link->goodbye_received || link->gone || link->inbound->ready() || link->inbound->fault() != nullptr ||
         link->outbound->ready())
       return true;
   }
@@ -345,7 +355,7 @@ void ShmTransport::disarm() {
 
 TransportCounters ShmTransport::counters() const {
   TransportCounters counters = host_.counters;
-  counters.refused_connections += reception_.refused_count();
+  counters.refused_connections += acceptor_.refused_count();
   return counters;
 }
 
@@ -353,8 +363,8 @@ std::string ShmTransport::describe(PeerIndex peer) const {
   const Link* link = link_of(peer);
   if (link == nullptr) return "shm: no link";
   if (link->stage != Link::Stage::up) return "shm @" + link->socket_name + " (connecting)";
-  const std::string who = link->process > 0 ? "pid " + std::to_string(link->process) : "a process outside this pid name space";
-  return "shm " + who + " (slots of " + std::to_string(options_.slot_bytes >> 10) + " KiB)";
+  const std::string who = link->process > 0 ? concat("pid ", link->process) : "a process outside this pid name space";
+  return concat("shm ", who, " (slots of ", options_.slot_bytes >> 10, " KiB)");
 }
 
 size_t ShmTransport::regions_in_use() const {

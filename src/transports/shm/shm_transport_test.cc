@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "base/concat.h"
 #include "transports/shm/shm_test_support.h"
 
 namespace unisono::shm {
@@ -26,7 +27,7 @@ bool readable(int fd, int timeout_ms) {
   return ::poll(&entry, 1, timeout_ms) == 1;
 }
 
-TEST(ShmTransport, payloads_of_every_size_arrive_intact_without_a_place) {
+TEST(ShmTransport, payloads_of_every_size_arrive_intact_as_views) {
   Pair pair;
   uint64_t id = 0;
   for (const size_t size : sizes) {
@@ -43,20 +44,20 @@ TEST(ShmTransport, payloads_of_every_size_arrive_intact_without_a_place) {
   }
 }
 
-TEST(ShmTransport, payloads_beyond_a_slot_land_where_the_sink_says) {
+TEST(ShmTransport, payloads_larger_than_a_slot_land_in_the_receive_buffer) {
   Pair pair;
   for (const size_t size : {(size_t{1} << 20) + 1, size_t{2} << 20, size_t{16} << 20}) {
     SCOPED_TRACE(size);
     const Bytes payload = pattern(size + 3, size);
     Bytes target(size + 1);
     pair.b.arrived.clear();
-    pair.b.on_place = [&](PeerIndex, const FrameHeader&) { return target.data() + 1; };
+    pair.b.on_receive_buffer = [&](PeerIndex, const FrameHeader&) { return target.data() + 1; };
     pair.a.transport->send(1, data_header(size), std::span(payload).subspan(3), 1);
     ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] { return pair.b.arrived.size() == 1; }));
     EXPECT_FALSE(pair.b.arrived[0].views_out);
     EXPECT_TRUE(std::equal(target.begin() + 1, target.end(), payload.begin() + 3));
   }
-  EXPECT_EQ(pair.b.places, 3);
+  EXPECT_EQ(pair.b.buffer_requests, 3);
 }
 
 TEST(ShmTransport, a_committed_slot_is_read_where_it_was_written) {
@@ -71,13 +72,13 @@ TEST(ShmTransport, a_committed_slot_is_read_where_it_was_written) {
   pair.a.transport->commit(slot, data_header(1, 100'000));
   ASSERT_TRUE(run_until({&pair.b}, [&] { return pair.b.views.size() == 1; }));
   EXPECT_EQ(std::memcmp(pair.b.views[0].data, payload.data(), payload.size()), 0);
-  slot.data[0] = static_cast<std::byte>(
-      ~static_cast<uint8_t>(payload[0]));  // not a rule-abiding sender, but it shows that nothing was copied
+  // changes a committed slot, against the rules of Transport, to show that nothing was copied
+  slot.data[0] = static_cast<std::byte>(~static_cast<uint8_t>(payload[0]));
   EXPECT_EQ(pair.b.views[0].data[0], slot.data[0]);
   pair.b.transport->release(pair.b.views[0]);
 }
 
-TEST(ShmTransport, a_slot_committed_to_several_peers_comes_back_when_all_have_released_it) {
+TEST(ShmTransport, a_slot_committed_to_several_peers_is_free_when_all_have_released_it) {
   TestNode nodes[4];
   connect_all({&nodes[0], &nodes[1], &nodes[2], &nodes[3]});
   const PeerIndex to[] = {1, 2, 3};
@@ -105,7 +106,7 @@ TEST(ShmTransport, a_slot_committed_to_several_peers_comes_back_when_all_have_re
   nodes[0].transport->abandon(again);
 }
 
-TEST(ShmTransport, payloads_take_turns_in_a_mebibyte_of_slots_whatever_their_size) {
+TEST(ShmTransport, payloads_of_any_size_reuse_a_mebibyte_of_slots) {
   Pair pair;
   const PeerIndex to[] = {1};
   const auto in_turn = [&](uint32_t bytes) {
@@ -144,7 +145,8 @@ TEST(ShmTransport, contributions_block_neither_results_nor_other_peers) {
   EXPECT_TRUE(result);
   nodes[0].transport->abandon(other);
   nodes[0].transport->abandon(result);
-  // A send without credit still goes through, in pieces through the slots reserved for results, into the receiver's memory.
+  // Peer 1 has no credit, but a send to it still succeeds: in pieces, through slots reserved for results. Peer 1 copies the
+  // pieces out, so the views that it holds do not block the send.
   const Bytes payload = pattern(200'000, 3);
   EXPECT_TRUE(nodes[0].transport->send(1, data_header(9), payload, 1));
   ASSERT_TRUE(run_until({&nodes[1]}, [&] { return nodes[1].arrived.size() == 17; }));
@@ -166,9 +168,9 @@ TEST(ShmTransport, credit_returns_when_a_refused_slot_is_free_again) {
   EXPECT_TRUE(pair.a.transport->acquire(to, 65536, true));
 }
 
-TEST(ShmTransport, many_frames_in_flight_arrive_once_whatever_the_order_of_releases) {
+TEST(ShmTransport, frames_arrive_once_in_any_order_of_releases) {
   const uint64_t seed = 20;
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE(concat("seed ", seed));
   Random random(seed);
   Pair pair;
   pair.b.keep_views = true;
@@ -213,13 +215,13 @@ TEST(ShmTransport, frames_without_payload_are_always_accepted) {
   for (uint64_t i = 0; i < 5000; ++i) ASSERT_EQ(pair.b.arrived[i].header.operation, i);
 }
 
-TEST(ShmTransport, a_cancelled_send_lets_go_of_the_memory_at_once) {
+TEST(ShmTransport, a_cancelled_send_no_longer_reads_the_payload) {
   Pair pair;
   Bytes payload = pattern(16 << 20, 1);
   const Bytes original = payload;
-  ASSERT_FALSE(pair.a.transport->send(1, data_header(1), payload, 77));  // begun: some pieces are out
-  ASSERT_FALSE(pair.a.transport->send(1, data_header(2), payload, 78));  // not begun
-  pair.a.transport->cancel(0, 0, 0, 99);
+  ASSERT_FALSE(pair.a.transport->send(1, data_header(1), payload, 77));  // some pieces have been sent
+  ASSERT_FALSE(pair.a.transport->send(1, data_header(2), payload, 78));  // nothing has been sent
+  pair.a.transport->cancel({.operation = 99});
   std::fill(payload.begin(), payload.end(), std::byte{0xEE});
   pair.a.transport->send(1, data_header(3), std::span(payload).first(10), 79);
   ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] { return pair.b.arrived.size() == 2; }));
@@ -229,15 +231,17 @@ TEST(ShmTransport, a_cancelled_send_lets_go_of_the_memory_at_once) {
   EXPECT_TRUE(std::ranges::count(pair.a.sent_ids, 77) + std::ranges::count(pair.a.sent_ids, 78) == 0);
 }
 
-TEST(ShmTransport, a_cancelled_placement_is_not_touched_any_more_and_the_link_goes_on) {
+TEST(ShmTransport, a_cancelled_receive_buffer_is_not_written_and_the_link_stays_up) {
   Pair pair;
   const Bytes payload = pattern(8 << 20, 1);
   Bytes target(8 << 20);
-  pair.b.on_place = [&](PeerIndex, const FrameHeader& header) { return header.operation == 1 ? target.data() : nullptr; };
+  pair.b.on_receive_buffer = [&](PeerIndex, const FrameHeader& header) {
+    return header.operation == 1 ? target.data() : nullptr;
+  };
   ASSERT_FALSE(pair.a.transport->send(1, data_header(1), payload, 1));
   pair.b.poll();
-  ASSERT_EQ(pair.b.places, 1);
-  pair.b.transport->cancel(1, ~uint64_t{0}, 0, 1);
+  ASSERT_EQ(pair.b.buffer_requests, 1);
+  pair.b.transport->cancel({.match = 1, .mask = ~uint64_t{0}, .operation = 1});
   std::fill(target.begin(), target.end(), std::byte{0});
   ASSERT_FALSE(pair.a.transport->send(1, data_header(2), payload, 2));
   ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] { return pair.b.arrived.size() == 1; }));
@@ -246,7 +250,7 @@ TEST(ShmTransport, a_cancelled_placement_is_not_touched_any_more_and_the_link_go
   EXPECT_TRUE(std::ranges::all_of(target, [](std::byte byte) { return byte == std::byte{0}; }));
 }
 
-TEST(ShmTransport, close_is_lost_for_the_other_side_only_and_after_all_frames) {
+TEST(ShmTransport, close_reports_lost_to_the_peer_only_after_all_frames) {
   Pair pair;
   const Bytes payload = pattern(1000, 1);
   for (uint64_t i = 0; i < 5; ++i) pair.a.transport->send(1, data_header(i), payload, i);
@@ -261,10 +265,10 @@ TEST(ShmTransport, close_is_lost_for_the_other_side_only_and_after_all_frames) {
   EXPECT_EQ(pair.b.transport->state(0), LinkState::lost);
 }
 
-TEST(ShmTransport, a_sink_that_has_enough_gets_one_frame_a_turn_but_all_of_them_before_a_loss) {
+TEST(ShmTransport, a_sink_that_has_enough_gets_one_frame_per_poll_and_all_before_a_loss) {
   Pair pair;
   const Bytes payload = pattern(1000, 1);
-  pair.b.sated = true;
+  pair.b.enough = true;
   for (uint64_t i = 0; i < 5; ++i) pair.a.transport->send(1, data_header(i), payload, i);
   pair.b.transport->poll(0, pair.b);
   EXPECT_EQ(pair.b.arrived.size(), 1u);
@@ -273,7 +277,7 @@ TEST(ShmTransport, a_sink_that_has_enough_gets_one_frame_a_turn_but_all_of_them_
   EXPECT_EQ(pair.b.arrived.size(), 5u);
 }
 
-TEST(ShmTransport, memory_of_an_ended_link_is_kept_while_the_peer_looks_at_it) {
+TEST(ShmTransport, memory_of_an_ended_link_is_kept_while_the_peer_reads_it) {
   Pair pair;
   pair.b.keep_views = true;
   const Bytes payload = pattern(100'000, 1);
@@ -332,7 +336,7 @@ TEST(ShmTransport, a_slot_being_written_survives_the_loss_of_its_peer) {
   EXPECT_TRUE(comes_back);
 }
 
-TEST(ShmTransport, a_small_slot_alone_brings_credit_back) {
+TEST(ShmTransport, one_free_small_slot_returns_credit) {
   Pair pair;
   pair.b.keep_views = true;
   const PeerIndex to[] = {1};
@@ -344,7 +348,7 @@ TEST(ShmTransport, a_small_slot_alone_brings_credit_back) {
   EXPECT_TRUE(pair.a.transport->acquire(to, 100, false));
 }
 
-// The sender considers a taken payload done. If it then closed the link, a frame that waits for the ring would be lost.
+// A copied payload is reported as sent. Its frame would be lost if it waited for the ring and the sender closed the link.
 TEST(ShmTransport, no_payload_is_taken_while_the_ring_is_full) {
   Pair pair;
   const PeerIndex to[] = {1};
@@ -373,7 +377,7 @@ TEST(ShmTransport, sends_pending_at_a_loss_are_reported_first) {
   EXPECT_EQ(pair.a.sent_ids, (std::vector<uint64_t>{5, 6}));
 }
 
-TEST(ShmTransport, a_sleeper_is_woken_by_a_frame) {
+TEST(ShmTransport, a_frame_wakes_a_sleeper) {
   Pair pair;
   ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] { return !pair.b.poll(); }));
   const Bytes payload = pattern(10, 1);
@@ -388,7 +392,7 @@ TEST(ShmTransport, a_sleeper_is_woken_by_a_frame) {
   }
 }
 
-TEST(ShmTransport, arm_refuses_to_sleep_on_work_that_is_there) {
+TEST(ShmTransport, arm_refuses_to_sleep_while_there_is_work) {
   Pair pair;
   pair.a.transport->send(1, data_header(1), {}, 1);
   EXPECT_FALSE(pair.b.transport->arm());
@@ -397,7 +401,7 @@ TEST(ShmTransport, arm_refuses_to_sleep_on_work_that_is_there) {
   pair.b.transport->disarm();
 }
 
-TEST(ShmTransport, a_sleeper_that_waits_for_credit_is_woken_by_a_release) {
+TEST(ShmTransport, a_release_wakes_a_sleeper_that_waits_for_credit) {
   Pair pair;
   pair.b.keep_views = true;
   const Bytes payload = pattern(16 << 20, 1);
@@ -459,7 +463,7 @@ TEST(ShmTransport, payload_checksums_are_checked) {
   EXPECT_EQ(b.transport->counters().refused_frames[static_cast<int>(FrameFault::payload_checksum)], 1u);
 }
 
-TEST(ShmTransport, payloads_larger_than_a_slot_are_never_promised_one) {
+TEST(ShmTransport, acquire_refuses_payloads_larger_than_a_slot) {
   Pair pair;
   const PeerIndex to[] = {1};
   EXPECT_FALSE(pair.a.transport->acquire(to, (1 << 20) + 1, false));

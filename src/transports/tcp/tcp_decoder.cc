@@ -14,7 +14,7 @@ TcpDecoder::Space TcpDecoder::space() {
   const size_t ahead = expect_large_ ? ahead_bytes : inbox_bytes;
   if (in_payload_ && !discard_) {
     if (target_ == nullptr) return space;
-    // This payload has used up everything that was in the inbox.
+    // The inbox is empty here, because its bytes have already been copied into this payload.
     space.parts[space.count++] = {target_ + done_, header_.payload_bytes - done_};
     space.parts[space.count++] = {inbox_.get(), ahead};
     return space;
@@ -24,7 +24,7 @@ TcpDecoder::Space TcpDecoder::space() {
     return space;
   }
   if (begin_ != 0) {
-    std::memmove(inbox_.get(), inbox_.get() + begin_, end_ - begin_);  // less than a header
+    std::memmove(inbox_.get(), inbox_.get() + begin_, end_ - begin_);  // this moves less than one header
     end_ -= begin_;
     begin_ = 0;
   }
@@ -59,7 +59,7 @@ bool TcpDecoder::begin_frame(Sink& sink) {
   if (fault_ != FrameFault::none) return false;
   begin_ += sizeof header_;
   in_payload_ = true;
-  asked_ = header_.payload_bytes == 0;
+  buffer_requested_ = header_.payload_bytes == 0;
   discard_ = false;
   done_ = 0;
   expect_large_ = header_.payload_bytes >= large_bytes;
@@ -68,9 +68,9 @@ bool TcpDecoder::begin_frame(Sink& sink) {
 
 bool TcpDecoder::find_target(Sink& sink) {
   if (target_ != nullptr || discard_ || header_.payload_bytes == 0) return true;
-  if (!asked_) {
-    asked_ = true;
-    target_ = sink.place(from_, header_);
+  if (!buffer_requested_) {
+    buffer_requested_ = true;
+    target_ = sink.receive_buffer(from_, header_);
     if (target_ != nullptr) return true;
   }
   block_ = pool_.take(from_, header_.payload_bytes);
@@ -78,7 +78,7 @@ bool TcpDecoder::find_target(Sink& sink) {
   return target_ != nullptr;
 }
 
-// True if the payload is complete.
+// Copies payload bytes from the inbox. Returns true if the payload is complete.
 bool TcpDecoder::fill_from_inbox() {
   const size_t count = std::min(end_ - begin_, header_.payload_bytes - done_);
   if (count > 0) {
@@ -100,7 +100,7 @@ bool TcpDecoder::finish_frame(Sink& sink) {
     --counters_.frames;
     return false;
   }
-  // The sink may call back, so the decoder is ready for the next frame before this upcall.
+  // Be ready for the next frame before the upcall, because during the upcall the sink may call the transport.
   const auto header = header_;
   target_ = nullptr;
   block_ = {};
@@ -121,7 +121,7 @@ void TcpDecoder::reset() {
   block_ = {};
   target_ = nullptr;
   begin_ = end_ = done_ = 0;
-  in_payload_ = asked_ = discard_ = expect_large_ = false;
+  in_payload_ = buffer_requested_ = discard_ = expect_large_ = false;
   fault_ = FrameFault::none;
 }
 

@@ -1,9 +1,11 @@
-// Turns the bytes of one stream into frames: the receiving state machine, without a socket.
+// Turns the bytes of one stream into frames. It is the receiving state machine of a stream, and has no socket.
 //
-// The caller asks for space, reads into it, and reports how much came. Payloads are read straight into the sink's receive
-// buffer, or into a block that becomes a zero-copy view. The space continues behind the payload in the inbox, so one readv
-// takes the rest of one frame and the beginning of the next. While small frames are expected, the inbox takes many of them at
-// once, and they are copied out of it. Behind large frames only a little is read ahead, so their payloads are not copied.
+// The caller gets memory from space(), reads bytes into it, and passes the number of these bytes to took(). Payloads are read
+// straight into the sink's receive buffer, or into a block of the pool that the sink gets as a zero-copy view. space() returns
+// two pieces of memory: first the missing part of the payload, then the inbox (a small buffer of the decoder). Therefore one
+// readv can read the end of one frame and the beginning of the next. If small frames are expected, the inbox takes many frames
+// at once, and payloads are copied out of it. If large frames are expected, only a little is read into the inbox, so that large
+// payloads are not copied.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +20,7 @@
 
 namespace unisono {
 
-// Counters of one or several decoders.
+// Receive counters, shared by all decoders of a link.
 struct TcpReceiveCounters {
   uint64_t frames = 0;
   uint64_t bytes = 0;
@@ -27,15 +29,17 @@ struct TcpReceiveCounters {
 class TcpDecoder {
  public:
   static constexpr size_t inbox_bytes = 64u << 10;
-  // How much is read ahead of large frames: a few headers. Everything behind them in the inbox must be copied.
+  // After a large frame, at most this many bytes are read ahead into the inbox: a few headers. Payload bytes that are read
+  // ahead must be copied later.
   static constexpr size_t ahead_bytes = 1u << 10;
-  // After a payload of this size the decoder expects large frames: copying them would cost more than a second system call.
+  // After a payload of at least this size, the decoder expects large frames. For large frames, copying costs more than a second
+  // system call.
   static constexpr size_t large_bytes = 16u << 10;
 
   enum class Progress : uint8_t {
-    more,       // read on
-    no_memory,  // the peer's share of the pool is used up; call resume() after something was released
-    fault,      // the stream is damaged; see fault(). Only reset() is allowed now
+    more,       // read the next bytes
+    no_memory,  // The peer has used up its share of the pool. Call resume() when a view has been released.
+    fault,      // The stream is damaged; fault() says how. From now on, only reset() may be called.
   };
   struct Space {
     iovec parts[2] = {};
@@ -49,14 +53,15 @@ class TcpDecoder {
   TcpDecoder(const TcpDecoder&) = delete;
   TcpDecoder& operator=(const TcpDecoder&) = delete;
 
-  // The memory for the next read; never empty after Progress::more.
+  // Returns the memory for the next read. After Progress::more it is never empty.
   Space space();
-  // `bytes` were read into the space() given last.
+  // Call this after `bytes` bytes were read into the memory that the last space() returned.
   Progress took(size_t bytes, Sink& sink);
   Progress resume(Sink& sink) { return took(0, sink); }
-  // The receive buffer for a frame of this operation may not be touched any more; the rest of that frame is dropped.
+  // If a frame of this operation is half received, no more bytes are written into the sink's receive buffer. The rest of that
+  // frame is discarded.
   void cancel(uint32_t group, uint64_t operation);
-  // Returns to the state of a new stream. A half-filled block goes back to the pool.
+  // Prepares the decoder for a new stream. If a block is half filled, it is given back to the pool.
   void reset();
 
   size_t payload_bytes() const { return header_.payload_bytes; }
@@ -73,13 +78,14 @@ class TcpDecoder {
   PayloadPool& pool_;
   TcpReceiveCounters& counters_;
   std::unique_ptr<std::byte[]> inbox_;
-  size_t begin_ = 0, end_ = 0;   // unread part of the inbox
-  FrameHeader header_;           // of the frame whose payload is coming
-  std::byte* target_ = nullptr;  // where its payload lands; null while discarding, or without memory
-  PayloadPool::Block block_;     // the block, if the payload will be a zero-copy view
-  size_t done_ = 0;              // bytes of the payload that have landed
+  size_t begin_ = 0, end_ = 0;  // unread part of the inbox
+  FrameHeader header_;          // header of the frame whose payload is being received
+  // Where the payload of header_ is written. Null if the payload is discarded, or if there is no memory for it.
+  std::byte* target_ = nullptr;
+  PayloadPool::Block block_;  // If the payload will be a zero-copy view: the pool block that contains target_.
+  size_t done_ = 0;           // this many payload bytes have been received
   bool in_payload_ = false;
-  bool asked_ = false;  // the sink was asked for a receive buffer for this frame
+  bool buffer_requested_ = false;  // sink.receive_buffer() was already called for this frame, or the frame has no payload
   bool discard_ = false;
   bool expect_large_ = false;
   FrameFault fault_ = FrameFault::none;

@@ -11,10 +11,10 @@
 namespace unisono::conformance {
 namespace {
 
-struct Sight final : Sink {
-  explicit Sight(PayloadPool& p) : pool(p) {}
-  std::byte* place(PeerIndex, const FrameHeader& header) override {
-    ++asked;
+struct RecordingSink final : Sink {
+  explicit RecordingSink(PayloadPool& p) : pool(p) {}
+  std::byte* receive_buffer(PeerIndex, const FrameHeader& header) override {
+    ++buffer_requests;
     return target ? target(header) : nullptr;
   }
   void received(PeerIndex, const FrameHeader& header, const View& view) override {
@@ -31,7 +31,7 @@ struct Sight final : Sink {
   PayloadPool& pool;
   std::function<std::byte*(const FrameHeader&)> target;
   bool keep = false;
-  size_t asked = 0;
+  size_t buffer_requests = 0;
   std::vector<FrameHeader> headers;
   std::vector<Bytes> payloads;
   std::vector<View> views;
@@ -55,7 +55,7 @@ class TcpDecoderTest : public testing::Test {
     stream.insert(stream.end(), bytes.begin(), bytes.end());
     stream.insert(stream.end(), payload.begin(), payload.end());
   }
-  // Feeds the rest of the stream, at most `step` bytes at a time.
+  // Feeds the rest of the stream to the decoder, at most `step` bytes per read and `limit` bytes in all.
   TcpDecoder::Progress feed(size_t step, size_t limit = SIZE_MAX) {
     auto progress = TcpDecoder::Progress::more;
     for (size_t fed = 0; at < stream.size() && fed < limit && progress == TcpDecoder::Progress::more;) {
@@ -85,13 +85,13 @@ class TcpDecoderTest : public testing::Test {
 
   PayloadPool pool;
   TcpReceiveCounters counters;
-  Sight sink;
+  RecordingSink sink;
   TcpDecoder decoder;
   Bytes stream;
   size_t at = 0;
 };
 
-TEST_F(TcpDecoderTest, finds_frames_however_the_bytes_are_cut) {
+TEST_F(TcpDecoderTest, frames_are_found_in_any_split_of_the_bytes) {
   for (const size_t step : {1, 7, 63, 64, 65, 1000, 70'000, 1 << 24}) {
     stream.clear();
     at = 0;
@@ -106,14 +106,14 @@ TEST_F(TcpDecoderTest, finds_frames_however_the_bytes_are_cut) {
   EXPECT_EQ(pool.blocks_out(), 0u);
 }
 
-TEST_F(TcpDecoderTest, asks_once_per_frame_with_payload) {
+TEST_F(TcpDecoderTest, receive_buffer_is_called_once_per_frame_with_payload) {
   for (uint64_t i = 0; i < 10; ++i) frame(i, i % 2 == 0 ? 0 : 5000);
   feed(100);
-  EXPECT_EQ(sink.asked, 5u);
+  EXPECT_EQ(sink.buffer_requests, 5u);
   expect_all(10);
 }
 
-TEST_F(TcpDecoderTest, puts_payloads_where_the_sink_wants_them) {
+TEST_F(TcpDecoderTest, payloads_land_in_the_receive_buffer) {
   Bytes memory(100'000);
   sink.target = [&](const FrameHeader&) { return memory.data(); };
   frame(1, memory.size());
@@ -136,7 +136,7 @@ TEST_F(TcpDecoderTest, reads_large_payloads_behind_each_other_without_a_copy) {
   EXPECT_EQ(space.parts[0].iov_len, memory.size());
 }
 
-TEST_F(TcpDecoderTest, stops_when_too_many_views_of_the_peer_are_out_and_goes_on_after_release) {
+TEST_F(TcpDecoderTest, the_decoder_stops_at_the_view_limit_and_continues_after_release) {
   sink.keep = true;
   for (uint64_t i = 0; i < 5; ++i) frame(i, 500'000);
   EXPECT_EQ(feed(SIZE_MAX), TcpDecoder::Progress::no_memory);
@@ -151,16 +151,16 @@ TEST_F(TcpDecoderTest, stops_when_too_many_views_of_the_peer_are_out_and_goes_on
     feed(SIZE_MAX);
   }
   expect_all(5);
-  EXPECT_EQ(sink.asked, 5u);
+  EXPECT_EQ(sink.buffer_requests, 5u);
 }
 
-TEST_F(TcpDecoderTest, throws_the_rest_of_a_cancelled_placement_away) {
+TEST_F(TcpDecoderTest, the_rest_of_a_cancelled_payload_is_discarded) {
   Bytes memory(50'000);
   sink.target = [&](const FrameHeader& head) { return head.operation == 1 ? memory.data() : nullptr; };
   frame(1, memory.size());
   frame(2, 3000);
   feed(SIZE_MAX, 30'000);
-  decoder.cancel(1, 99);  // another operation
+  decoder.cancel(1, 99);  // no frame of operation 99 is being received, so this has no effect
   decoder.cancel(1, 1);
   std::ranges::fill(memory, std::byte{9});
   EXPECT_EQ(feed(10'000), TcpDecoder::Progress::more);
@@ -235,7 +235,7 @@ TEST_F(TcpDecoderTest, refuses_a_payload_that_does_not_match_its_checksum) {
   EXPECT_EQ(sink.headers.size(), 1u);
 }
 
-// The send queue, over the same pool.
+// Tests of the send queue, with a payload pool of its own.
 
 class TcpSendQueueTest : public testing::Test {
  protected:
@@ -245,7 +245,7 @@ class TcpSendQueueTest : public testing::Test {
     header.operation = id;
     return queue.push({.header = header, .payload = payload.data(), .payload_left = payload.size(), .id = id});
   }
-  // Writes up to `limit` bytes to `wire`.
+  // Moves up to `limit` bytes from the queue to `wire`, as a socket would.
   void write(size_t limit) {
     iovec parts[TcpSendQueue::gather_max];
     size_t bytes = 0;
@@ -266,7 +266,7 @@ class TcpSendQueueTest : public testing::Test {
   std::vector<uint64_t> sent;
 };
 
-TEST_F(TcpSendQueueTest, keeps_order_and_bytes_however_it_is_written) {
+TEST_F(TcpSendQueueTest, frames_keep_order_and_bytes_in_any_split_of_writes) {
   std::vector<Bytes> payloads;
   for (size_t i = 0; i < 40; ++i) payloads.push_back(pattern(i % 3 == 0 ? 0 : i * 1000, i));
   Bytes meant;
@@ -285,7 +285,7 @@ TEST_F(TcpSendQueueTest, keeps_order_and_bytes_however_it_is_written) {
   EXPECT_EQ(pool.blocks_out(), 0u);
 }
 
-TEST_F(TcpSendQueueTest, small_payloads_are_copied_and_need_no_notice) {
+TEST_F(TcpSendQueueTest, small_payloads_are_copied_without_sent_report) {
   auto small = pattern(TcpSendQueue::copied_bytes_max, 1), large = pattern(TcpSendQueue::copied_bytes_max + 1, 2);
   EXPECT_TRUE(push(1, small));
   EXPECT_FALSE(push(2, large));
@@ -297,7 +297,7 @@ TEST_F(TcpSendQueueTest, small_payloads_are_copied_and_need_no_notice) {
   EXPECT_EQ(sent, std::vector<uint64_t>{2});
 }
 
-TEST_F(TcpSendQueueTest, cancel_removes_what_is_not_begun_and_copies_what_is) {
+TEST_F(TcpSendQueueTest, cancel_removes_unsent_frames_and_copies_the_half_sent_one) {
   auto first = pattern(10'000, 1), second = pattern(10'000, 2), third = pattern(10'000, 3);
   const auto first_copy = first, third_copy = third;
   push(0x11, first);

@@ -29,24 +29,24 @@ bool TcpDialer::step(Nanos now) {
     }
     any = true;
     if (outcome == Outcome::accepted) {
-      ++won_;
+      ++accepted_count_;
       attempt.phase = Phase::accepted;
-      if (!settled_) {
-        settle_on(i);
+      if (!address_chosen_) {
+        choose_attempt(i);
         break;
       }
       ++i;
       continue;
     }
-    broken = settled_;
+    broken = address_chosen_;
     drop(attempt);
     attempts_.erase(attempts_.begin() + static_cast<ptrdiff_t>(i));
-    if (!settled_) next_event_ = now;  // try the next address at once
+    if (!address_chosen_) next_event_ = now;  // the next address is tried at once
   }
   if (complete()) return true;
   if (broken) {
     start_over(now);
-  } else if (!settled_ && now >= next_event_) {
+  } else if (!address_chosen_ && now >= next_event_) {
     any = true;
     while (next_candidate_ < state_.size() && state_[next_candidate_].hopeless) ++next_candidate_;
     if (next_candidate_ < state_.size()) {
@@ -55,7 +55,8 @@ bool TcpDialer::step(Nanos now) {
     } else if (attempts_.empty()) {
       start_over(now);
     } else {
-      next_event_ = never;  // all are connecting; the kernel or the owner's deadline ends them
+      // All addresses are being tried. Each attempt is ended by the kernel, or by the owner at its deadline.
+      next_event_ = never;
     }
   }
   return any;
@@ -65,8 +66,8 @@ void TcpDialer::start_over(Nanos now) {
   for (auto& attempt : attempts_) drop(attempt);
   attempts_.clear();
   next_candidate_ = 0;
-  won_ = 0;
-  settled_ = false;
+  accepted_count_ = 0;
+  address_chosen_ = false;
   next_event_ = hopeless() ? never : now + retry_delay_;
   retry_delay_ = std::min(2 * retry_delay_, retry_last);
 }
@@ -97,9 +98,10 @@ void TcpDialer::start(size_t candidate, uint16_t stream) {
   int error = open_socket(request_.candidates[candidate], attempt.socket);
   if (error == 0 && !watch(request_.epoll, attempt.socket.get(), EPOLLOUT, 0)) error = ENOMEM;
   if (error != 0) {
+    exhausted_ = exhausted_ || is_out_of_descriptors(error);
     (void)failed(attempt, error);
     attempt.socket.reset();
-    next_event_ = 0;  // an attempt without a socket fails in the next step, which handles all failures
+    next_event_ = 0;  // The next step() finds an attempt without a socket, and handles it like any attempt that failed.
   } else {
     state_[candidate].progress = "no answer";
   }
@@ -134,7 +136,7 @@ TcpDialer::Outcome TcpDialer::send_hello(Attempt& attempt) {
   seal_hello(hello);
   const auto count = send_some(attempt.socket.get(), std::as_bytes(std::span(&hello, 1)));
   if (count < 0) return failed(attempt, static_cast<int>(-count));
-  // The send buffer of a fresh connection holds far more.
+  // This is unlikely, because the send buffer of a new connection has space for far more bytes than a hello.
   if (static_cast<size_t>(count) != sizeof hello) return failed(attempt, "the kernel took only a part of the hello");
   state_[attempt.candidate].progress = "connected, but no reply to the hello";
   attempt.phase = Phase::replying;
@@ -145,11 +147,11 @@ TcpDialer::Outcome TcpDialer::send_hello(Attempt& attempt) {
 TcpDialer::Outcome TcpDialer::read_reply(Attempt& attempt) {
   auto& reply = attempt.answer.reply;
   const bool whole = attempt.answer_bytes >= sizeof reply;
-  auto place = std::as_writable_bytes(std::span(&attempt.answer, 1))
-                   .first(whole ? sizeof attempt.answer : sizeof reply)
-                   .subspan(attempt.answer_bytes);
+  auto destination = std::as_writable_bytes(std::span(&attempt.answer, 1))
+                         .first(whole ? sizeof attempt.answer : sizeof reply)
+                         .subspan(attempt.answer_bytes);
   bool ended = false;
-  const auto count = receive_some(attempt.socket.get(), place, ended);
+  const auto count = receive_some(attempt.socket.get(), destination, ended);
   if (count < 0) return failed(attempt, static_cast<int>(-count));
   if (ended) return failed(attempt, "closed the connection instead of a reply to the hello");
   attempt.answer_bytes += static_cast<size_t>(count);
@@ -164,7 +166,8 @@ TcpDialer::Outcome TcpDialer::read_reply(Attempt& attempt) {
   return failed(attempt, std::string("refused: ") + name(reply.reason));
 }
 
-// The first process to answer becomes the peer of this link, whatever listens at the other addresses.
+// Handles the id in the listener's answer. The first process that answers becomes the peer of this link. Later answers from
+// other processes are refused.
 TcpDialer::Outcome TcpDialer::introduced(Attempt& attempt) {
   const auto id = attempt.answer.self;
   const bool meant = request_.hello.to == PeerId{} ? !introduced_ || *introduced_ == id : false;
@@ -174,7 +177,7 @@ TcpDialer::Outcome TcpDialer::introduced(Attempt& attempt) {
   return Outcome::pending;
 }
 
-void TcpDialer::go_on() {
+void TcpDialer::accept_peer() {
   request_.hello.to = *std::exchange(introduced_, std::nullopt);
   for (auto& attempt : attempts_) {
     if (attempt.phase != Phase::introduced) continue;
@@ -185,9 +188,10 @@ void TcpDialer::go_on() {
   }
 }
 
-// One handshake is complete: drops the other attempts and opens the other streams to the same address.
-void TcpDialer::settle_on(size_t winner) {
-  settled_ = true;
+// Called when the first handshake is complete. Drops the other attempts, and opens the remaining streams to the address of the
+// winner.
+void TcpDialer::choose_attempt(size_t winner) {
+  address_chosen_ = true;
   auto kept = std::move(attempts_[winner]);
   attempts_[winner].socket.reset();
   for (auto& attempt : attempts_) drop(attempt);

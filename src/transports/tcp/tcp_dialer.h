@@ -1,8 +1,10 @@
-// Makes the connections of one link. It tries the peer's addresses in a staggered way, keeps the first that completes a
-// handshake, and opens the other streams to the same address.
+// Makes the connections of one link. The dialer starts to try the peer's addresses one after the other, but it does not wait
+// until one has failed before it tries the next. It keeps the first connection that completes a handshake. If the link has
+// several streams, the dialer then opens the others to the same address.
 //
-// When every address has failed, it starts over with growing delays until its owner's deadline: the peer may not listen yet.
-// Only answers that cannot change (another version, another job) exclude an address for good.
+// When every address has failed, the dialer starts again after a delay, because the peer may not listen yet. The delay grows
+// each time. At a deadline, the owner of the dialer ends it. An address is given up for good only after an answer that cannot
+// change (another version, another job).
 #pragma once
 
 #include <cstddef>
@@ -19,16 +21,16 @@
 namespace unisono {
 
 struct TcpDialRequest {
-  TcpHello hello;                      // stream_count is set; the dialer fills in the rest
-  std::vector<TcpAddress> candidates;  // best first
-  std::vector<TcpAddress> sources;     // own addresses to dial from, if an interface was chosen; else empty
-  int epoll = -1;                      // watches the sockets of this dialer
+  TcpHello hello;                      // The caller fills in all fields except stream_index and checksum.
+  std::vector<TcpAddress> candidates;  // addresses of the peer, best first
+  std::vector<TcpAddress> sources;     // local addresses from which to dial; empty: the kernel chooses one
+  int epoll = -1;                      // the epoll descriptor that watches this dialer's sockets
 };
 
 class TcpDialer {
  public:
-  // The next address is tried after this time without an answer. It is longer than a round trip between hosts of one site, and
-  // short enough for a waiting user.
+  // If an address has not answered after this time, the next address is tried. The time is longer than a round trip within one
+  // site, but short enough for a user who waits.
   static constexpr Nanos stagger = 100 * millisecond;
   static constexpr Nanos retry_first = 20 * millisecond;
   static constexpr Nanos retry_last = 500 * millisecond;
@@ -39,17 +41,21 @@ class TcpDialer {
   TcpDialer& operator=(const TcpDialer&) = delete;
 
   bool step(Nanos now);
-  bool complete() const { return won_ == request_.hello.stream_count; }
-  // All streams, by index, once complete. epoll does not watch them any more.
+  bool complete() const { return accepted_count_ == request_.hello.stream_count; }
+  // Returns the sockets of all streams, indexed by stream. Call this only if complete() is true. The sockets are no longer
+  // watched by epoll.
   std::vector<Descriptor> take();
-  // For a hello without an id: the process that listens there. The handshake continues only after go_on().
+  // If the hello is for any process, this returns the id of the process that has answered. The handshake then waits until the
+  // owner accepts this process by calling accept_peer().
   std::optional<PeerId> introduced() const { return introduced_; }
-  void go_on();
-  // No address can ever work.
+  void accept_peer();
+  // Returns true if no address can ever work.
   bool hopeless() const;
-  // Every address refused: nobody listens there, or another process does.
+  // Returns true if every address has refused. An address refuses if nobody listens there, or if another process listens there.
   bool refused_everywhere() const;
-  // "10.0.0.1:4: connection refused; [::1]:4: no answer".
+  // Returns true if a connection could not be made because no descriptor was free in this process. failures() names the limit.
+  bool exhausted() const { return exhausted_; }
+  // Returns every address with its error, like "10.0.0.1:4: connection refused; [::1]:4: no answer".
   std::string failures() const;
   Nanos next_deadline() const { return next_event_; }
 
@@ -64,11 +70,11 @@ class TcpDialer {
     size_t answer_bytes = 0;
   };
   struct Candidate {
-    // A failure is kept through later tries that have not ended yet: it says more than "no answer".
+    // The error of the last attempt that failed. A new attempt does not clear it, because the error says more than "no answer".
     std::string error{};
     const char* progress = "not tried yet";
     bool hopeless = false;
-    bool refused_everywhere = false;  // by the last try
+    bool refused_everywhere = false;  // true: the last attempt was refused
   };
   enum class Outcome : uint8_t { pending, accepted, failed };
 
@@ -81,17 +87,18 @@ class TcpDialer {
   Outcome failed(const Attempt& attempt, std::string why);
   Outcome failed(const Attempt& attempt, int error);
   void drop(Attempt& attempt);
-  void settle_on(size_t winner);
+  void choose_attempt(size_t winner);
   void start_over(Nanos now);
 
   TcpDialRequest request_;
   std::vector<Candidate> state_;
   std::vector<Attempt> attempts_;
   size_t next_candidate_ = 0;
-  uint16_t won_ = 0;
-  bool settled_ = false;
+  uint16_t accepted_count_ = 0;
+  bool address_chosen_ = false;
+  bool exhausted_ = false;
   std::optional<PeerId> introduced_;
-  Nanos next_event_ = 0;  // poll by then even if nothing happens
+  Nanos next_event_ = 0;  // At this time step() must be called even if no socket is ready.
   Nanos retry_delay_ = retry_first;
 };
 

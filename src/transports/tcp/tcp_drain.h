@@ -1,6 +1,7 @@
-// Ends a connection whose other side may still be reading. It writes the last frames as the other side takes them. It reads and
-// discards what still arrives: with unread bytes at close the kernel sends a reset, which could destroy the last frames. A
-// stopped process reads them when it wakes up, so it learns that it was removed.
+// Ends a connection whose other side may still be reading. It writes the last frames as fast as the other side takes them.
+// Bytes that arrive are read and discarded: if some were unread when the socket is closed, the kernel would send a reset, which
+// could destroy the last frames. If the other process is stopped, it reads the last frames when it continues, and learns from
+// them that it was removed.
 #pragma once
 
 #include "base/bytes.h"
@@ -11,17 +12,19 @@ namespace unisono {
 
 class TcpDrain {
  public:
-  // How long the other side gets to take the last frames, counted from its last progress, and then to close.
-  static constexpr Nanos read_patience = 60 * second, close_patience = 2 * second;
+  // read_timeout: the drain ends if the other side has taken none of the remaining bytes for this long. close_timeout: when all
+  // bytes are taken, the drain waits this long until the other side closes.
+  static constexpr Nanos read_timeout = 60 * second, close_timeout = 2 * second;
 
-  // last: bytes of frames; the first may be the rest of a half-written frame.
+  // `last` holds the bytes of the last frames. If a part of the first frame is already written, `last` holds only the rest of
+  // that frame.
   TcpDrain(Descriptor socket, Bytes last) : socket_(std::move(socket)), last_(std::move(last)) {}
 
-  // Registers the socket with `epoll`. False if that fails.
+  // Registers the socket with `epoll`. Returns false if this fails.
   bool watch(int epoll);
-  // Reads and writes. Returns false when the drain is over.
+  // Reads and writes what the kernel allows now. Returns false when the drain has ended.
   bool step(Nanos now);
-  // The latest time for the next step(); 0: at once.
+  // The next step() must be called at this time or earlier; 0: at once.
   Nanos deadline() const { return until_; }
 
  private:
@@ -31,7 +34,7 @@ class TcpDrain {
   Bytes last_;
   size_t written_ = 0;
   int epoll_ = -1;
-  bool finished_ = false;  // everything is written and our side is shut down
+  bool finished_ = false;  // All bytes are written, and our side of the connection is shut down.
   Nanos until_ = 0;
 };
 

@@ -10,16 +10,16 @@ namespace unisono {
 const char* name(TcpRefusal refusal) {
   switch (refusal) {
     case TcpRefusal::none: return "none";
-    case TcpRefusal::not_unisono: return "it does not speak this protocol";
+    case TcpRefusal::not_unisono: return "the other side does not speak the Unisono protocol";
     case TcpRefusal::version: return "another version of Unisono is there";
     case TcpRefusal::other_job: return "another job is there";
     case TcpRefusal::other_process: return "another process is there";
-    case TcpRefusal::unknown_peer: return "it does not expect this process";
-    case TcpRefusal::not_expected: return "both sides dial, and only one may";
-    case TcpRefusal::duplicate: return "it has such a link already";
-    case TcpRefusal::stream: return "its stream numbers do not match";
-    case TcpRefusal::busy: return "too many connections wait there";
-    case TcpRefusal::introduction: return "it asks for a hello with its id";
+    case TcpRefusal::unknown_peer: return "the other side has not added this process as a peer";
+    case TcpRefusal::not_expected: return "both processes dial, but only one of them may";
+    case TcpRefusal::duplicate: return "a link between these processes exists already";
+    case TcpRefusal::stream: return "the stream index or the stream count does not match";
+    case TcpRefusal::busy: return "too many connections are waiting there";
+    case TcpRefusal::introduction: return "the hello must name the process";
   }
   return "unknown reason";
 }
@@ -28,7 +28,7 @@ void seal_hello(TcpHello& hello) { hello.checksum = crc32c(&hello, offsetof(TcpH
 
 TcpRefusal check_hello(const TcpHello& hello) {
   if (hello.magic != tcp_hello_magic) return TcpRefusal::not_unisono;
-  // Other versions may have the checksum elsewhere, so the version is checked first.
+  // Check the version before the checksum: in another version the checksum may be at another place.
   if (hello.version != tcp_version) return TcpRefusal::version;
   if (hello.checksum != crc32c(&hello, offsetof(TcpHello, checksum))) return TcpRefusal::not_unisono;
   if (hello.stream_count == 0 || hello.stream_count > tcp_streams_max) return TcpRefusal::stream;

@@ -1,7 +1,9 @@
-// The first bytes on every connection: a hello from the dialling side and a reply from the listening side. Frames follow.
+// The first bytes on every connection: the dialling process sends a hello, and the listening process sends a reply. After them
+// come frames.
 //
-// Both are fixed in size and layout (little-endian, the structs are the layout). So the listener recognises anything that is
-// not a Unisono process of the same job by its first bytes, before it reserves anything for it.
+// Hello and reply have a fixed size and layout. All numbers are little-endian, and the structs below are the layout. From the
+// first bytes, the listener learns whether a Unisono process of the same job is connecting. Only if this is so, it reserves
+// memory for the connection.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +14,12 @@
 
 namespace unisono {
 
-inline constexpr uint64_t tcp_hello_magic = 0x4F4E4F53494E5531;  // "1UNISONO" in memory order
-inline constexpr uint32_t tcp_reply_magic = 0x59455531;          // "1UEY"
+inline constexpr uint64_t tcp_hello_magic = 0x4F4E4F53494E5531;  // the bytes "1UNISONO" in memory
+inline constexpr uint32_t tcp_reply_magic = 0x59455531;          // the bytes "1UEY" in memory
 inline constexpr uint32_t tcp_version = 1;
-inline constexpr uint16_t tcp_streams_max = 16;  // per link; more never helped, and a hello may not ask for more
+// A link has at most this many connections. A hello that announces more is refused. In measurements, more connections never
+// helped.
+inline constexpr uint16_t tcp_streams_max = 16;
 
 struct TcpHello {
   uint64_t magic = tcp_hello_magic;
@@ -24,9 +28,11 @@ struct TcpHello {
   uint16_t stream_count = 1;
   JobKey key{};
   PeerId from;
-  PeerId to;  // PeerId{}: any process; the listener answers with its id, and a second hello names that id, same connection
+  // The process to which the hello is sent. PeerId{} means any process: the listener then answers with its id, and the dialler
+  // sends a second hello with this id on the same connection.
+  PeerId to;
   uint32_t reserved = 0;  // 0 in this version
-  uint32_t checksum = 0;  // CRC-32C of the bytes before it
+  uint32_t checksum = 0;  // CRC-32C of all bytes before this member
 };
 static_assert(sizeof(TcpHello) == 72);
 static_assert(offsetof(TcpHello, checksum) == 68);
@@ -37,19 +43,20 @@ enum class TcpRefusal : uint8_t {
   not_unisono = 1,  // never sent: an unknown protocol gets no answer
   version = 2,
   other_job = 3,
-  other_process = 4,  // the hello is for another process, which had this address before or has it on another host
-  unknown_peer = 5,   // nobody added this peer in time
-  not_expected = 6,   // both sides dial
-  duplicate = 7,      // such a link exists
-  stream = 8,         // stream index or count out of range, or differing between streams of one link
-  busy = 9,           // too many connections wait
-  introduction = 10,  // no refusal: the hello names no id, and the listener's PeerId follows the reply
+  // the hello is meant for another process, which had this address before, or which has the same address on another host
+  other_process = 4,
+  unknown_peer = 5,   // nobody added this peer before the time limit
+  not_expected = 6,   // both processes dial, and neither of them may accept a connection
+  duplicate = 7,      // a connection for this link and stream exists already
+  stream = 8,         // The stream index or count is out of range, or the streams of one link do not have the same count.
+  busy = 9,           // too many connections are waiting
+  introduction = 10,  // This is not a refusal: the hello was for any process, and after the reply comes the listener's PeerId.
 };
 const char* name(TcpRefusal refusal);
 
 struct TcpReply {
   uint32_t magic = tcp_reply_magic;
-  uint8_t accepted = 0;  // 1 or 0
+  uint8_t accepted = 0;  // 1: the connection is accepted; 0: it is not
   TcpRefusal reason = TcpRefusal::none;
   uint16_t reserved = 0;
 };
@@ -62,9 +69,10 @@ struct TcpIntroduction {
 static_assert(sizeof(TcpIntroduction) == 24);
 
 void seal_hello(TcpHello& hello);
-// Checks everything that does not depend on this process: magic, version, checksum, stream numbers.
+// Checks all fields whose meaning does not depend on the receiving process: magic, version, checksum and stream numbers.
 TcpRefusal check_hello(const TcpHello& hello);
-// False if these first bytes cannot become a hello. So the listener closes a foreign connection after its first segment.
+// Returns false if no hello begins with these bytes. With this check, a connection of another protocol is closed after its
+// first bytes.
 bool may_become_hello(const std::byte* bytes, size_t count);
 bool is_reply(const TcpReply& reply);
 

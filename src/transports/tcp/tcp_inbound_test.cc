@@ -1,9 +1,10 @@
-// A transport with an InboundRegistry: processes that nobody added, dials that cross, peers that connect again, and addresses
-// that nobody uses any more.
+// Tests of a transport with an InboundRegistry. A process that nobody added connects, two processes dial each other, a peer
+// connects again, or nobody listens any more.
 #include <gtest/gtest.h>
 
 #include <tuple>
 
+#include "base/concat.h"
 #include "tests/conformance/tcp_pair.h"
 
 namespace unisono::conformance {
@@ -11,13 +12,13 @@ namespace {
 
 constexpr PeerIndex inbound_index = 7;
 
-class Book final : public InboundRegistry {
+class TestRegistry final : public InboundRegistry {
  public:
   bool admit(LinkRequest& request) override {
     if (full) return false;
     inbound.push_back(request.id);
     request.peer = inbound_index;
-    request.label = "inbound " + std::to_string(request.id.low);
+    request.label = concat("inbound ", request.id.low);
     return true;
   }
   void answered(PeerIndex peer, const PeerId& id, bool goes_on) override { answers.emplace_back(peer, id, goes_on); }
@@ -27,22 +28,23 @@ class Book final : public InboundRegistry {
   std::vector<std::tuple<PeerIndex, PeerId, bool>> answers;
 };
 
-// Two transports with registries; a has the smaller id. Time is virtual, so nothing depends on the speed of this machine.
+// Two transports `a` and `b` with registries; `a` has the smaller id. Time is virtual, so nothing depends on the speed of the
+// machine.
 class InboundConnection : public TcpPair {
  protected:
   void SetUp() override {
     TcpPair::SetUp();
     now = clock_now();
-    a->accept_inbound(book_a);
-    b->accept_inbound(book_b);
+    a->accept_inbound(registry_a);
+    b->accept_inbound(registry_b);
   }
-  LinkRequest to_whoever(const TcpTransport& there) { return request(PeerId{}, there.endpoints(), true); }
+  LinkRequest request_without_id(const TcpTransport& there) { return request(PeerId{}, there.endpoints(), true); }
   void dial(TcpTransport& from, const TcpTransport& to, PeerId id, PeerIndex index = 0) {
     auto dialled = request(id, to.endpoints(), true);
     dialled.peer = index;
     ASSERT_TRUE(from.add_peer(dialled).ok());
   }
-  // The number of the one link that is up; SIZE_MAX if not exactly one is.
+  // Returns the peer index of the only link that is up; SIZE_MAX if no link or both links are up.
   static size_t up_index(const TcpTransport& transport) {
     const bool added = transport.state(0) == LinkState::up, inbound = transport.state(inbound_index) == LinkState::up;
     return added == inbound ? SIZE_MAX : added ? 0 : inbound_index;
@@ -50,11 +52,11 @@ class InboundConnection : public TcpPair {
   bool linked() { return up_index(*a) != SIZE_MAX && up_index(*b) != SIZE_MAX; }
   void poll_a() { a->poll(now, *sink_a); }
   void poll_b() { b->poll(now, *sink_b); }
-  // Polls until nothing more happens while time stands still.
+  // Polls both transports often, without advancing the time, so that all bytes in flight are handled.
   void settle() {
     for (int i = 0; i < 40; ++i) poll_a(), poll_b();
   }
-  // Returns true once `done` is true; false if that does not happen within `time`.
+  // Advances the time until done() is true. Returns false if done() is still false after `time`.
   bool within(Nanos time, const std::function<bool()>& done) {
     for (const auto limit = now + time; now <= limit; now += 10 * millisecond) {
       settle();
@@ -62,7 +64,8 @@ class InboundConnection : public TcpPair {
     }
     return false;
   }
-  // There is exactly one link, the same on both sides and usable in both directions; no link was lost, and none is being made.
+  // Expects exactly one link, the same on both sides and usable in both directions. No link may be lost, and no dial may be
+  // pending.
   void expect_one_link() {
     ASSERT_TRUE(within(2 * second, [&] { return linked(); }));
     EXPECT_FALSE(within(2 * second, [&] { return !linked(); }));
@@ -83,42 +86,42 @@ class InboundConnection : public TcpPair {
            std::string::npos;
   }
 
-  Book book_a, book_b;
+  TestRegistry registry_a, registry_b;
   Nanos now = 0;
 };
 
 TEST_F(InboundConnection, a_process_that_nobody_added_gets_a_link) {
   dial(*a, *b, id_b);
   expect_one_link();
-  EXPECT_EQ(book_b.inbound, std::vector<PeerId>{id_a});
+  EXPECT_EQ(registry_b.inbound, std::vector<PeerId>{id_a});
   EXPECT_EQ(b->state(inbound_index), LinkState::up);
   EXPECT_EQ(a->remote(0).port(), b->port());
   EXPECT_EQ(b->remote(0).bytes, 0u);
 }
 
 TEST_F(InboundConnection, the_listener_answers_with_its_id) {
-  ASSERT_TRUE(a->add_peer(to_whoever(*b)).ok());
+  ASSERT_TRUE(a->add_peer(request_without_id(*b)).ok());
   expect_one_link();
-  EXPECT_EQ(book_a.answers, (std::vector{std::tuple(PeerIndex{0}, id_b, true)}));
-  EXPECT_EQ(book_b.inbound, std::vector<PeerId>{id_a});
+  EXPECT_EQ(registry_a.answers, (std::vector{std::tuple(PeerIndex{0}, id_b, true)}));
+  EXPECT_EQ(registry_b.inbound, std::vector<PeerId>{id_a});
 }
 
 TEST_F(InboundConnection, an_address_that_leads_to_a_linked_peer_makes_no_second_link) {
   dial(*a, *b, id_b);
   ASSERT_TRUE(within(1 * second, [&] { return linked(); }));
-  auto again = to_whoever(*b);
+  auto again = request_without_id(*b);
   again.peer = 1;
   ASSERT_TRUE(a->add_peer(again).ok());
-  ASSERT_TRUE(within(1 * second, [&] { return !book_a.answers.empty(); }));
-  EXPECT_EQ(book_a.answers[0], std::tuple(PeerIndex{1}, id_b, false));
+  ASSERT_TRUE(within(1 * second, [&] { return !registry_a.answers.empty(); }));
+  EXPECT_EQ(registry_a.answers[0], std::tuple(PeerIndex{1}, id_b, false));
   expect_one_link();
   EXPECT_EQ(a->state(1), LinkState::unknown);
 }
 
-TEST_F(InboundConnection, an_address_that_leads_to_this_process_itself_is_found_out) {
-  ASSERT_TRUE(a->add_peer(to_whoever(*a)).ok());
-  ASSERT_TRUE(within(1 * second, [&] { return !book_a.answers.empty(); }));
-  EXPECT_EQ(book_a.answers[0], std::tuple(PeerIndex{0}, id_a, false));
+TEST_F(InboundConnection, a_dial_that_reaches_this_process_is_detected) {
+  ASSERT_TRUE(a->add_peer(request_without_id(*a)).ok());
+  ASSERT_TRUE(within(1 * second, [&] { return !registry_a.answers.empty(); }));
+  EXPECT_EQ(registry_a.answers[0], std::tuple(PeerIndex{0}, id_a, false));
   settle();
   EXPECT_EQ(a->state(0), LinkState::unknown);
   EXPECT_TRUE(sink_a->losses.empty());
@@ -126,7 +129,8 @@ TEST_F(InboundConnection, an_address_that_leads_to_this_process_itself_is_found_
 }
 
 TEST_F(InboundConnection, crossing_dials_make_one_link_of_the_smaller_id) {
-  // All orders in which the two can notice each other: one side is polled that many times alone before the other.
+  // Tries several orders in which the processes notice each other. If `lead` is negative, `a` alone is polled first; if it is
+  // positive, `b` alone.
   for (int lead = -6; lead <= 6; ++lead) {
     SCOPED_TRACE(lead);
     SetUp();
@@ -147,22 +151,22 @@ TEST_F(InboundConnection, the_second_to_dial_finds_the_link_of_the_first) {
     auto& first = a_first ? *a : *b;
     auto& second = a_first ? *b : *a;
     dial(first, second, a_first ? id_b : id_a);
-    // Its hello has arrived, but was not read, when the other side dials.
+    // The hello of `first` has arrived at `second`, which has not read it yet. Now `second` dials.
     for (int i = 0; i < 20; ++i) a_first ? poll_a() : poll_b();
     dial(second, first, a_first ? id_a : id_b);
     expect_one_link();
   }
 }
 
-TEST_F(InboundConnection, crossing_dials_of_which_one_or_both_know_only_an_address_make_one_link) {
+TEST_F(InboundConnection, crossing_dials_without_an_id_make_one_link) {
   for (const bool b_knows : {true, false}) {
     for (int lead = -8; lead <= 8; ++lead) {
-      SCOPED_TRACE(std::to_string(b_knows) + " " + std::to_string(lead));
+      SCOPED_TRACE(concat(b_knows ? "b knows a" : "b does not know a", ", lead ", lead));
       SetUp();
-      book_a = {}, book_b = {};
-      ASSERT_TRUE(a->add_peer(to_whoever(*b)).ok());
+      registry_a = {}, registry_b = {};
+      ASSERT_TRUE(a->add_peer(request_without_id(*b)).ok());
       if (b_knows) dial(*b, *a, id_a);
-      else ASSERT_TRUE(b->add_peer(to_whoever(*a)).ok());
+      else ASSERT_TRUE(b->add_peer(request_without_id(*a)).ok());
       for (int i = 0; i < -lead; ++i) poll_a();
       for (int i = 0; i < lead; ++i) poll_b();
       expect_one_link();
@@ -170,7 +174,7 @@ TEST_F(InboundConnection, crossing_dials_of_which_one_or_both_know_only_an_addre
   }
 }
 
-TEST_F(InboundConnection, a_larger_id_whose_smaller_one_cannot_reach_it_is_taken_after_a_while) {
+TEST_F(InboundConnection, the_dial_of_the_larger_id_is_accepted_if_the_smaller_cannot_connect) {
   dial(*a, *b, id_b);
   auto nowhere = request(id_b, {"tcp://127.0.0.1:1"}, true);
   a->close(0);
@@ -182,7 +186,7 @@ TEST_F(InboundConnection, a_larger_id_whose_smaller_one_cannot_reach_it_is_taken
 
 TEST_F(InboundConnection, a_peer_that_connects_anew_replaces_its_half_dead_link) {
   Unauthenticated old(*b);
-  old.say(hello_from(id_a, id_b));
+  old.send_bytes(hello_from(id_a, id_b));
   ASSERT_TRUE(within(1 * second, [&] { return b->state(inbound_index) == LinkState::up; }));
   dial(*a, *b, id_b);
   EXPECT_FALSE(within(280 * millisecond, [&] { return a->state(0) == LinkState::up; }));
@@ -192,14 +196,14 @@ TEST_F(InboundConnection, a_peer_that_connects_anew_replaces_its_half_dead_link)
   EXPECT_EQ(sink_b->losses[inbound_index][0].code(), Code::peer_lost);
   EXPECT_NE(sink_b->losses[inbound_index][0].message().find("connected again"), std::string::npos)
       << sink_b->losses[inbound_index][0].message();
-  EXPECT_EQ(book_b.inbound, (std::vector{id_a, id_a}));
+  EXPECT_EQ(registry_b.inbound, (std::vector{id_a, id_a}));
   expect_frame(*a, *sink_b);
   ASSERT_TRUE(within(1 * second, [&] { return old.closed(); }));
 }
 
 TEST_F(InboundConnection, a_peer_whose_old_link_ends_meanwhile_need_not_wait) {
   auto old = std::make_unique<Unauthenticated>(*b);
-  old->say(hello_from(id_a, id_b));
+  old->send_bytes(hello_from(id_a, id_b));
   ASSERT_TRUE(within(1 * second, [&] { return b->state(inbound_index) == LinkState::up; }));
   dial(*a, *b, id_b);
   settle();
@@ -209,10 +213,10 @@ TEST_F(InboundConnection, a_peer_whose_old_link_ends_meanwhile_need_not_wait) {
       within(100 * millisecond, [&] { return a->state(0) == LinkState::up && b->state(inbound_index) == LinkState::up; }));
 }
 
-TEST_F(InboundConnection, a_full_book_turns_inbound_away) {
-  book_b.full = true;
+TEST_F(InboundConnection, a_full_registry_refuses_inbound_connections) {
+  registry_b.full = true;
   Unauthenticated inbound(*b);
-  inbound.say(hello_from(PeerId{7, 7}, id_b));
+  inbound.send_bytes(hello_from(PeerId{7, 7}, id_b));
   ASSERT_TRUE(within(1 * second, [&] { return inbound.closed(); }));
   EXPECT_EQ(inbound.refusal(), TcpRefusal::busy);
   EXPECT_EQ(b->counters().refused_connections, 1u);
@@ -220,32 +224,32 @@ TEST_F(InboundConnection, a_full_book_turns_inbound_away) {
 
 TEST_F(InboundConnection, a_hello_with_another_key_gets_neither_an_id_nor_acceptance) {
   Unauthenticated unauthenticated(*b), namesake(*b), nobody(*b);
-  unauthenticated.say(hello_from(PeerId{7, 7}, PeerId{}, job(1)));
-  namesake.say(hello_from(id_b, id_b));
-  nobody.say(hello_from(PeerId{}, id_b));
+  unauthenticated.send_bytes(hello_from(PeerId{7, 7}, PeerId{}, job(1)));
+  namesake.send_bytes(hello_from(id_b, id_b));
+  nobody.send_bytes(hello_from(PeerId{}, id_b));
   ASSERT_TRUE(within(1 * second, [&] { return unauthenticated.closed() && namesake.closed() && nobody.closed(); }));
   EXPECT_EQ(unauthenticated.refusal(), TcpRefusal::other_job);
-  EXPECT_EQ(unauthenticated.heard().size(), sizeof(TcpReply));
+  EXPECT_EQ(unauthenticated.received().size(), sizeof(TcpReply));
   EXPECT_EQ(namesake.refusal(), TcpRefusal::not_expected);
   EXPECT_EQ(nobody.refusal(), TcpRefusal::not_expected);
-  EXPECT_TRUE(book_b.inbound.empty());
+  EXPECT_TRUE(registry_b.inbound.empty());
 }
 
 TEST_F(InboundConnection, repeated_hellos_without_an_id_are_refused) {
   Unauthenticated curious(*b);
-  curious.say(hello_from(PeerId{7, 7}, PeerId{}));
+  curious.send_bytes(hello_from(PeerId{7, 7}, PeerId{}));
   ASSERT_TRUE(within(1 * second, [&] {
     EXPECT_FALSE(curious.closed());
-    return curious.heard().size() == sizeof(TcpIntroduction);
+    return curious.received().size() == sizeof(TcpIntroduction);
   }));
-  curious.say(hello_from(PeerId{7, 7}, PeerId{}));
+  curious.send_bytes(hello_from(PeerId{7, 7}, PeerId{}));
   ASSERT_TRUE(within(1 * second, [&] { return curious.closed(); }));
   EXPECT_EQ(b->counters().refused_connections, 1u);
 }
 
 TEST_F(InboundConnection, a_dial_that_is_refused_everywhere_ends_at_once_if_asked_to) {
   const auto nobody = transport(PeerId{9, 9})->endpoints()[0];
-  // The second address listens, but as another process: the one that was there before is gone.
+  // Nobody listens at the first address. At the second address `a` itself listens, so process id_b is not there either.
   auto asked = request(id_b, {nobody, a->endpoints()[0]}, true);
   asked.fail_if_refused = true;
   ASSERT_TRUE(a->add_peer(asked).ok());
@@ -255,7 +259,7 @@ TEST_F(InboundConnection, a_dial_that_is_refused_everywhere_ends_at_once_if_aske
 }
 
 TEST_F(InboundConnection, one_address_without_an_answer_leaves_it_open_whether_a_peer_is_gone) {
-  // A socket that accepts connections and says nothing.
+  // A listening socket where connections open but no hello is ever answered.
   Descriptor silent(::socket(AF_INET, SOCK_STREAM, 0));
   const auto loopback = *parse_tcp_address("127.0.0.1");
   ASSERT_EQ(::bind(silent.get(), loopback.get(), loopback.bytes), 0);
@@ -268,9 +272,9 @@ TEST_F(InboundConnection, one_address_without_an_answer_leaves_it_open_whether_a
   EXPECT_EQ(loss_of_a().code(), Code::unavailable);
 }
 
-TEST_F(InboundConnection, another_job_differs_from_no_answer) {
+TEST_F(InboundConnection, another_job_and_no_answer_give_different_errors) {
   b->set_job(job(0x77));
-  ASSERT_TRUE(a->add_peer(to_whoever(*b)).ok());
+  ASSERT_TRUE(a->add_peer(request_without_id(*b)).ok());
   ASSERT_TRUE(within(1 * second, [&] { return !sink_a->losses.empty(); }));
   EXPECT_EQ(loss_of_a().code(), Code::invalid);
   EXPECT_NE(loss_of_a().message().find("another job"), std::string::npos) << loss_of_a().message();
@@ -281,23 +285,23 @@ TEST_F(InboundConnection, a_link_of_several_streams_is_refused) {
   auto hello = hello_from(PeerId{7, 7}, id_b);
   hello.stream_count = 2;
   seal_hello(hello);
-  first.say(hello);
+  first.send_bytes(hello);
   hello.stream_index = 1;
   seal_hello(hello);
-  second.say(hello);
+  second.send_bytes(hello);
   for (auto* unauthenticated : {&first, &second}) {
     ASSERT_TRUE(until([&] { return unauthenticated->closed(); }));
     EXPECT_EQ(unauthenticated->refusal(), TcpRefusal::stream);
   }
-  EXPECT_TRUE(book_b.inbound.empty());
+  EXPECT_TRUE(registry_b.inbound.empty());
 }
 
 using TcpNoInbound = TcpPair;
 
-TEST_F(TcpNoInbound, whoever_listens_neither_can_be_dialled_nor_introduces_itself) {
+TEST_F(TcpNoInbound, without_a_registry_a_dial_without_an_id_is_refused) {
   EXPECT_EQ(a->add_peer(request(PeerId{}, b->endpoints(), true)).code(), Code::invalid);
   Unauthenticated curious(*b);
-  curious.say(hello_from(PeerId{7, 7}, PeerId{}));
+  curious.send_bytes(hello_from(PeerId{7, 7}, PeerId{}));
   ASSERT_TRUE(until([&] { return curious.closed(); }));
   EXPECT_EQ(curious.refusal(), TcpRefusal::other_process);
 }

@@ -6,12 +6,14 @@
 #include <sys/socket.h>
 
 #include "base/check.h"
+#include "base/concat.h"
+#include "transports/tcp/tcp_path.h"
 
 namespace unisono {
 namespace {
 
-// A smaller frame takes the stream with the shortest queue. Larger ones take turns, so that each stream carries its share of
-// bytes.
+// A payload below this size is sent on the stream with the shortest queue. Larger payloads use the streams in turn, so that
+// each stream carries the same share of the bytes.
 constexpr size_t spread_bytes = 16u << 10;
 
 }  // namespace
@@ -42,7 +44,7 @@ bool TcpLink::attach(uint16_t stream, uint16_t count, Descriptor socket, int epo
 
 void TcpLink::name_interface(const std::string& interface) {
   description_ += " (" + interface;
-  if (streams_.size() > 1) description_ += ", " + std::to_string(streams_.size()) + " streams";
+  if (streams_.size() > 1) description_ += concat(", ", streams_.size(), " streams");
   description_ += ")";
 }
 
@@ -62,7 +64,7 @@ void TcpLink::start_again() {
   streams_.clear();
 }
 
-void TcpLink::yield() {
+void TcpLink::withdraw_dial() {
   dialer.reset();
   request_.dial = false;
 }
@@ -105,8 +107,12 @@ bool TcpLink::send(const FrameHeader& header, std::span<const std::byte> payload
   return stream.send(header, payload, id);
 }
 
-void TcpLink::cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) {
-  for (auto& stream : streams_) stream->cancel(match, mask, group, operation);
+void TcpLink::cancel(const Cancellation& what) {
+  const bool receives = what.concerns_frames_from(request_.peer);
+  for (auto& stream : streams_) {
+    if (receives) stream->cancel_receive(what.group, what.operation);
+    stream->cancel_sends(what.match, what.mask);
+  }
 }
 
 bool TcpLink::flush(std::vector<uint64_t>& sent) {
@@ -157,7 +163,7 @@ bool TcpLink::has_ended(Nanos now) {
     orderly &= !stream->ended() || stream->orderly();
   }
   if (!any) return false;
-  if (end_deadline_ == never) end_deadline_ = now + end_patience;
+  if (end_deadline_ == never) end_deadline_ = now + end_timeout;
   return all || now >= end_deadline_ || (!orderly && quiet);
 }
 
@@ -168,17 +174,26 @@ FrameFault TcpLink::fault() const {
   return FrameFault::none;
 }
 
+std::string TcpLink::trouble() const {
+  std::string text;
+  for (const auto& stream : streams_) {
+    if (text.empty() && stream->attached()) text = describe_unacknowledged(unacknowledged(stream->socket().get()), remote_);
+  }
+  return text;
+}
+
 Status TcpLink::end_status() const {
   std::string why = "ended";
-  // An error says more than the orderly end of another stream that followed from it.
+  // If one stream ended with an error and another in order, report the error, because the orderly end may be a result of the
+  // error.
   for (const auto& stream : streams_) {
     if (stream->ended() && (why == "ended" || stream->fault() != FrameFault::none)) why = stream->end_text();
   }
-  if (silent_) why = "its host has not answered for " + std::to_string(options_.silence / second) + " s";
-  if (overflowed_) why = std::to_string(queued_frames()) + " frames wait, and the peer takes none";
+  if (silent_) why = concat("the peer's host has not answered for ", options_.silence / second, " s");
+  if (overflowed_) why = concat("the peer reads nothing, and ", queued_frames(), " frames are queued for it");
   return Status(fault() == FrameFault::none ? Code::peer_lost : Code::corrupt,
-                request_.label + ": " + why + "; " + description_ + "; " + std::to_string(traffic_.sent_bytes) +
-                    " bytes sent, " + std::to_string(traffic_.received.bytes) + " received");
+                concat(request_.label, ": ", why, "; ", description_, "; ", traffic_.sent_bytes, " bytes sent, ",
+                       traffic_.received.bytes, " received"));
 }
 
 void TcpLink::schedule_silence_check(Nanos now) {
@@ -210,23 +225,23 @@ void TcpLink::lose(const Status& why, std::vector<uint64_t>& sent) {
   for (auto& stream : streams_) stream->detach(sent);
 }
 
-void TcpLink::close(bool memory_valid, std::vector<uint64_t>& sent, std::vector<TcpDrain>& slow) {
+void TcpLink::close(bool memory_valid, std::vector<uint64_t>& sent, std::vector<TcpDrain>& drains) {
   if (memory_valid && state_ == LinkState::up) flush(sent);
-  const bool greeted = state_ == LinkState::up;
+  const bool was_up = state_ == LinkState::up;
   state_ = LinkState::lost;
   lost_.reset();
   dialer.reset();
   for (auto& stream : streams_) {
     auto last = stream->ended() ? Bytes() : stream->queue().unsent_bytes(memory_valid);
     auto socket = stream->detach(sent);
-    if (greeted && socket.open()) slow.emplace_back(std::move(socket), std::move(last));
+    if (was_up && socket.open()) drains.emplace_back(std::move(socket), std::move(last));
   }
 }
 
 std::optional<Status> TcpLink::take_lost_status() {
-  auto news = std::move(lost_);
+  auto status = std::move(lost_);
   lost_.reset();
-  return news;
+  return status;
 }
 
 }  // namespace unisono

@@ -9,17 +9,20 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "base/concat.h"
+
 namespace unisono {
 namespace {
 
 constexpr int backlog = 1024;
-constexpr int accepts_per_step = 64;  // a flood must not hold up the links
-constexpr int port_tries = 16;        // to find one port that is free on several addresses
+constexpr int accepts_per_step = 64;  // limited so that many connections at once cannot delay the links
+constexpr int port_tries = 16;        // how often to look for a port that is free at all addresses
 
 TcpAddress any_address(int family) {
   TcpAddress address;
   address.storage.ss_family = static_cast<sa_family_t>(family);
-  address.bytes = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);  // all zero is the wildcard
+  // all bytes of the address are zero: this is the wildcard
+  address.bytes = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
   return address;
 }
 
@@ -33,7 +36,8 @@ Result<TcpListener> TcpListener::make(const TcpListenerOptions& options, int epo
     listener.sockets_.clear();
     listener.port_ = options.port;
     error = options.addresses.empty() ? listener.listen_everywhere() : listener.listen_at_all();
-    // With a port of the kernel's choice for the first address, the port may be taken at the second one.
+    // The kernel has chosen a port that is free at the first address, but another process may use this port at a second
+    // address. If that happens, try another port.
     if (error != EADDRINUSE || options.port != 0) break;
   }
   if (error != 0) {
@@ -42,19 +46,21 @@ Result<TcpListener> TcpListener::make(const TcpListenerOptions& options, int epo
     return Status(Code::unavailable, "tcp: cannot listen at " + where.to_string() + ": " + error_text(error));
   }
   for (const auto& socket : listener.sockets_) {
-    if (!watch(epoll, socket.get(), EPOLLIN, 0)) return Status(Code::unavailable, "tcp: no more watches in the kernel");
+    if (!watch(epoll, socket.get(), EPOLLIN, 0))
+      return Status(Code::unavailable, "tcp: epoll cannot watch the listening socket: " + error_text(errno));
   }
   return listener;
 }
 
-// Returns 0 or errno.
+// Listens at one address. Returns 0 or errno.
 int TcpListener::listen_at(const TcpAddress& where, bool dual) {
   auto address = where;
   address.set_port(port_);
   Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.open()) return errno;
   const int on = 1, off = 0;
-  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);  // a restart need not wait for old connections
+  // With this option, a restarted process can listen although old connections still exist.
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (address.family() == AF_INET6) {
     (void)::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, dual ? &off : &on, sizeof on);
   }
@@ -69,14 +75,15 @@ int TcpListener::listen_at(const TcpAddress& where, bool dual) {
 int TcpListener::listen_everywhere() {
   const int error = listen_at(any_address(AF_INET6), true);
   if (error == 0 || error == EADDRINUSE || error == EACCES) return error;
-  return listen_at(any_address(AF_INET), false);  // a host without IPv6
+  return listen_at(any_address(AF_INET), false);  // the host has no IPv6
 }
 
 int TcpListener::listen_at_all() {
   int last = EADDRNOTAVAIL;
   for (const auto& entry : options_.addresses) {
     const int error = listen_at(entry.address, false);
-    // Skips an address that the interface does not have now; a taken port is a conflict.
+    // Skip an address that the interface does not have at the moment. Any other error, such as a port that is taken, ends the
+    // attempt.
     if (error != 0 && error != EADDRNOTAVAIL) return error;
     if (last != 0) last = error;
   }
@@ -84,30 +91,31 @@ int TcpListener::listen_at_all() {
 }
 
 bool TcpListener::step(Nanos now, TcpAcceptor& acceptor) {
+  exhausted_.clear();
   bool any = accept_some(now);
-  look_again_ = false;
+  recheck_waiting_ = false;
   for (size_t i = 0; i < waiting_.size();) {
-    auto& visitor = waiting_[i];
-    auto fate = read(visitor, now);
-    if (fate == Fate::stays && visitor.inbound) fate = judge(visitor, now, acceptor);
-    if (fate == Fate::stays && now >= visitor.until) {
-      if (visitor.inbound) {
-        refuse(visitor, TcpRefusal::unknown_peer, "nobody added this peer");
+    auto& connection = waiting_[i];
+    auto outcome = read(connection, now);
+    if (outcome == Outcome::waiting && connection.inbound) outcome = decide(connection, now, acceptor);
+    if (outcome == Outcome::waiting && now >= connection.deadline) {
+      if (connection.inbound) {
+        refuse(connection, TcpRefusal::unknown_peer, "this process did not add the peer in time");
       } else {
-        refuse(visitor, TcpRefusal::not_unisono, "no hello in time");
+        refuse(connection, TcpRefusal::not_unisono, "it sent no hello in time");
       }
-      fate = Fate::refused;
+      outcome = Outcome::refused;
     }
-    if (fate == Fate::stays) {
+    if (outcome == Outcome::waiting) {
       ++i;
       continue;
     }
     any = true;
-    if (visitor.socket.open()) unwatch(epoll_, visitor.socket.get());
-    if (fate == Fate::enters) {
+    if (connection.socket.open()) unwatch(epoll_, connection.socket.get());
+    if (outcome == Outcome::accepted) {
       TcpHello hello;
-      std::memcpy(&hello, visitor.bytes.data(), sizeof hello);
-      acceptor.enter(hello, std::move(visitor.socket));
+      std::memcpy(&hello, connection.bytes.data(), sizeof hello);
+      acceptor.take_connection(hello, std::move(connection.socket));
     }
     waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
   }
@@ -118,14 +126,16 @@ bool TcpListener::accept_some(Nanos now) {
   bool any = false;
   for (const auto& listening : sockets_) {
     for (int i = 0; i < accepts_per_step; ++i) {
-      PendingConnection visitor;
-      visitor.from.bytes = sizeof visitor.from.storage;
-      auto* from = reinterpret_cast<sockaddr*>(&visitor.from.storage);
-      visitor.socket = Descriptor(::accept4(listening.get(), from, &visitor.from.bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (!visitor.socket.open()) {
+      PendingConnection connection;
+      connection.from.bytes = sizeof connection.from.storage;
+      auto* from = reinterpret_cast<sockaddr*>(&connection.from.storage);
+      connection.socket = Descriptor(::accept4(listening.get(), from, &connection.from.bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (!connection.socket.open()) {
         if (errno == ECONNABORTED || errno == EINTR) continue;
-        if (errno != EMFILE && errno != ENFILE) break;
-        // In the backlog it would wake us without end, so it is accepted and closed.
+        if (!is_out_of_descriptors(errno)) break;
+        exhausted_ = error_text(errno);
+        // No descriptor is free, so the connection cannot be accepted, and epoll would report it for ever. Therefore close the
+        // spare descriptor, accept the connection, and close it.
         spare_.reset();
         Descriptor unwanted(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
         if (unwanted.open()) ++refused_;
@@ -135,119 +145,128 @@ bool TcpListener::accept_some(Nanos now) {
       }
       any = true;
       evict_oldest(false);
-      set_stream_options(visitor.socket.get());
-      visitor.until = now + options_.hello_timeout;
-      if (watch(epoll_, visitor.socket.get(), EPOLLIN, 0)) waiting_.push_back(std::move(visitor));
+      set_stream_options(connection.socket.get());
+      connection.deadline = now + options_.hello_timeout;
+      if (watch(epoll_, connection.socket.get(), EPOLLIN, 0)) waiting_.push_back(std::move(connection));
       else ++refused_;
     }
   }
   return any;
 }
 
-// One more connection comes: if there are too many of its kind already (unauthenticated or inbound), the oldest of them is
-// closed.
+// Makes space for one more connection of a kind. There are two kinds: unauthenticated and inbound. If as many connections of
+// the kind wait as its limit allows, closes the oldest of them.
 void TcpListener::evict_oldest(bool inbound) {
-  const auto same = [&](const PendingConnection& visitor) { return visitor.inbound == inbound && visitor.socket.open(); };
+  const auto same = [&](const PendingConnection& connection) {
+    return connection.inbound == inbound && connection.socket.open();
+  };
   const auto count = static_cast<size_t>(std::count_if(waiting_.begin(), waiting_.end(), same));
   if (count < (inbound ? options_.inbound_max : options_.unauthenticated_max)) return;
   const auto oldest = std::find_if(waiting_.begin(), waiting_.end(), same);
-  refuse(*oldest, TcpRefusal::busy, "too many connections wait");
+  refuse(*oldest, TcpRefusal::busy, "too many connections are waiting");
   unwatch(epoll_, oldest->socket.get());
   oldest->socket.reset();
-  // step() erases it, because it may be in the middle of the list; a closed socket counts as withdrawn.
+  // The entry stays in waiting_, because the caller iterates over waiting_. step() erases every entry whose socket is closed.
 }
 
-TcpListener::Fate TcpListener::read(PendingConnection& visitor, Nanos now) {
-  if (!visitor.socket.open()) return Fate::withdrew;
-  if (visitor.inbound) {
-    // An inbound connection says nothing more before the reply; only its end can come.
+TcpListener::Outcome TcpListener::read(PendingConnection& connection, Nanos now) {
+  if (!connection.socket.open()) return Outcome::withdrawn;
+  if (connection.inbound) {
+    // Between its hello and our reply, the dialler sends nothing. The only thing that can arrive is the end of its connection.
     std::byte ahead{};
-    const auto count = ::recv(visitor.socket.get(), &ahead, 1, MSG_DONTWAIT | MSG_PEEK);
+    const auto count = ::recv(connection.socket.get(), &ahead, 1, MSG_DONTWAIT | MSG_PEEK);
     const bool gone = count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
-    if (!gone && count <= 0) return Fate::stays;
-    if (gone) return Fate::withdrew;
-    refuse(visitor, TcpRefusal::not_unisono, "bytes after the hello");
-    return Fate::refused;
+    if (!gone && count <= 0) return Outcome::waiting;
+    if (gone) return Outcome::withdrawn;
+    refuse(connection, TcpRefusal::not_unisono, "it sent bytes between its hello and the reply");
+    return Outcome::refused;
   }
   bool ended = false;
-  const auto count = receive_some(visitor.socket.get(), std::span(visitor.bytes).subspan(visitor.byte_count), ended);
+  const auto count = receive_some(connection.socket.get(), std::span(connection.bytes).subspan(connection.byte_count), ended);
   if (count < 0 || ended) {
-    if (visitor.introduced && visitor.byte_count == 0)
-      return Fate::withdrew;  // it has such a link, or the process that it looked for is another one
-    refuse(visitor, TcpRefusal::not_unisono, "closed before a whole hello");
-    return Fate::refused;
+    if (connection.introduced && connection.byte_count == 0)
+      // The dialler has learnt our id, and does not want a link: it has one already, or it looked for another process.
+      return Outcome::withdrawn;
+    refuse(connection, TcpRefusal::not_unisono, "it closed the connection before its hello was complete");
+    return Outcome::refused;
   }
-  visitor.byte_count += static_cast<size_t>(count);
-  if (!may_become_hello(visitor.bytes.data(), visitor.byte_count)) {
-    refuse(visitor, TcpRefusal::not_unisono, "another protocol");
-    return Fate::refused;
+  connection.byte_count += static_cast<size_t>(count);
+  if (!may_become_hello(connection.bytes.data(), connection.byte_count)) {
+    refuse(connection, TcpRefusal::not_unisono, "another protocol than Unisono");
+    return Outcome::refused;
   }
-  if (visitor.byte_count < sizeof(TcpHello)) return Fate::stays;
+  if (connection.byte_count < sizeof(TcpHello)) return Outcome::waiting;
   TcpHello hello;
-  std::memcpy(&hello, visitor.bytes.data(), sizeof hello);
+  std::memcpy(&hello, connection.bytes.data(), sizeof hello);
   if (const auto why = check_hello(hello); why != TcpRefusal::none) {
-    refuse(visitor, why, name(why));
-    return Fate::refused;
+    refuse(connection, why, name(why));
+    return Outcome::refused;
   }
   evict_oldest(true);
-  visitor.inbound = true;
-  visitor.since = now;
-  visitor.until = now + options_.inbound_timeout;
-  return Fate::stays;
+  connection.inbound = true;
+  connection.hello_at = now;
+  connection.deadline = now + options_.inbound_timeout;
+  return Outcome::waiting;
 }
 
-TcpListener::Fate TcpListener::judge(PendingConnection& visitor, Nanos now, TcpAcceptor& acceptor) {
+TcpListener::Outcome TcpListener::decide(PendingConnection& connection, Nanos now, TcpAcceptor& acceptor) {
   TcpHello hello;
-  std::memcpy(&hello, visitor.bytes.data(), sizeof hello);
-  const auto verdict = acceptor.judge(hello, now - visitor.since);
-  visitor.again = never;
-  if (verdict.wait) {
-    if (verdict.again != never) visitor.again = visitor.since + verdict.again;
-    return Fate::stays;
+  std::memcpy(&hello, connection.bytes.data(), sizeof hello);
+  const auto decision = acceptor.decide(hello, now - connection.hello_at);
+  connection.recheck_at = never;
+  if (decision.wait) {
+    if (decision.recheck_after != never) connection.recheck_at = connection.hello_at + decision.recheck_after;
+    return Outcome::waiting;
   }
-  if (verdict.refusal == TcpRefusal::introduction) return introduce(visitor, now, acceptor.introduction());
-  if (verdict.refusal != TcpRefusal::none) {
-    refuse(visitor, verdict.refusal, name(verdict.refusal));
-    return Fate::refused;
+  if (decision.refusal == TcpRefusal::introduction) return introduce(connection, now, acceptor.introduction());
+  if (decision.refusal != TcpRefusal::none) {
+    refuse(connection, decision.refusal, name(decision.refusal));
+    return Outcome::refused;
   }
   TcpReply reply;
   reply.accepted = 1;
-  const auto count = send_some(visitor.socket.get(), std::as_bytes(std::span(&reply, 1)));
-  return count == sizeof reply ? Fate::enters : Fate::withdrew;
+  const auto count = send_some(connection.socket.get(), std::as_bytes(std::span(&reply, 1)));
+  return count == sizeof reply ? Outcome::accepted : Outcome::withdrawn;
 }
 
-TcpListener::Fate TcpListener::introduce(PendingConnection& visitor, Nanos now, const PeerId& self) {
-  if (std::exchange(visitor.introduced, true)) {
-    refuse(visitor, TcpRefusal::other_process, "the second hello names no process, either");
-    return Fate::refused;
+TcpListener::Outcome TcpListener::introduce(PendingConnection& connection, Nanos now, const PeerId& self) {
+  if (std::exchange(connection.introduced, true)) {
+    refuse(connection, TcpRefusal::other_process, "its second hello names no process");
+    return Outcome::refused;
   }
   TcpIntroduction introduction;
   introduction.reply.reason = TcpRefusal::introduction;
   introduction.self = self;
-  const auto count = send_some(visitor.socket.get(), std::as_bytes(std::span(&introduction, 1)));
-  if (count != sizeof introduction) return Fate::withdrew;
-  visitor.inbound = false;
-  visitor.byte_count = 0;
-  visitor.until = now + options_.hello_timeout;
-  return Fate::stays;
+  const auto count = send_some(connection.socket.get(), std::as_bytes(std::span(&introduction, 1)));
+  if (count != sizeof introduction) return Outcome::withdrawn;
+  connection.inbound = false;
+  connection.byte_count = 0;
+  connection.deadline = now + options_.hello_timeout;
+  return Outcome::waiting;
 }
 
-void TcpListener::refuse(PendingConnection& visitor, TcpRefusal why, const char* text) {
-  // A member that connects twice, or to two of our addresses at once, is not an unauthenticated peer.
+void TcpListener::refuse(PendingConnection& connection, TcpRefusal why, const char* text) {
+  // Duplicates are not counted: they come from members that connect twice, or to two of our addresses at once.
   if (why != TcpRefusal::duplicate) {
     ++refused_;
-    last_refusal_ =
-        "refused " + std::to_string(refused_) + " connections, the last from " + visitor.from.to_string() + " (" + text + ")";
+    last_refusal_ = concat("refused ", refused_, " connections, the last from ", connection.from.to_string(), " (", text, ")");
   }
-  if (why == TcpRefusal::not_unisono || !visitor.socket.open()) return;
+  if (why == TcpRefusal::not_unisono || !connection.socket.open()) return;
   TcpReply reply;
   reply.reason = why;
-  (void)send_some(visitor.socket.get(), std::as_bytes(std::span(&reply, 1)));
+  (void)send_some(connection.socket.get(), std::as_bytes(std::span(&reply, 1)));
+}
+
+void TcpListener::close() {
+  for (const auto& socket : sockets_) unwatch(epoll_, socket.get());
+  waiting_.clear();
+  sockets_.clear();
+  spare_.reset();
 }
 
 Nanos TcpListener::next_deadline() const {
   Nanos next = never;
-  for (const auto& visitor : waiting_) next = std::min({next, visitor.until, visitor.again});
+  for (const auto& connection : waiting_) next = std::min({next, connection.deadline, connection.recheck_at});
   return next;
 }
 

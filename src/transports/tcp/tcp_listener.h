@@ -1,9 +1,9 @@
-// The listening port of one process and the unauthenticated peers at it: connections that have not shown a good hello yet.
+// The listening port of one process, and its unauthenticated peers. These are connections that have not yet sent a good hello.
 //
-// An unauthenticated peer has a few seconds to send a hello of this version and job for this process; everything else is
-// counted and closed. Unauthenticated peers cannot use up memory or descriptors: their number is limited, and the oldest is
-// closed first. A connection with the job's key (or with a hello before the key is known) may wait longer, until its peer is
-// added.
+// An unauthenticated peer must send a hello within a few seconds. The hello is good if it has this version and job, and is for
+// this process. Any other connection is counted and closed. The number of unauthenticated peers is limited, so they cannot use
+// up memory or descriptors; if there are too many, the oldest is closed. A connection with a good hello may wait longer, until
+// the job's key is known and its peer is added.
 #pragma once
 
 #include <array>
@@ -20,48 +20,55 @@
 namespace unisono {
 
 struct TcpListenerOptions {
-  std::vector<InterfaceAddress> addresses{};  // addresses to listen at; empty = all
-  uint16_t port = 0;                          // 0 = the kernel chooses
+  std::vector<InterfaceAddress> addresses{};  // the addresses at which to listen; empty: all addresses
+  uint16_t port = 0;                          // 0: the kernel chooses
   Nanos hello_timeout = 5 * second;
-  Nanos inbound_timeout = 10 * second;  // how long a good hello waits for its peer to be added
+  Nanos inbound_timeout = 10 * second;  // A connection with a good hello waits this long for its peer to be added.
   size_t unauthenticated_max = 64;
-  // Bounds the connections of a large job's members that arrive before the roster: one per stream and address of each member.
+  // At most this many connections with a good hello may wait. In a large job, members may connect before this process has the
+  // roster (the list of members). Each member then makes one connection per stream and address.
   size_t inbound_max = 1024;
 };
 
-// Decides about hellos and takes over accepted connections.
+// Decides about hellos, and takes over the connections that were accepted.
 class TcpAcceptor {
  public:
   virtual ~TcpAcceptor() = default;
-  struct Verdict {
-    bool wait = false;    // ask again later
-    Nanos again = never;  // ask again at the latest when it has waited so long
+  struct Decision {
+    bool wait = false;            // true: do not answer yet, and decide about the hello again later
+    Nanos recheck_after = never;  // decide again at the latest this long after the hello
     TcpRefusal refusal = TcpRefusal::none;
   };
-  // waited: how long ago this hello came.
-  virtual Verdict judge(const TcpHello& hello, Nanos waited) = 0;
-  // The id for peers whose hello names none; PeerId{}: no answer to such hellos.
+  // Decides about a hello that came `waited` ago.
+  virtual Decision decide(const TcpHello& hello, Nanos waited) = 0;
+  // Returns this process's id. A peer whose hello is for any process gets it as the answer.
   virtual PeerId introduction() const = 0;
-  // Called after the reply is sent. The callee owns the connection, which is not watched.
-  virtual void enter(const TcpHello& hello, Descriptor socket) = 0;
+  // Takes over a connection when the reply that accepts it has been sent. From now on the callee owns the socket, and epoll no
+  // longer watches it.
+  virtual void take_connection(const TcpHello& hello, Descriptor socket) = 0;
 };
 
 class TcpListener {
  public:
-  // Returns unavailable if the port is taken or cannot be bound; the message names it.
+  // Returns the error unavailable if the port is taken or cannot be bound. The message contains the address and the port.
   static Result<TcpListener> make(const TcpListenerOptions& options, int epoll);
 
   uint16_t port() const { return port_; }
-  // Accepts, reads and judges connections. True if anything happened.
+  // Accepts connections, reads hellos, and decides about them. Returns true if anything happened.
   bool step(Nanos now, TcpAcceptor& acceptor);
-  // Inbound connections are judged at the next step, because the key became known or a peer was added.
-  void look_again() { look_again_ = true; }
-  bool wants_step() const { return look_again_; }
+  // Call this when the key became known or a peer was added. The next step() then decides about all waiting hellos again.
+  void recheck_waiting() { recheck_waiting_ = true; }
+  bool wants_step() const { return recheck_waiting_; }
   Nanos next_deadline() const;
+  // Closes the listening sockets, and the connections that wait. port() stays as it was.
+  void close();
   uint64_t refused() const { return refused_; }
   size_t waiting() const { return waiting_.size(); }
-  // The last refusal, like "refused 3 unauthenticated peers, the last from 10.0.0.1:4 (another job is there)", or empty.
+  // Returns a text about the last refusal, such as "refused 3 connections, the last from 10.0.0.1:4 (another job is there)".
+  // The text is empty if nothing was refused.
   std::string last_refusal() const { return last_refusal_; }
+  // Returns why the last step() could not accept a connection: no descriptor was free. Returns an empty text otherwise.
+  const std::string& exhausted() const { return exhausted_; }
 
  private:
   struct PendingConnection {
@@ -69,13 +76,13 @@ class TcpListener {
     TcpAddress from;
     std::array<std::byte, sizeof(TcpHello)> bytes{};
     size_t byte_count = 0;
-    Nanos until = 0;
-    bool inbound = false;     // its hello is complete and good
-    bool introduced = false;  // it got our id and may send a second hello
-    Nanos since = 0;          // arrival of the hello
-    Nanos again = never;      // when it is judged again at the latest
+    Nanos deadline = 0;
+    bool inbound = false;      // a complete and good hello has arrived
+    bool introduced = false;   // we have sent our id, so the dialler may send a second hello
+    Nanos hello_at = 0;        // the time at which the hello came
+    Nanos recheck_at = never;  // the latest time to decide about the hello again
   };
-  enum class Fate : uint8_t { stays, enters, refused, withdrew };
+  enum class Outcome : uint8_t { waiting, accepted, refused, withdrawn };
 
   TcpListener(const TcpListenerOptions& options, int epoll) : options_(options), epoll_(epoll) {}
   int listen_at(const TcpAddress& where, bool dual);
@@ -83,20 +90,22 @@ class TcpListener {
   int listen_at_all();
   bool accept_some(Nanos now);
   void evict_oldest(bool inbound);
-  Fate read(PendingConnection& visitor, Nanos now);
-  Fate judge(PendingConnection& visitor, Nanos now, TcpAcceptor& acceptor);
-  Fate introduce(PendingConnection& visitor, Nanos now, const PeerId& self);
-  void refuse(PendingConnection& visitor, TcpRefusal why, const char* text);
+  Outcome read(PendingConnection& connection, Nanos now);
+  Outcome decide(PendingConnection& connection, Nanos now, TcpAcceptor& acceptor);
+  Outcome introduce(PendingConnection& connection, Nanos now, const PeerId& self);
+  void refuse(PendingConnection& connection, TcpRefusal why, const char* text);
 
   TcpListenerOptions options_;
   int epoll_ = -1;
   std::vector<Descriptor> sockets_;
-  Descriptor spare_;  // closed for a moment when there are no descriptors left, to accept and close a connection
+  // A reserve. When no descriptor is free, it is closed for a moment, so that one connection can be accepted and closed.
+  Descriptor spare_;
   uint16_t port_ = 0;
   std::vector<PendingConnection> waiting_;  // oldest first
   uint64_t refused_ = 0;
   std::string last_refusal_;
-  bool look_again_ = false;
+  std::string exhausted_;
+  bool recheck_waiting_ = false;
 };
 
 }  // namespace unisono

@@ -31,8 +31,8 @@ TcpSendQueue::TcpSendQueue(PayloadPool& pool, size_t reserve)
     : pool_(pool), ring_(std::bit_ceil(std::max<size_t>(reserve, 4))) {}
 
 TcpSendQueue::~TcpSendQueue() {
-  std::vector<uint64_t> nobody;
-  clear(nobody);
+  std::vector<uint64_t> unreported;
+  clear(unreported);
 }
 
 bool TcpSendQueue::copy_payload(Frame& frame) {
@@ -100,8 +100,12 @@ bool TcpSendQueue::cancel(uint64_t match, uint64_t mask) {
         continue;
       }
       frame.notify = false;
-      intact = copy_payload(frame);
-      if (!intact) frame.payload_left = 0;  // this stream ends; the payload's memory must not be read any more
+      if (!copy_payload(frame)) {
+        // The stream must end now, because the memory of the payload must not be read any more.
+        bytes_ -= frame.payload_left;
+        frame.payload_left = 0;
+        intact = false;
+      }
     }
     at(kept++) = frame;
   }
@@ -110,21 +114,21 @@ bool TcpSendQueue::cancel(uint64_t match, uint64_t mask) {
 }
 
 Bytes TcpSendQueue::unsent_bytes(bool memory_valid) const {
-  Bytes words;
+  Bytes unsent;
   for (size_t i = 0; i < count_; ++i) {
     const auto& frame = at(i);
-    const bool ours = frame.block != 0 || frame.payload_left == 0;
+    const bool in_own_memory = frame.block != 0 || frame.payload_left == 0;
     const bool begun = frame.header_left < sizeof(FrameHeader);
-    if (!ours && begun && !memory_valid) return {};
-    if (!ours && !begun) continue;
+    if (!in_own_memory && begun && !memory_valid) return {};
+    if (!in_own_memory && !begun) continue;
     iovec parts[2];
     const int count = parts_of(frame, parts);
     for (int part = 0; part < count; ++part) {
       const auto* bytes = static_cast<const std::byte*>(parts[part].iov_base);
-      words.insert(words.end(), bytes, bytes + parts[part].iov_len);
+      unsent.insert(unsent.end(), bytes, bytes + parts[part].iov_len);
     }
   }
-  return words;
+  return unsent;
 }
 
 void TcpSendQueue::clear(std::vector<uint64_t>& sent) {

@@ -1,7 +1,9 @@
-// Frames that wait for one stream's socket, in order. It has no socket: the stream writes what gather() shows.
+// The queue of frames that wait for the socket of one stream. The queue itself has no socket: gather() returns the bytes to
+// write, and the stream writes them.
 //
-// Payloads stay in the sender's memory. Small ones, and those cancelled in the middle, are copied into blocks of the pool. The
-// ring grows only beyond its reserve and never shrinks, so a warm queue does not allocate.
+// Payloads stay in the sender's memory, with two exceptions: small payloads, and payloads that are cancelled when they are half
+// written. These are copied into blocks of the pool. The circular buffer grows only when it is full, and it never shrinks.
+// Therefore a queue whose length no longer grows does not allocate.
 #pragma once
 
 #include <cstddef>
@@ -19,23 +21,23 @@ namespace unisono {
 
 class TcpSendQueue {
  public:
-  // Payloads up to this size are copied at once, so that their sender need not wait.
+  // A payload up to this size is copied at once, so that its sender need not wait for sent(id).
   static constexpr size_t copied_bytes_max = 4096;
-  static constexpr int gather_max = 32;  // parts of one system call: 16 frames
+  static constexpr int gather_max = 32;  // One system call writes at most this many parts; a frame has up to two parts.
   static constexpr size_t gather_bytes_max = 4u << 20;
 
   struct Frame {
     FrameHeader header;
-    uint32_t header_left = sizeof(FrameHeader);  // bytes not yet written
-    const std::byte* payload = nullptr;          // the part not yet written
+    uint32_t header_left = sizeof(FrameHeader);  // header bytes not yet written
+    const std::byte* payload = nullptr;          // the first payload byte not yet written
     size_t payload_left = 0;
     uint64_t id = 0;
-    uint64_t block = 0;   // handle of the copy that payload points into; 0 if it is the sender's memory
-    bool notify = false;  // sent(id) is still to be reported
+    uint64_t block = 0;   // handle of the pool block with the payload; 0: it is in the sender's memory
+    bool notify = false;  // when the frame is written, sent(id) must be reported
     size_t left() const { return header_left + payload_left; }
     void advance(size_t bytes);
   };
-  // The unwritten parts of one frame; at most two.
+  // Fills `parts` with those parts of one frame that are not yet written. Returns their number, at most two.
   static int parts_of(const Frame& frame, iovec* parts);
 
   TcpSendQueue(PayloadPool& pool, size_t reserve);
@@ -47,21 +49,22 @@ class TcpSendQueue {
   size_t count() const { return count_; }
   size_t bytes() const { return bytes_; }
 
-  // Takes a frame that may be partly written. Copies a small payload if there is memory. Returns true if the sender's memory is
-  // not needed any more.
+  // Queues a frame, of which a part may already be written. If the payload is small and there is memory, the payload is copied.
+  // Returns true if the sender's memory is no longer needed.
   bool push(Frame frame);
-  // Shows the next bytes to write. Returns the number of parts.
+  // Fills `parts` with the next bytes to write and `bytes` with their number. Returns the number of parts.
   int gather(iovec* parts, size_t& bytes) const;
-  // `bytes` of the gathered ones were written. Appends the ids of finished frames to be reported; returns how many frames
-  // finished.
+  // Call this after `bytes` of the gathered bytes were written. For frames that are now finished, it appends the ids whose
+  // sent(id) must be reported. Returns how many frames are finished.
   size_t wrote(size_t bytes, std::vector<uint64_t>& sent);
-  // See Transport::cancel. Returns false if half a frame was cancelled and there was no memory to copy its rest: then the
-  // stream cannot continue.
+  // Implements Transport::cancel for this queue. A half-written frame must be copied; if there is no memory for this, the
+  // stream cannot continue, and the result is false.
   bool cancel(uint64_t match, uint64_t mask);
-  // The bytes that the other side must still get when nothing more is sent: the rest of a half-written frame, and frames that
-  // the queue owns. Leaves out the sender's memory unless memory_valid.
+  // Returns the bytes to write before the connection ends: the rest of a half-written frame, and all frames whose bytes are in
+  // the queue's own memory. memory_valid says whether the sender's memory can still be read. If it cannot, and the payload of
+  // the half-written frame is there, returns nothing.
   Bytes unsent_bytes(bool memory_valid) const;
-  // Drops everything; appends the ids to be reported.
+  // Drops all frames. Appends the ids for which sent(id) must be reported.
   void clear(std::vector<uint64_t>& sent);
 
  private:
@@ -71,7 +74,7 @@ class TcpSendQueue {
   void grow();
 
   PayloadPool& pool_;
-  std::vector<Frame> ring_;  // a power of two
+  std::vector<Frame> ring_;  // circular buffer; its size is a power of two
   size_t first_ = 0;
   size_t count_ = 0;
   size_t bytes_ = 0;

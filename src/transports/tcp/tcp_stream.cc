@@ -16,7 +16,7 @@ ptrdiff_t write_parts(int socket, iovec* parts, int count) {
   message.msg_iovlen = static_cast<size_t>(count);
   const auto written = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (written >= 0) return written;
-  // A lack of kernel memory is treated as a full buffer: the stream tries again.
+  // If the kernel lacks memory, do the same as for a full socket buffer: the stream tries again later.
   return errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM ? 0 : -errno;
 }
 
@@ -91,7 +91,7 @@ bool TcpStream::flush(std::vector<uint64_t>& sent) {
     if (static_cast<size_t>(written) < bytes) break;
   }
   if (write_error_ != 0) queue_.clear(sent);
-  if (queue_.empty() && (interest_ & EPOLLOUT) != 0) update_interest();  // an empty queue would report EPOLLOUT all the time
+  if (queue_.empty() && (interest_ & EPOLLOUT) != 0) update_interest();  // otherwise epoll would report EPOLLOUT all the time
   return any;
 }
 
@@ -105,7 +105,7 @@ bool TcpStream::read(Sink& sink) {
   if (paused_) {
     const auto progress = decoder_.resume(sink);
     if (progress == TcpDecoder::Progress::no_memory) {
-      // With the other direction dead, do not wait for memory: perhaps nobody ever releases any.
+      // If writing has failed, end the stream now, because the wait for memory could last for ever.
       if (write_error_ != 0) end(write_error_);
       return ended_;
     }
@@ -121,7 +121,7 @@ bool TcpStream::read(Sink& sink) {
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == ENOMEM)) {
         drained_ = true;
-        // The kernel gave the error to the writer; nothing is left to read.
+        // Nothing is left to read, so a write error can end the stream now.
         if (write_error_ != 0) end(write_error_);
       } else {
         orderly_ = count == 0;
@@ -131,7 +131,7 @@ bool TcpStream::read(Sink& sink) {
     }
     taken += static_cast<size_t>(count);
     const auto progress = decoder_.took(static_cast<size_t>(count), sink);
-    if (!socket_.open()) return true;  // an upcall closed it
+    if (!socket_.open()) return true;  // an upcall has closed the stream
     if (progress == TcpDecoder::Progress::fault) {
       fault_ = decoder_.fault();
       return ended_ = true;
@@ -140,7 +140,7 @@ bool TcpStream::read(Sink& sink) {
       paused_ = drained_ = true;
       return true;
     }
-    // A short read means that the socket is empty; another system call would only confirm it.
+    // After a short read the socket is empty; another system call would tell nothing new.
     if (static_cast<size_t>(count) < space.bytes()) {
       drained_ = true;
       return true;
@@ -167,8 +167,7 @@ bool TcpStream::wants_poll(const PayloadPool& pool, PeerIndex peer) const {
   return (write_error_ != 0 && !ended_) || (paused_ && pool.may_take(peer, decoder_.payload_bytes()));
 }
 
-void TcpStream::cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) {
-  decoder_.cancel(group, operation);
+void TcpStream::cancel_sends(uint64_t match, uint64_t mask) {
   if (!queue_.cancel(match, mask)) write_failed(ENOMEM);
 }
 
@@ -178,7 +177,7 @@ void TcpStream::update_interest() {
   if (!paused_ && !ended_) wanted |= EPOLLIN;
   if (!queue_.empty() && !ended_) wanted |= EPOLLOUT;
   if (wanted == interest_) return;
-  // A watch without any interest would still report a hang-up again and again to a sleeper that cannot act on it.
+  // If no event is wanted, remove the socket from epoll. Otherwise epoll would report a hang-up again and again.
   if (wanted == 0) unwatch(epoll_, socket_.get());
   else if (interest_ != 0) rewatch(epoll_, socket_.get(), wanted, tag_);
   else if (!watch(epoll_, socket_.get(), wanted, tag_)) end(ENOMEM);

@@ -1,6 +1,8 @@
-// One connection of a link after its handshake: a socket, the frames that wait for it, and the decoder of arriving bytes.
+// One connection of a link after its handshake. It consists of a socket, the queue of frames to send, and the decoder that
+// turns arriving bytes into frames.
 //
-// Reads and writes what the kernel takes at once. The stream remembers its end, whatever the cause, and the link reports it.
+// Each call reads or writes only what the kernel allows at once. When the connection ends, the stream records why, and the link
+// reports the reason.
 #pragma once
 
 #include <cstddef>
@@ -23,37 +25,41 @@ struct TcpTraffic {
 
 class TcpStream {
  public:
-  // One read() stops after this many bytes, so that one fast peer cannot hold up the others.
+  // A read() stops after this many bytes, so that one fast peer cannot delay the others.
   static constexpr size_t read_bytes_max = 4u << 20;
 
   TcpStream(PeerIndex peer, PayloadPool& pool, TcpTraffic& traffic, size_t queue_reserve)
       : traffic_(traffic), decoder_(peer, pool, traffic.received), queue_(pool, queue_reserve) {}
 
-  // Takes the socket and registers it with `epoll` under `tag`. Fails when the kernel has no more watches.
+  // Takes the socket and registers it with `epoll` under `tag`. Returns false if epoll cannot watch the socket.
   bool attach(Descriptor socket, int epoll, uint64_t tag);
   bool attached() const { return socket_.open(); }
-  // Drops all queued frames, appends the ids to be reported, and returns the socket, for example for a TcpDrain.
+  // Drops all queued frames, and appends the ids for which sent(id) must be reported. Returns the socket, which can be used for
+  // a TcpDrain.
   Descriptor detach(std::vector<uint64_t>& sent);
 
-  // Writes at once what the kernel takes, and queues the rest. Returns true if the payload is not needed any more.
+  // Writes as much as the kernel takes at once, and queues the rest. Returns true if the payload is no longer needed.
   bool send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id);
   bool flush(std::vector<uint64_t>& sent);
-  // Reads until nothing is there, read_bytes_max is reached or the stream has ended. True if anything came.
+  // Reads until the socket is empty, read_bytes_max is reached, or the stream has ended. Returns true if it has read anything,
+  // or if the stream has ended.
   bool read(Sink& sink);
-  void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation);
+  void cancel_receive(uint32_t group, uint64_t operation) { decoder_.cancel(group, operation); }
+  void cancel_sends(uint64_t match, uint64_t mask);
 
   bool ended() const { return ended_; }
   bool orderly() const { return orderly_; }
-  // Nothing can be read now. Once the link has ended elsewhere, it need not wait for this stream.
+  // Returns true if nothing can be read now. When one stream of a link has failed, the link does not wait for its quiet
+  // streams.
   bool quiet() const { return ended_ || drained_; }
-  // poll() has work here although the kernel reports nothing new.
+  // Returns true if poll() must handle this stream although the kernel reports no event.
   bool wants_poll(const PayloadPool& pool, PeerIndex peer) const;
   FrameFault fault() const { return fault_; }
-  // The reason for the end, like "connection reset by peer".
+  // Returns why the stream ended, like "connection reset by peer".
   std::string end_text() const;
 
   const TcpSendQueue& queue() const { return queue_; }
-  // Tells the kernel which events shall wake a sleeper for this stream.
+  // Tells the kernel which events of this stream must wake a sleeping process.
   void update_interest();
   bool silent(Nanos silence) const { return host_is_silent(socket_.get(), silence); }
   bool all_acknowledged() const { return unisono::all_acknowledged(socket_.get()); }
@@ -73,9 +79,10 @@ class TcpStream {
   bool paused_ = false;   // the decoder has no memory for a payload
   bool drained_ = false;  // the last read found the socket empty
   bool ended_ = false;
-  bool orderly_ = false;  // the other side closed the connection
+  bool orderly_ = false;  // the peer closed the connection without an error
   int error_ = 0;
-  int write_error_ = 0;  // kept for later: the peer's last frames may still be readable
+  // The error of a write that failed. The stream does not end at once, because the peer's last frames may still be readable.
+  int write_error_ = 0;
   FrameFault fault_ = FrameFault::none;
 };
 

@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "wire/checksum.h"
 
 namespace unisono {
@@ -13,9 +14,11 @@ namespace {
 
 constexpr uint64_t control_tag = UINT64_MAX;
 constexpr PeerIndex peers_max = 1u << 16;
-// Up to this many streams, a failing read for each is cheaper than epoll_wait and a read for each ready one.
+// With at most this many streams, poll() tries to read each of them. With more streams, it is cheaper to call epoll_wait and to
+// read only the streams that are ready.
 constexpr size_t direct_streams_max = 3;
-// While links are in use and none is being made, new connections can wait for a few polls.
+// While links are in use and no link is connecting, poll() looks for new connections only in every control_every-th call, and
+// when control_interval has passed.
 constexpr uint32_t control_every = 64;
 constexpr Nanos control_interval = millisecond;
 constexpr size_t drains_max = 64;
@@ -28,8 +31,8 @@ TcpTransport::TcpTransport(const TcpOptions& options) : options_(options), pool_
 
 Result<std::unique_ptr<TcpTransport>> TcpTransport::make(const TcpOptions& options) {
   if (options.streams == 0 || options.streams > tcp_streams_max) {
-    return Status(Code::invalid, "tcp: " + std::to_string(options.streams) + " streams per link; 1 to " +
-                                     std::to_string(tcp_streams_max) + " are possible");
+    return Status(Code::invalid,
+                  concat("tcp: ", options.streams, " streams per link; 1 to ", tcp_streams_max, " are possible"));
   }
   std::unique_ptr<TcpTransport> transport(new TcpTransport(options));
   if (auto status = transport->open(); !status.ok()) return status;
@@ -43,12 +46,8 @@ Status TcpTransport::open() {
   sort_by_preference(interfaces_);
   auto chosen = select_interface(interfaces_, options_.interface);
   if (!chosen.ok()) return Status(chosen.status().code(), "tcp: " + chosen.status().message());
-  listening_ = std::move(*chosen);
-  epoll_ = Descriptor(::epoll_create1(EPOLL_CLOEXEC));
-  control_ = Descriptor(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_.open() || !control_.open() || !watch(epoll_.get(), control_.get(), EPOLLIN, control_tag)) {
-    return Status(Code::unavailable, "tcp: cannot make an epoll descriptor: " + error_text(errno));
-  }
+  listening_ = best_addresses(std::move(*chosen), offered_addresses_max);
+  if (auto status = open_epolls(); !status.ok()) return status;
   TcpListenerOptions acceptor{.port = options_.port,
                               .hello_timeout = options_.hello_timeout,
                               .inbound_timeout = options_.inbound_timeout,
@@ -60,8 +59,19 @@ Status TcpTransport::open() {
   return {};
 }
 
+Status TcpTransport::open_epolls() {
+  if (epoll_.open()) return {};
+  Descriptor epoll(::epoll_create1(EPOLL_CLOEXEC)), control(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.open() || !control.open() || !watch(epoll.get(), control.get(), EPOLLIN, control_tag)) {
+    return Status(Code::unavailable, "tcp: cannot make an epoll descriptor: " + error_text(errno));
+  }
+  epoll_ = std::move(epoll);
+  control_ = std::move(control);
+  return {};
+}
+
 TcpTransport::~TcpTransport() {
-  // Pending payloads are not written: the senders' memory may be gone already.
+  // `false`, because the memory of pending sends may already be freed. Their payloads are not written.
   for (auto* link : live_) link->close(false, sent_, drains_);
   step_drains(0);
 }
@@ -80,12 +90,20 @@ std::vector<std::string> TcpTransport::endpoints() const {
 
 void TcpTransport::set_job(const JobKey& key) {
   job_ = key;
-  listener_->look_again();
+  listener_->recheck_waiting();
   check_control_ = true;
 }
 
+void TcpTransport::stop_listening() {
+  listener_->close();
+  check_control_ = true;
+  if (!live_.empty() || !drains_.empty()) return;
+  epoll_.reset();
+  control_.reset();
+}
+
 Result<std::unique_ptr<TcpDialer>> TcpTransport::make_dialer(const LinkRequest& request) const {
-  if (!job_) return Status(Code::invalid, "tcp: " + request.label + ": the job's key is not set, so nobody can be dialled");
+  if (!job_) return Status(Code::invalid, "tcp: " + request.label + ": the job's key is not set, so no peer can be dialled");
   TcpDialRequest dial;
   dial.hello.stream_count = static_cast<uint16_t>(options_.streams);
   dial.hello.key = *job_;
@@ -93,7 +111,7 @@ Result<std::unique_ptr<TcpDialer>> TcpTransport::make_dialer(const LinkRequest& 
   dial.hello.to = request.id;
   dial.epoll = control_.get();
   for (const auto& endpoint : request.endpoints) {
-    if (!endpoint.starts_with("tcp://")) continue;  // another transport's
+    if (!endpoint.starts_with("tcp://")) continue;  // this is an endpoint of another transport
     auto address = parse_tcp_endpoint(endpoint);
     if (!address.ok()) return Status(Code::invalid, "tcp: " + request.label + ": " + address.status().message());
     for (const auto& target : dial_addresses(*address, interfaces_)) dial.candidates.push_back(target);
@@ -106,18 +124,19 @@ Result<std::unique_ptr<TcpDialer>> TcpTransport::make_dialer(const LinkRequest& 
 }
 
 Status TcpTransport::add_peer(const LinkRequest& request) {
-  if (request.peer >= peers_max)
-    return Status(Code::invalid, "tcp: peer index " + std::to_string(request.peer) + " is too large");
+  if (request.peer >= peers_max) return Status(Code::invalid, concat("tcp: peer index ", request.peer, " is too large"));
   if (request.id == options_.self) return Status(Code::invalid, "tcp: " + request.label + ": is this process itself");
   const bool anyone = request.id == PeerId{};
   if (anyone && (registry_ == nullptr || !request.dial)) {
     return Status(Code::invalid,
                   "tcp: " + request.label + ": a link without an id can only be dialled, and needs an InboundRegistry");
   }
-  if (by_id_.contains(request.id)) return Status(Code::invalid, "tcp: " + request.label + ": there is a link to it already");
+  if (by_id_.contains(request.id))
+    return Status(Code::invalid, "tcp: " + request.label + ": a link to this peer exists already");
   if (auto* old = find(request.peer); old != nullptr && (old->state() != LinkState::lost || old->has_lost_status())) {
     return Status(Code::invalid, "tcp: " + request.label + ": its index is in use for " + old->request().label);
   }
+  if (auto status = open_epolls(); !status.ok()) return status;
   std::unique_ptr<TcpDialer> dialer;
   if (request.dial) {
     auto made = make_dialer(request);
@@ -132,7 +151,7 @@ Status TcpTransport::add_peer(const LinkRequest& request) {
   live_.push_back(link.get());
   if (!anyone) by_id_[request.id] = request.peer;
   ++connecting_;
-  listener_->look_again();
+  listener_->recheck_waiting();
   check_control_ = true;
   return {};
 }
@@ -169,6 +188,7 @@ Status TcpTransport::unreachable(const TcpLink& link, const char* what) const {
   } else {
     text += "waited for its connection at";
     for (const auto& endpoint : endpoints()) text += " " + endpoint;
+    if (!listener_->exhausted().empty()) text += "; " + listener_->exhausted();
     if (const auto unauthenticated = listener_->last_refusal(); !unauthenticated.empty()) text += "; " + unauthenticated;
   }
   return Status(code, text);
@@ -203,19 +223,18 @@ bool TcpTransport::send(PeerIndex peer, const FrameHeader& header, std::span<con
 
 void TcpTransport::release(const View& view) { pool_.give(view.handle); }
 
-void TcpTransport::cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) {
-  for (auto* link : live_) link->cancel(match, mask, group, operation);
-  const auto matches = [&](uint64_t id) { return (id & mask) == match; };
-  std::erase_if(sent_, matches);
+void TcpTransport::cancel(const Cancellation& what) {
+  for (auto* link : live_) link->cancel(what);
+  std::erase_if(sent_, [&](uint64_t id) { return what.concerns_send(id); });
 }
 
 void TcpTransport::close(PeerIndex peer) {
   auto* link = find(peer);
   if (link == nullptr) return;
   if (link->state() == LinkState::connecting) --connecting_;
-  std::vector<TcpDrain> slow;
-  link->close(true, sent_, slow);
-  for (auto& drain : slow) {
+  std::vector<TcpDrain> drains;
+  link->close(true, sent_, drains);
+  for (auto& drain : drains) {
     if (!drain.watch(control_.get())) continue;
     if (drains_.size() == drains_max) drains_.erase(drains_.begin());
     drains_.push_back(std::move(drain));
@@ -252,6 +271,7 @@ bool TcpTransport::poll(Nanos now, Sink& sink) {
 
 bool TcpTransport::control_is_due(Nanos now) {
   if (check_control_ || now >= control_deadline_) return true;
+  if (!control_.open()) return false;
   const bool busy =
       std::exchange(slept_, false) || connecting_ > 0 || listener_->waiting() > 0 || !drains_.empty() || live_.empty();
   if (!busy && ++polls_ % control_every != 0 && now - last_control_ < control_interval) return false;
@@ -293,6 +313,9 @@ bool TcpTransport::step_connecting(TcpLink& link, Nanos now) {
   if (now >= link.request().deadline) what = link.dialer ? "cannot be reached in time" : "did not connect in time";
   else if (link.dialer && is_gone(link)) what = "is gone";
   else if (link.dialer && link.dialer->hopeless()) what = "cannot be reached";
+  // In a group, the members connect once, and descriptors do not become free meanwhile. In an elastic run, they may.
+  else if (registry_ == nullptr && link.dialer && link.dialer->exhausted()) what = "cannot be dialled";
+  else if (registry_ == nullptr && !link.dialer && !listener_->exhausted().empty()) what = "cannot be accepted";
   if (what == nullptr) return any;
   --connecting_;
   link.lose(unreachable(link, what), sent_);
@@ -305,7 +328,9 @@ void TcpTransport::finish_dialling(TcpLink& link) {
   for (uint16_t stream = 0; stream < count; ++stream) {
     if (link.attach(stream, count, std::move(sockets[stream]), epoll_.get())) continue;
     --connecting_;
-    link.lose(Status(Code::unavailable, link.request().label + ": no more watches in the kernel"), sent_);
+    link.lose(
+        Status(Code::unavailable, link.request().label + ": epoll cannot watch its socket; raise fs.epoll.max_user_watches"),
+        sent_);
     return;
   }
   mark_up(link);
@@ -347,7 +372,7 @@ bool TcpTransport::move_ready(Sink& sink) {
       check_control_ = any = true;
       continue;
     }
-    // An upcall may have closed or replaced the link a moment ago; then this read finds nothing.
+    // An earlier upcall of this loop may have closed or replaced the link. In that case read() finds nothing to read.
     if (auto* link = find(static_cast<PeerIndex>(tag >> 16))) any |= link->read(static_cast<uint16_t>(tag), sink);
   }
   return any;
@@ -355,7 +380,7 @@ bool TcpTransport::move_ready(Sink& sink) {
 
 bool TcpTransport::report(Sink& sink) {
   bool any = false;
-  for (const auto peer : std::exchange(over_, {})) close(peer);
+  for (const auto peer : std::exchange(finished_dials_, {})) close(peer);
   if (!sent_.empty()) {
     any = true;
     reporting_.swap(sent_);
@@ -368,7 +393,7 @@ bool TcpTransport::report(Sink& sink) {
     if (auto why = link->take_lost_status()) {
       live_.erase(live_.begin() + static_cast<ptrdiff_t>(i));
       by_id_.erase(link->request().id);
-      listener_->look_again();
+      listener_->recheck_waiting();
       check_control_ = true;
       count_streams();
       sink.lost(peer, *why);
@@ -430,7 +455,14 @@ TransportCounters TcpTransport::counters() const {
 
 std::string TcpTransport::describe(PeerIndex peer) const {
   const auto* link = find(peer);
-  return link == nullptr ? "tcp, no link" : link->describe();
+  if (link == nullptr) return "tcp, no link";
+  const auto stuck = link->trouble();
+  return link->describe() + (stuck.empty() ? "" : "; " + stuck);
+}
+
+std::string TcpTransport::trouble(PeerIndex peer) const {
+  const auto* link = find(peer);
+  return link == nullptr ? std::string() : link->trouble();
 }
 
 }  // namespace unisono

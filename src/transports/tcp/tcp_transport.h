@@ -1,8 +1,9 @@
-// TCP: one listening port per process, links of one or more connections to each peer, payloads read into their receive buffers.
+// The TCP transport. A process has one listening port, and a link has one or more connections. Payloads are read straight into
+// their receive buffers.
 //
-// This class composes: the listener and the dialers make connections, links carry frames, and poll() drives all of them and
-// reports. It has no thread and no clock, and nothing blocks. With few streams poll() tries to read each of them, which takes
-// one system call less than asking first. With many it asks epoll which ones are ready.
+// The listener and the dialers make connections, and links carry frames. poll() drives all of them and reports events. The
+// transport has no thread and no clock, and it never blocks. With few streams, poll() tries to read each of them without asking
+// the kernel which ones are ready. With many streams, poll() asks the kernel by epoll.
 #pragma once
 
 #include <array>
@@ -25,36 +26,43 @@ namespace unisono {
 
 struct TcpOptions {
   PeerId self{};
-  std::string interface {};       // name ("eth0") or address ("10.0.0.7", "::1") to listen at and dial from; empty = all
-  uint16_t port = 0;              // 0 = the kernel chooses
-  uint32_t streams = 1;           // connections per link that this side dials, 1 … tcp_streams_max
-  bool payload_checksum = false;  // for sent frames; a received frame is checked if it has one
+  // Interface name ("eth0") or address ("10.0.0.7", "::1") at which to listen and from which to dial. Empty: all interfaces.
+  std::string interface {};
+  uint16_t port = 0;     // 0: the kernel chooses
+  uint32_t streams = 1;  // number of connections for each link that is dialled, 1 … tcp_streams_max
+  // If true, the frames that are sent carry a checksum of the payload. If a received frame carries one, it is always checked.
+  bool payload_checksum = false;
   TcpLinkOptions link{};
   PayloadPoolLimits pool{};
-  Nanos hello_timeout = 5 * second;     // a connection without a hello is closed after it
-  Nanos inbound_timeout = 10 * second;  // how long a good hello waits for its peer to be added
-  size_t unauthenticated_max = 64;      // connections without a good hello; the oldest is closed
-  // With an InboundRegistry: how long the new connection of a linked peer waits. The end of the peer's old link may be on the
-  // way, or the old link may belong to a dial that is being withdrawn. After that the new connection replaces the old link.
+  Nanos hello_timeout = 5 * second;     // A connection must send its hello within this time.
+  Nanos inbound_timeout = 10 * second;  // A connection with a good hello waits this long for its peer to be added.
+  // At most this many connections without a good hello may wait. If there are more, the oldest is closed.
+  size_t unauthenticated_max = 64;
+  // Used with an InboundRegistry. If a new connection comes from a peer that already has a link, the connection waits this
+  // long. The old link may be about to end, or may belong to a dial that is being withdrawn. After this time, the new
+  // connection replaces the old link.
   Nanos replace_after = 300 * millisecond;
-  // With an InboundRegistry: when two processes dial each other, the connection of the larger id waits this long for the one of
-  // the smaller id. The time covers a handshake over a long path. After it the larger id's connection is taken.
-  Nanos yield_after = 1 * second;
+  // Used with an InboundRegistry. If two processes dial each other, the process with the smaller id keeps the peer's connection
+  // waiting for this long. In this time its own dial can succeed, even over a long path. After this time it accepts the waiting
+  // connection.
+  Nanos accept_other_after = 1 * second;
 };
 
 class TcpTransport final : public Transport, public Connector, private TcpAcceptor {
  public:
-  // Returns invalid if there is no such interface or `streams` is out of range, and unavailable if the port is taken.
+  // Returns the error invalid if there is no such interface or `streams` is out of range. Returns unavailable if the port is
+  // taken.
   static Result<std::unique_ptr<TcpTransport>> make(const TcpOptions& options);
   ~TcpTransport() override;
 
-  // Connector
+  // Functions of Connector.
   std::vector<std::string> endpoints() const override;
   void set_job(const JobKey& key) override;
   Status add_peer(const LinkRequest& request) override;
   LinkState state(PeerIndex peer) const override;
+  void stop_listening() override;
 
-  // Transport
+  // Functions of Transport.
   const char* name() const override { return "tcp"; }
   size_t credit(PeerIndex peer) override;
   size_t slot_bytes() const override { return 0; }
@@ -63,7 +71,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   void abandon(const Slot& slot) override;
   bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override;
   void release(const View& view) override;
-  void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override;
+  void cancel(const Cancellation& what) override;
   bool poll(Nanos now, Sink& sink) override;
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
@@ -73,33 +81,39 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   void disarm() override { slept_ = true; }
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override;
+  std::string trouble(PeerIndex peer) const override;
 
-  // From now on, processes that nobody added may connect, too (a hello to PeerId{} is for any process), and links are
-  // symmetric. If two processes dial each other, the connection of the smaller id survives, and no `lost` follows. A linked
-  // peer that connects again replaces its link, which is lost then. A dial that meets another job or version is lost with the
-  // code invalid. Call this before any link is made; `registry` must outlive the transport. Links have one stream, so that a
-  // payload is placed and received before the next one is placed.
+  // After this call the transport accepts processes that nobody added, and hellos that are for any process (PeerId{}). Call it
+  // before any link is made. `registry` must live longer than the transport.
+  // - Both processes of a pair may dial. The connection that the process with the smaller id dialled survives, and no `lost`
+  //   follows.
+  // - If a peer with a link connects again, its old link is lost, and the new connection replaces it.
+  // - If a dial reaches another job or version, it is lost with the code invalid.
+  // - A link has one stream; a hello for several streams is refused. Therefore the sink receives each payload completely before
+  //   it is asked for the next receive buffer.
   void accept_inbound(InboundRegistry& registry) { registry_ = &registry; }
-  // The remote address of this link, also after its end; empty if it was never up.
+  // Returns the peer's address on this link, even if the link has ended. The address is empty if the link was never up.
   TcpAddress remote(PeerIndex peer) const;
 
   uint16_t port() const { return listener_->port(); }
-  // How many connections were refused and why the last one was; empty if none.
+  // Returns a text that says how many connections were refused, and why the last one was. The text is empty if none was
+  // refused.
   std::string last_refusal() const { return listener_->last_refusal(); }
 
  private:
   explicit TcpTransport(const TcpOptions& options);
   Status open();
+  Status open_epolls();
   TcpLink* find(PeerIndex peer) const { return peer < links_.size() ? links_[peer].get() : nullptr; }
 
-  // TcpAcceptor
-  Verdict judge(const TcpHello& hello, Nanos waited) override;
+  // Functions of TcpAcceptor.
+  Decision decide(const TcpHello& hello, Nanos waited) override;
   PeerId introduction() const override { return options_.self; }
-  void enter(const TcpHello& hello, Descriptor socket) override;
+  void take_connection(const TcpHello& hello, Descriptor socket) override;
 
-  // Defined in tcp_transport_inbound.cc.
-  Verdict admit(const TcpHello& hello);
-  std::optional<Verdict> judge_rival(const TcpHello& hello, TcpLink& link, Nanos waited);
+  // The following functions are in tcp_transport_inbound.cc.
+  Decision admit(const TcpHello& hello);
+  std::optional<Decision> choose_connection(const TcpHello& hello, TcpLink& link, Nanos waited);
   void identify_peer(TcpLink& link, const PeerId& id);
 
   bool control_is_due(Nanos now);
@@ -116,32 +130,37 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   Result<std::unique_ptr<TcpDialer>> make_dialer(const LinkRequest& request) const;
 
   TcpOptions options_;
-  Descriptor epoll_;                          // control_ and all streams; what a sleeper waits on
-  Descriptor control_;                        // listening sockets, unauthenticated peers, dialled sockets, drains
-  std::vector<InterfaceAddress> interfaces_;  // of this host, best first
-  std::vector<InterfaceAddress> listening_;   // the part of them to listen at
+  // Watches control_ and all streams; wait_handle() returns it. It is closed, like control_, while this process neither listens
+  // nor has links.
+  Descriptor epoll_;
+  Descriptor control_;                        // watches listening sockets, unauthenticated peers, sockets that dial, and drains
+  std::vector<InterfaceAddress> interfaces_;  // all interfaces of this host, best first
+  std::vector<InterfaceAddress> listening_;   // the interfaces at which to listen
   std::optional<TcpListener> listener_;
   std::optional<JobKey> job_;
   InboundRegistry* registry_ = nullptr;
   PayloadPool pool_;
-  std::vector<std::unique_ptr<TcpLink>> links_;         // by PeerIndex
-  std::vector<TcpLink*> live_;                          // connecting, up, or lost and not yet reported
-  std::map<PeerId, PeerIndex> by_id_;                   // of live_
-  std::vector<std::unique_ptr<TcpLink>> closed_links_;  // closed during poll
+  std::vector<std::unique_ptr<TcpLink>> links_;  // indexed by PeerIndex
+  std::vector<TcpLink*> live_;                   // links that are connecting or up, and lost links that are not yet reported
+  std::map<PeerId, PeerIndex> by_id_;            // for each link in live_ whose id is known: its peer index
+  // links that were closed during poll(); they are deleted when poll() ends
+  std::vector<std::unique_ptr<TcpLink>> closed_links_;
   std::vector<TcpDrain> drains_;
-  std::vector<PeerIndex> over_;      // dials without an id that led to an existing link or to this process
-  std::vector<uint64_t> sent_;       // ids to report
-  std::vector<uint64_t> reporting_;  // being reported
-  TcpTraffic retired_;               // traffic of closed links
+  // Peers that were dialled without an id, and whose dial is over because this process itself answered, or a process that has a
+  // link.
+  std::vector<PeerIndex> finished_dials_;
+  std::vector<uint64_t> sent_;       // ids that must be reported by Sink::sent
+  std::vector<uint64_t> reporting_;  // ids that report() is passing to Sink::sent at the moment
+  TcpTraffic retired_;               // traffic of the links that are closed
   uint64_t refused_frames_[frame_fault_count] = {};
   size_t stream_count_ = 0;
   size_t connecting_ = 0;
   uint32_t polls_ = 0;
-  Nanos now_ = 0;  // of the last poll()
+  Nanos now_ = 0;  // `now` of the last poll()
   Nanos last_control_ = 0;
   Nanos control_deadline_ = never;
-  bool check_control_ = true;  // control_ has work
-  bool slept_ = false;         // control_ may have work
+  bool check_control_ = true;  // the next poll() must call step() of the listener and of the dialers
+  bool slept_ = false;         // the process has slept, and control_ may have become readable meanwhile
   bool polling_ = false;
 };
 

@@ -1,4 +1,4 @@
-// Inbound connections of a TcpTransport, and the choice between two connections of one pair.
+// How a TcpTransport handles inbound connections, and how it chooses between two connections of the same pair of processes.
 #include <utility>
 
 #include "base/check.h"
@@ -11,18 +11,19 @@ TcpAddress TcpTransport::remote(PeerIndex peer) const {
   return link == nullptr ? TcpAddress() : link->remote();
 }
 
-TcpAcceptor::Verdict TcpTransport::judge(const TcpHello& hello, Nanos waited) {
+TcpAcceptor::Decision TcpTransport::decide(const TcpHello& hello, Nanos waited) {
   if (!job_) return {.wait = true};
   if (hello.key != *job_) return {.refusal = TcpRefusal::other_job};
   if (registry_ != nullptr && hello.to == PeerId{}) return {.refusal = TcpRefusal::introduction};
   if (hello.to != options_.self) return {.refusal = TcpRefusal::other_process};
   if (registry_ != nullptr && hello.stream_count != 1) return {.refusal = TcpRefusal::stream};
   const auto known = by_id_.find(hello.from);
-  if (known == by_id_.end()) return registry_ == nullptr ? Verdict{.wait = true} : admit(hello);
+  if (known == by_id_.end()) return registry_ == nullptr ? Decision{.wait = true} : admit(hello);
   auto& link = *links_[known->second];
-  if (link.state() == LinkState::lost) return {.wait = true};  // until `lost` is reported and the peer is added again
+  // Wait until `lost` is reported, so that the peer can be added again.
+  if (link.state() == LinkState::lost) return {.wait = true};
   if (registry_ != nullptr) {
-    if (const auto verdict = judge_rival(hello, link, waited)) return *verdict;
+    if (const auto decision = choose_connection(hello, link, waited)) return *decision;
   } else {
     if (link.state() == LinkState::up) return {.refusal = TcpRefusal::duplicate};
     if (link.request().dial) return {.refusal = TcpRefusal::not_expected};
@@ -33,7 +34,7 @@ TcpAcceptor::Verdict TcpTransport::judge(const TcpHello& hello, Nanos waited) {
   return {};
 }
 
-TcpAcceptor::Verdict TcpTransport::admit(const TcpHello& hello) {
+TcpAcceptor::Decision TcpTransport::admit(const TcpHello& hello) {
   if (hello.from == PeerId{} || hello.from == options_.self) return {.refusal = TcpRefusal::not_expected};
   LinkRequest inbound;
   inbound.id = hello.from;
@@ -45,29 +46,31 @@ TcpAcceptor::Verdict TcpTransport::admit(const TcpHello& hello) {
   return {};
 }
 
-// Both sides decide alike without exchanging messages. The process with the larger id takes the smaller id's dial and withdraws
-// its own. The process with the smaller id lets the other dial wait until it is withdrawn. A process takes a dial only if it
-// has no other connection of the pair, so neither side withdraws a link that is up on the other.
-std::optional<TcpAcceptor::Verdict> TcpTransport::judge_rival(const TcpHello& hello, TcpLink& link, Nanos waited) {
+// Chooses between an inbound connection and a link or dial to the same peer. Both processes choose the same connection, without
+// a message about it. The process with the larger id withdraws its own dial, and accepts the peer's dial. The process with the
+// smaller id keeps the peer's dial waiting until the peer withdraws it. While a connection to the peer is up, a process does
+// not accept a dial from this peer. Therefore no process withdraws a link that is up at its peer.
+std::optional<TcpAcceptor::Decision> TcpTransport::choose_connection(const TcpHello& hello, TcpLink& link, Nanos waited) {
   if (link.state() == LinkState::up) {
     if (waited >= options_.replace_after) {
-      link.lose(Status(Code::peer_lost, link.request().label + ": it has connected again; " + link.describe()), sent_);
+      link.lose(Status(Code::peer_lost, link.request().label + ": the peer has connected again; " + link.describe()), sent_);
       count_streams();
-      return Verdict{.wait = true};
+      return Decision{.wait = true};
     }
-    return Verdict{.wait = true, .again = options_.replace_after};
+    return Decision{.wait = true, .recheck_after = options_.replace_after};
   }
   if (!link.request().dial) return std::nullopt;
-  if (options_.self < hello.from && waited < options_.yield_after) return Verdict{.wait = true, .again = options_.yield_after};
-  link.yield();
+  if (options_.self < hello.from && waited < options_.accept_other_after)
+    return Decision{.wait = true, .recheck_after = options_.accept_other_after};
+  link.withdraw_dial();
   return std::nullopt;
 }
 
-void TcpTransport::enter(const TcpHello& hello, Descriptor socket) {
+void TcpTransport::take_connection(const TcpHello& hello, Descriptor socket) {
   const auto known = by_id_.find(hello.from);
   UNISONO_CHECK(known != by_id_.end());
   auto& link = *links_[known->second];
-  // If epoll refuses the socket, it is closed again, and the dialler starts over.
+  // attach() fails if epoll cannot watch the socket. In that case the socket is closed, and the dialler starts over.
   if (!link.attach(hello.stream_index, hello.stream_count, std::move(socket), epoll_.get())) link.start_again();
   if (link.state() == LinkState::up) mark_up(link);
 }
@@ -78,10 +81,10 @@ void TcpTransport::identify_peer(TcpLink& link, const PeerId& id) {
   if (goes_on) {
     link.identify_peer(id);
     by_id_[id] = peer;
-    link.dialer->go_on();
+    link.dialer->accept_peer();
     check_control_ = true;
   } else {
-    over_.push_back(peer);
+    finished_dials_.push_back(peer);
   }
   registry_->answered(peer, id, goes_on);
 }

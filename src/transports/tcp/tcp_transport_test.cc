@@ -1,8 +1,9 @@
-// Promises of TCP beyond those of every transport: making links, ending links, and their limits.
+// Tests of promises that only TCP makes: how links are made and ended, and their limits.
 #include "transports/tcp/tcp_transport.h"
 
 #include <gtest/gtest.h>
 
+#include "base/concat.h"
 #include "tests/conformance/tcp_pair.h"
 
 namespace unisono::conformance {
@@ -16,7 +17,7 @@ TEST_F(Tcp, a_link_names_its_addresses_and_interface) {
   EXPECT_NE(a->describe(0).find("-> " + b->endpoints()[0].substr(6) + " (lo)"), std::string::npos) << a->describe(0);
 }
 
-TEST_F(Tcp, the_dialler_may_come_long_before_the_other_side_adds_it) {
+TEST_F(Tcp, a_dialler_may_connect_long_before_the_listener_adds_it) {
   ASSERT_TRUE(a->add_peer(request(id_b, b->endpoints(), true)).ok());
   for (int i = 0; i < 200; ++i) turn();
   EXPECT_EQ(a->state(0), LinkState::connecting);
@@ -41,8 +42,9 @@ TEST_F(Tcp, connections_wait_until_the_job_is_known) {
   }));
 }
 
-TEST_F(Tcp, unreachable_addresses_do_not_keep_the_reachable_one_from_winning) {
-  // Nobody listens at the first; the second belongs to this process itself; the third is right.
+TEST_F(Tcp, a_reachable_address_connects_despite_unreachable_ones) {
+  // Only the last endpoint is the peer's. Nobody listens at the first, the dialling process itself listens at the second, and
+  // the third is of another transport.
   const auto nobody = transport(PeerId{9, 9})->endpoints()[0];
   std::vector<std::string> endpoints = {nobody, a->endpoints()[0], "shm://host/name", b->endpoints()[0]};
   ASSERT_TRUE(a->add_peer(request(id_b, endpoints, true)).ok());
@@ -118,28 +120,28 @@ TEST_F(Tcp, the_loss_of_a_link_names_peer_cause_addresses_and_bytes) {
   EXPECT_NE(text.find("100064 bytes sent, 0 received"), std::string::npos) << text;
 }
 
-TEST(TcpMake, names_a_port_that_is_taken) {
+TEST(TcpMake, a_taken_port_error_names_the_port) {
   const auto first = transport(id_a);
   const auto second = TcpTransport::make({.self = id_b, .interface = "127.0.0.1", .port = first->port()});
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().code(), Code::unavailable);
   const auto& text = second.status().message();
-  EXPECT_NE(text.find("127.0.0.1:" + std::to_string(first->port()) + ": address already in use"), std::string::npos) << text;
+  EXPECT_NE(text.find(concat("127.0.0.1:", first->port(), ": address already in use")), std::string::npos) << text;
 }
 
-TEST(TcpMake, names_the_interfaces_there_are_when_one_is_unknown) {
+TEST(TcpMake, an_unknown_interface_error_lists_the_interfaces) {
   const auto made = TcpTransport::make({.interface = "nonesuch0"});
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().code(), Code::invalid);
   EXPECT_NE(made.status().message().find("lo 127.0.0.1"), std::string::npos) << made.status().message();
 }
 
-TEST(TcpMake, refuses_impossible_numbers_of_streams) {
+TEST(TcpMake, make_refuses_stream_counts_out_of_range) {
   EXPECT_EQ(TcpTransport::make({.streams = 0}).status().code(), Code::invalid);
   EXPECT_EQ(TcpTransport::make({.streams = tcp_streams_max + 1u}).status().code(), Code::invalid);
 }
 
-TEST(TcpMake, listens_everywhere_by_default_loopback_last) {
+TEST(TcpMake, the_default_listens_at_all_interfaces_loopback_last) {
   auto made = TcpTransport::make({.self = id_a});
   ASSERT_TRUE(made.ok());
   const auto endpoints = (*made)->endpoints();
@@ -165,7 +167,7 @@ TEST_F(Tcp, frames_that_the_kernel_took_survive_close) {
   uint64_t taken = 0;
   while (a->send(0, data_header(taken, payload.size()), payload, taken)) ++taken;
   ASSERT_GT(taken, 0u);
-  // Unread input must not turn the end into a reset, which would destroy frames in flight.
+  // `a` has unread input when it closes. That must not cause a reset, which would destroy frames in flight.
   for (int i = 0; i < 50; ++i) b->send(0, data_header(0, 0), {}, 0);
   a->close(0);
   ASSERT_TRUE(until([&] { return !sink_b->losses.empty(); }));
@@ -178,23 +180,23 @@ TEST_F(Tcp, the_last_frames_reach_a_peer_that_reads_late_after_a_frame_half_writ
   const auto whole = payload;
   uint64_t sent = 0;
   while (a->send(0, data_header(sent, payload.size()), payload, sent)) ++sent;
-  ++sent;                                                        // half of it is written
-  a->send(0, data_header(sent, payload.size()), payload, sent);  // and this one not at all
-  a->cancel(0, 0, 0, 0);
+  ++sent;                                                        // the last frame of the loop is half written
+  a->send(0, data_header(sent, payload.size()), payload, sent);  // nothing of this frame is written
+  a->cancel({});
   payload.assign(payload.size(), std::byte{});
   auto drain = data_header(77, 0);
   drain.kind = FrameKind::goodbye;
   a->send(0, drain, {}, 0);
   for (int i = 0; i < 50; ++i) b->send(0, data_header(0, 0), {}, 0);
   a->close(0);
-  for (int i = 0; i < 100; ++i) a->poll(clock_now(), *sink_a);  // the other side still sleeps
+  for (int i = 0; i < 100; ++i) a->poll(clock_now(), *sink_a);  // `b` is not polled yet
   ASSERT_TRUE(until([&] { return !sink_b->losses.empty(); }));
   ASSERT_EQ(sink_b->frames.size(), sent + 1);
   EXPECT_EQ(sink_b->frames[sent - 1].payload, whole);
   EXPECT_EQ(sink_b->frames[sent].header.kind, FrameKind::goodbye);
 }
 
-TEST_F(Tcp, a_sink_that_keeps_views_holds_back_its_peer_and_nobody_else) {
+TEST_F(Tcp, a_sink_that_keeps_views_delays_only_that_peer) {
   TcpOptions tight;
   tight.pool.owner_bytes_max = 1u << 20;
   b = transport(id_b, tight);
@@ -220,23 +222,23 @@ TEST_F(Tcp, a_sink_that_keeps_views_holds_back_its_peer_and_nobody_else) {
   EXPECT_TRUE(sink_b->losses.empty());
 }
 
-TEST_F(Tcp, a_peer_that_takes_nothing_is_lost_when_too_much_waits) {
+TEST_F(Tcp, a_peer_that_reads_nothing_is_lost_when_too_many_frames_are_queued) {
   link();
-  // Even frames without payload are bounded.
+  // The number of queued frames without payload is bounded, too.
   for (int i = 0; i < 2'000'000 && sink_a->losses.empty(); ++i) {
     EXPECT_TRUE(a->send(0, data_header(1, 0), {}, 0));
     if (i % 10'000 == 0) a->poll(clock_now(), *sink_a);
   }
   ASSERT_FALSE(sink_a->losses.empty());
-  EXPECT_NE(loss_of_a().message().find("frames wait"), std::string::npos) << loss_of_a().message();
+  EXPECT_NE(loss_of_a().message().find("frames are queued"), std::string::npos) << loss_of_a().message();
 }
 
-TEST_F(Tcp, more_links_than_are_tried_directly_work_too) {
+TEST_F(Tcp, links_beyond_the_direct_limit_work) {
   constexpr size_t count = 12;
   auto cluster = ConnectorCluster<TcpTransport>::make(
       count, [](size_t, PeerId self) { return TcpTransport::make({.self = self, .interface = "127.0.0.1"}); });
   ASSERT_NE(cluster, nullptr);
-  everyone_sends_to_everyone(*cluster);
+  all_peers_send_to_all_peers(*cluster);
 }
 
 }  // namespace

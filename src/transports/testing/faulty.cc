@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/concat.h"
 #include "base/random.h"
 #include "wire/checksum.h"
 
 namespace unisono {
 namespace {
 
-// Marks handles of views that this decorator itself gives out. The inner transport must not use this bit; ShmTransport does,
-// for its pool blocks, so it cannot be the inner one.
+// This bit marks the handles of views that FaultyTransport itself lends. The inner transport must not use this bit.
+// ShmTransport uses it for its pool blocks, and therefore cannot be the inner transport.
 constexpr uint64_t own_handle = uint64_t{1} << 63;
 
 void flip_bit(void* bytes, size_t count, uint64_t choice) {
@@ -32,7 +33,7 @@ void FaultyTransport::commit(const Slot& slot, const FrameHeader& header) {
   if (plan_.fail_send == 0 || ++send_count_ != plan_.fail_send) return inner_.commit(slot, header);
   inner_.abandon(slot);
   for (const auto peer : slot_peers_[slot.handle]) {
-    break_link(peer, Code::peer_lost, "injected: send " + std::to_string(send_count_) + " failed");
+    break_link(peer, Code::peer_lost, concat("injected: send ", send_count_, " failed"));
   }
 }
 
@@ -42,7 +43,7 @@ bool FaultyTransport::send(PeerIndex peer, const FrameHeader& header, std::span<
   ++send_count_;
   if (broken(peer)) return true;
   if (send_count_ != plan_.fail_send) return inner_.send(peer, header, payload, id);
-  break_link(peer, Code::peer_lost, "injected: send " + std::to_string(send_count_) + " failed");
+  break_link(peer, Code::peer_lost, concat("injected: send ", send_count_, " failed"));
   return true;
 }
 
@@ -53,15 +54,13 @@ void FaultyTransport::release(const View& view) {
   free_copies_.push_back(index);
 }
 
-// Held frames have no receive buffer yet: the sink is asked when they are delivered.
-void FaultyTransport::cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) {
-  inner_.cancel(match, mask, group, operation);
-}
+// Frames that are held need nothing here, because they get a receive buffer only when they are delivered.
+void FaultyTransport::cancel(const Cancellation& what) { inner_.cancel(what); }
 
 void FaultyTransport::close(PeerIndex peer) {
   inner_.close(peer);
   drop_held(peer);
-  const auto same = [&](const LostEvent& news) { return news.peer == peer; };
+  const auto same = [&](const LostEvent& event) { return event.peer == peer; };
   std::erase_if(breaking_, same);
   std::erase_if(lost_events_, same);
   links_.erase(peer);
@@ -69,9 +68,9 @@ void FaultyTransport::close(PeerIndex peer) {
 
 // Receiving ---------------------------------------------------------------------------------------------------------
 
-std::byte* FaultyTransport::on_place(PeerIndex from, const FrameHeader& header) {
-  // A frame that will be held or damaged must not land in the sink's memory yet.
-  return plan_.faults_frames() || plan_.fail_receive != 0 || broken(from) ? nullptr : outer_->place(from, header);
+std::byte* FaultyTransport::on_receive_buffer(PeerIndex from, const FrameHeader& header) {
+  // A frame that will be held or damaged must not be written into the sink's memory yet.
+  return plan_.faults_frames() || plan_.fail_receive != 0 || broken(from) ? nullptr : outer_->receive_buffer(from, header);
 }
 
 void FaultyTransport::on_frame(PeerIndex from, const FrameHeader& header, const View& view) {
@@ -87,21 +86,22 @@ void FaultyTransport::on_frame(PeerIndex from, const FrameHeader& header, const 
   }
   if (receive_count_ == plan_.fail_receive) {
     drop();
-    return break_link(from, Code::peer_lost, "injected: receive " + std::to_string(receive_count_) + " failed");
+    return break_link(from, Code::peer_lost, concat("injected: receive ", receive_count_, " failed"));
   }
   const auto choice = choose(from, number);
   if (choice.disconnect) {
     drop();
-    return break_link(from, Code::peer_lost, "injected: disconnected at its frame " + std::to_string(number));
+    return break_link(from, Code::peer_lost, concat("injected: disconnected at its frame ", number));
   }
   if (choice.corrupt_header || choice.corrupt_payload) return damage(from, header, view, choice);
   if (choice.delay || choice.reorder || choice.duplicate || choice.cut) return hold(from, header, view, choice);
-  deliver_lent(from, header, view);
+  deliver_view(from, header, view);
 }
 
 FaultyTransport::Choice FaultyTransport::choose(PeerIndex from, uint64_t number) const {
   Random random(mix64(plan_.seed ^ mix64(from + 1)) ^ mix64(number));
-  // Draws all of them always, so that a change of one probability moves no other fault.
+  // Draw a random number for every fault, even if its probability is 0. In this way, a fault hits the same frames whatever the
+  // probabilities of the other faults are.
   Choice choice{};
   choice.delay = random.chance(plan_.delay);
   choice.reorder = random.chance(plan_.reorder);
@@ -114,7 +114,8 @@ FaultyTransport::Choice FaultyTransport::choose(PeerIndex from, uint64_t number)
   return choice;
 }
 
-// Does what a receiver of a stream would do: check, refuse, count, and end the link.
+// Damages the frame as `choice` says, and then checks it as the receiver of a stream would check it. If the check fails, counts
+// the frame and ends the link. Otherwise delivers the frame.
 void FaultyTransport::damage(PeerIndex from, FrameHeader header, const View& view, const Choice& choice) {
   auto payload = copy_and_release(view);
   seal_frame(header);
@@ -163,10 +164,11 @@ Bytes FaultyTransport::copy_and_release(const View& view) {
   return payload;
 }
 
-// The inner transport could not ask for a receive buffer for this frame; this decorator asks the sink now.
-void FaultyTransport::deliver_lent(PeerIndex from, const FrameHeader& header, const View& view) {
+// Delivers a frame of the inner transport. While faults are injected, on_receive_buffer returns null, so the frame comes as a
+// view. Therefore this function asks the sink for the receive buffer.
+void FaultyTransport::deliver_view(PeerIndex from, const FrameHeader& header, const View& view) {
   if (view.handle == 0 || view.bytes == 0) return outer_->received(from, header, view);
-  auto* target = plan_.faults_frames() || plan_.fail_receive != 0 ? outer_->place(from, header) : nullptr;
+  auto* target = plan_.faults_frames() || plan_.fail_receive != 0 ? outer_->receive_buffer(from, header) : nullptr;
   if (target == nullptr) return outer_->received(from, header, view);
   std::memcpy(target, view.data, view.bytes);
   inner_.release(view);
@@ -175,7 +177,7 @@ void FaultyTransport::deliver_lent(PeerIndex from, const FrameHeader& header, co
 
 void FaultyTransport::deliver_copy(PeerIndex from, const FrameHeader& header, Bytes payload) {
   if (payload.empty()) return outer_->received(from, header, {});
-  if (auto* target = outer_->place(from, header)) {
+  if (auto* target = outer_->receive_buffer(from, header)) {
     std::memcpy(target, payload.data(), payload.size());
     return outer_->received(from, header, {target, payload.size(), 0});
   }
@@ -193,7 +195,7 @@ void FaultyTransport::on_lost(PeerIndex peer, const Status& why) {
   auto& link = links_[peer];
   if (link.broken) return;
   link.broken = true;
-  // Frames that arrived before the end are delivered before it, even if they were delayed to later.
+  // Deliver the held frames of this peer first: they arrived before the loss.
   for (size_t i = 0; i < held_.size();) {
     if (held_[i].from != peer) {
       ++i;
@@ -234,14 +236,15 @@ bool FaultyTransport::poll(Nanos now, Sink& sink) {
   now_ = now;
   bool any = inner_.poll(now, inner_sink_);
   any |= deliver_held();
-  // Links closed in the last turn have made their last sent() upcall now.
-  for (const auto& news : std::exchange(lost_events_, {})) {
-    sink.lost(news.peer, news.why);
+  // The previous poll() closed these links. Meanwhile inner_.poll() above has made the last sent() upcalls for them, so `lost`
+  // can be reported.
+  for (const auto& event : std::exchange(lost_events_, {})) {
+    sink.lost(event.peer, event.why);
     any = true;
   }
-  for (auto& news : std::exchange(breaking_, {})) {
-    inner_.close(news.peer);
-    lost_events_.push_back(std::move(news));
+  for (auto& event : std::exchange(breaking_, {})) {
+    inner_.close(event.peer);
+    lost_events_.push_back(std::move(event));
     any = true;
   }
   return any;

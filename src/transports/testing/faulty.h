@@ -1,9 +1,10 @@
-// A transport decorator that injects faults: it shows the layer above a bad network, a bad cable and a dying peer.
+// A transport that wraps another transport and injects faults into the frames that arrive. The layer above it sees a bad
+// network, a bad cable or a dying peer.
 //
-// Every decision follows from the seed, the peer and the frame's number from that peer, so a run can be repeated whatever the
-// timing. Faults are injected where frames arrive. Delay, reorder and disconnect are within the contract of Transport. Damage
-// is reported as a receiver of a stream would: the frame is refused and counted, and the link is lost with the code corrupt.
-// Duplicate and cut break the contract on purpose: the layer above must notice them.
+// Every decision depends only on the seed, on the peer, and on the number of the frame from that peer. Therefore a run can be
+// repeated, even if its timing differs. The contract of Transport allows delay, reorder and disconnect. A damaged frame is
+// handled as the receiver of a stream would handle it: the frame is refused and counted, and the link is lost with the code
+// corrupt. The faults `duplicate` and `cut` break the contract on purpose: the layer above must notice them.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +21,20 @@ namespace unisono {
 
 struct FaultPlan {
   uint64_t seed = 1;
-  // Probabilities per received frame, 0 … 1.
-  double delay = 0;            // held for up to delay_max
-  double reorder = 0;          // held until up to reorder_frames_max later frames have passed it, at most delay_max
-  double duplicate = 0;        // delivered twice
-  double cut = 0;              // the end of the payload is missing, and the header says the shorter length
-  double corrupt_header = 0;   // one flipped bit in the header
-  double corrupt_payload = 0;  // one flipped bit in the payload; goes unnoticed unless the frame has a payload checksum
-  double disconnect = 0;       // the link is lost instead
+  // The next seven values are probabilities for each received frame, from 0 to 1.
+  double delay = 0;  // probability that the frame is held for up to delay_max
+  // Probability that up to reorder_frames_max later frames overtake this frame. The frame is held for at most delay_max.
+  double reorder = 0;
+  double duplicate = 0;       // probability that the frame is delivered twice
+  double cut = 0;             // probability that the payload is shortened; payload_bytes in the header is then reduced, too
+  double corrupt_header = 0;  // probability that one bit of the header is flipped
+  // Probability that one bit of the payload is flipped. Without a payload checksum nobody notices this.
+  double corrupt_payload = 0;
+  double disconnect = 0;  // probability that the frame is not delivered, and the link is lost instead
   Nanos delay_max = 5 * millisecond;
   uint32_t reorder_frames_max = 4;
-  // If not 0: the n-th frame given to send or commit, or received, ends its link instead. Counted from 1 over all peers.
+  // If not 0, the frame with this number is not passed on, and its link is lost. fail_send counts the frames that are sent, and
+  // fail_receive the frames that are received. Both count from 1, and count the frames of all peers together.
   uint64_t fail_send = 0;
   uint64_t fail_receive = 0;
 
@@ -39,7 +43,7 @@ struct FaultPlan {
   }
 };
 
-// Borrows `inner`, which must outlive it and be driven only through it.
+// Uses `inner`, which must live longer than this object. As long as this object exists, nobody else may call `inner`.
 class FaultyTransport final : public Transport {
  public:
   FaultyTransport(Transport& inner, const FaultPlan& plan) : inner_(inner), plan_(plan), inner_sink_(*this) {}
@@ -52,13 +56,13 @@ class FaultyTransport final : public Transport {
   void abandon(const Slot& slot) override;
   bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override;
   void release(const View& view) override;
-  // Only if no fault is injected into received frames.
+  // Returns true only if no fault is injected into received frames.
   bool looks_ahead() const override { return inner_.looks_ahead() && !plan_.faults_frames() && plan_.fail_receive == 0; }
   Next next(PeerIndex from, const FrameHeader& expected, const std::byte*& payload) override {
     return broken(from) ? Next::none : inner_.next(from, expected, payload);
   }
   void take_next(std::span<const PeerIndex> from) override { inner_.take_next(from), receive_count_ += from.size(); }
-  void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override;
+  void cancel(const Cancellation& what) override;
   bool poll(Nanos now, Sink& sink) override;
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
@@ -67,45 +71,49 @@ class FaultyTransport final : public Transport {
   void disarm() override { inner_.disarm(); }
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override { return "faulty " + inner_.describe(peer); }
+  std::string trouble(PeerIndex peer) const override { return inner_.trouble(peer); }
 
   uint64_t sends() const { return send_count_; }
   uint64_t receives() const { return receive_count_; }
 
  private:
   struct Link {
-    uint64_t frames = 0;  // received
-    bool broken = false;  // by this decorator
+    uint64_t frames = 0;  // frames received from the peer
+    bool broken = false;  // this object, not the peer, has ended the link
   };
   struct Held {
     PeerIndex from = 0;
     FrameHeader header;
     Bytes payload;
     Nanos due = 0;
-    uint32_t passes_left = UINT32_MAX;  // later frames of this peer that must pass first
+    uint32_t passes_left = UINT32_MAX;  // The frame is held until this many later frames of the same peer have passed it.
   };
-  struct Choice {  // faults for one frame
+  struct Choice {  // the faults chosen for one frame
     bool delay, reorder, duplicate, cut, corrupt_header, corrupt_payload, disconnect;
-    uint64_t amount;  // random bits for faults that need a size
+    uint64_t amount;  // random bits, for faults that need a position or a size
   };
   struct LostEvent {
     PeerIndex peer = 0;
     Status why;
   };
 
-  class InnerSink final : public Sink {  // the sink that inner_ gets
+  class InnerSink final : public Sink {  // the sink that is passed to inner_
    public:
     explicit InnerSink(FaultyTransport& owner) : owner_(owner) {}
-    std::byte* place(PeerIndex from, const FrameHeader& header) override { return owner_.on_place(from, header); }
+    std::byte* receive_buffer(PeerIndex from, const FrameHeader& header) override {
+      return owner_.on_receive_buffer(from, header);
+    }
     void received(PeerIndex from, const FrameHeader& header, const View& view) override { owner_.on_frame(from, header, view); }
     void sent(uint64_t id) override { owner_.outer_->sent(id); }
     void lost(PeerIndex peer, const Status& why) override { owner_.on_lost(peer, why); }
     void credit(PeerIndex peer) override { owner_.on_credit(peer); }
+    void noticed(PeerIndex peer, EventKind kind, const std::string& text) override { owner_.outer_->noticed(peer, kind, text); }
 
    private:
     FaultyTransport& owner_;
   };
 
-  std::byte* on_place(PeerIndex from, const FrameHeader& header);
+  std::byte* on_receive_buffer(PeerIndex from, const FrameHeader& header);
   void on_frame(PeerIndex from, const FrameHeader& header, const View& view);
   void on_lost(PeerIndex peer, const Status& why);
   void on_credit(PeerIndex peer);
@@ -114,7 +122,7 @@ class FaultyTransport final : public Transport {
   Choice choose(PeerIndex from, uint64_t number) const;
   void damage(PeerIndex from, FrameHeader header, const View& view, const Choice& choice);
   void hold(PeerIndex from, const FrameHeader& header, const View& view, const Choice& choice);
-  void deliver_lent(PeerIndex from, const FrameHeader& header, const View& view);
+  void deliver_view(PeerIndex from, const FrameHeader& header, const View& view);
   void deliver_copy(PeerIndex from, const FrameHeader& header, Bytes payload);
   Bytes copy_and_release(const View& view);
   bool deliver_held();
@@ -128,9 +136,11 @@ class FaultyTransport final : public Transport {
   Nanos now_ = 0;
   std::map<PeerIndex, Link> links_;
   std::vector<Held> held_;
-  std::vector<LostEvent> breaking_;     // links to close in inner_ when it is not polling
-  std::vector<LostEvent> lost_events_;  // closed; their last sent() come with the next poll, then lost
-  std::vector<Bytes> copies_;           // lent from here; handle = own_handle | index
+  // Links that the next poll() closes in inner_. They wait for it because a link must not be closed while inner_ polls.
+  std::vector<LostEvent> breaking_;
+  std::vector<LostEvent> lost_events_;  // Links that are closed. The next poll() reports their last sent(), and then `lost`.
+  // The memory of the views that this object lends. The handle of a view is own_handle | (its index here).
+  std::vector<Bytes> copies_;
   std::vector<size_t> free_copies_;
   std::map<uint64_t, std::vector<PeerIndex>> slot_peers_;
   uint64_t send_count_ = 0;

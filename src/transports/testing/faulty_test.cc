@@ -8,7 +8,7 @@
 namespace unisono::conformance {
 namespace {
 
-// Endpoint 0 sends, endpoint 1 receives through a faulty transport. Time is a number here.
+// Endpoint 0 sends, and endpoint 1 receives through a faulty transport. The test chooses the time that it passes to poll().
 class Faulty : public testing::Test {
  protected:
   void start(FaultPlan plan, bool payload_checksum = false) {
@@ -37,7 +37,7 @@ class Faulty : public testing::Test {
   std::unique_ptr<Recorder> recorder;
 };
 
-TEST_F(Faulty, delayed_frames_come_when_they_are_due_and_not_before) {
+TEST_F(Faulty, delayed_frames_arrive_when_due_and_not_before) {
   start({.delay = 1, .delay_max = 1000});
   send(100);
   poll(0);
@@ -50,7 +50,7 @@ TEST_F(Faulty, delayed_frames_come_when_they_are_due_and_not_before) {
   EXPECT_EQ(faulty->next_deadline(), never);
 }
 
-TEST_F(Faulty, reordered_frames_all_come_in_another_order) {
+TEST_F(Faulty, reordered_frames_all_arrive_in_another_order) {
   start({.reorder = 0.3});
   send(200);
   for (Nanos now = 0; now < 10 * millisecond; now += millisecond) poll(now);
@@ -72,7 +72,7 @@ TEST_F(Faulty, the_same_seed_makes_the_same_faults) {
   EXPECT_EQ(orders[0], orders[1]);
 }
 
-TEST_F(Faulty, duplicates_come_twice_and_whole) {
+TEST_F(Faulty, duplicated_frames_arrive_twice_and_whole) {
   start({.duplicate = 1});
   send(10);
   poll(0);
@@ -80,7 +80,7 @@ TEST_F(Faulty, duplicates_come_twice_and_whole) {
   for (const auto& frame : recorder->frames) EXPECT_EQ(frame.payload, pattern(100, frame.header.operation));
 }
 
-TEST_F(Faulty, cut_frames_say_their_new_length) {
+TEST_F(Faulty, cut_frames_announce_their_new_length) {
   start({.cut = 1}, true);
   send(10);
   poll(0);
@@ -88,7 +88,7 @@ TEST_F(Faulty, cut_frames_say_their_new_length) {
   for (const auto& frame : recorder->frames) {
     EXPECT_LT(frame.payload.size(), 100u);
     EXPECT_EQ(frame.header.payload_bytes, frame.payload.size());
-    auto sealed = frame.header;  // the transport fills in header_checksum
+    auto sealed = frame.header;  // header_checksum may be 0 (see Sink::received), so compute it before the check
     seal_frame(sealed);
     EXPECT_EQ(check_frame(sealed), FrameFault::none);
   }
@@ -181,17 +181,17 @@ TEST_F(Faulty, copies_given_out_stay_until_released) {
   for (const auto& view : recorder->views) faulty->release(view);
 }
 
-TEST_F(Faulty, faulty_frames_are_placed_where_the_sink_says) {
+TEST_F(Faulty, faulty_frames_land_in_the_receive_buffer) {
   start({.delay = 1, .delay_max = 10});
   Bytes target(100);
-  recorder->placer = [&](PeerIndex, const FrameHeader&) { return target.data(); };
+  recorder->on_receive_buffer = [&](PeerIndex, const FrameHeader&) { return target.data(); };
   send(1);
   poll(0);
   poll(10);
   ASSERT_EQ(recorder->frames.size(), 1u);
   EXPECT_TRUE(recorder->frames[0].placed);
   EXPECT_EQ(target, pattern(100, 0));
-  EXPECT_EQ(recorder->place_count, 1u);
+  EXPECT_EQ(recorder->buffer_requests, 1u);
 }
 
 }  // namespace

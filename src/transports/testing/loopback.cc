@@ -11,31 +11,32 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "net/tcp_socket.h"
 #include "transports/payload_pool.h"
 #include "wire/checksum.h"
 
 namespace unisono {
 
-// The mutex guards everything here. It is never held during an upcall.
+// The mutex guards all members of State. It is never held during an upcall.
 struct LoopbackHub::State {
-  // An item of an endpoint's inbox: a frame, or the event that a peer is gone (behind that peer's last frame).
+  // An item of an endpoint's inbox. It is a frame, or the event that a peer is gone, which comes after that peer's last frame.
   struct Item {
     PeerIndex from = 0;
     FrameHeader header;
     uint64_t block = 0;  // 0: no payload
     const std::byte* data = nullptr;
-    bool lend = false;
+    bool as_view = false;
     std::optional<Status> lost{};
   };
 
   struct EndpointState {  // the hub's state of one endpoint
     std::string label;
     bool dead = false;
-    std::vector<char> linked;           // by peer
-    std::vector<char> wants_credit;     // by peer: credit() or acquire() refused
-    std::vector<size_t> under_way;      // by peer: frames with payload that the peer has not taken yet
-    std::vector<PeerIndex> has_credit;  // peers to report through Sink::credit
+    std::vector<char> linked;           // for each peer: whether a link to it exists
+    std::vector<char> wants_credit;     // for each peer: whether credit() was 0 or acquire() failed
+    std::vector<size_t> in_flight;      // for each peer: how many frames with payload are in its inbox
+    std::vector<PeerIndex> has_credit;  // the peers that the next poll reports by Sink::credit
     std::deque<Item> inbox;
     size_t slots_out = 0;
     bool armed = false;
@@ -43,8 +44,9 @@ struct LoopbackHub::State {
     TransportCounters counters;
   };
 
-  struct Shared {                            // a block with payload
-    uint32_t owner = PayloadPool::no_owner;  // the endpoint whose slot it is
+  struct Shared {  // a memory block with a payload
+    // The endpoint that holds the block as a slot; no_owner if the block is not a slot.
+    uint32_t owner = PayloadPool::no_owner;
     uint32_t uses = 0;
     std::byte* data = nullptr;
     std::vector<PeerIndex> peers;
@@ -55,14 +57,14 @@ struct LoopbackHub::State {
   LoopbackOptions options;
   std::mutex mutex;
   PayloadPool pool{PayloadPoolLimits{}};
-  std::vector<Shared> blocks;  // by handle - 1
+  std::vector<Shared> blocks;  // The block with the handle h is blocks[h - 1].
   std::vector<EndpointState> endpoint_states;
   std::vector<std::unique_ptr<Endpoint>> endpoints;
 
   uint64_t take_block(size_t bytes, uint32_t owner, uint32_t uses);
   void drop_block(uint64_t block);
   void ring(EndpointState& endpoint_state);
-  void push(PeerIndex from, PeerIndex to, const FrameHeader& header, uint64_t block, bool lend);
+  void push(PeerIndex from, PeerIndex to, const FrameHeader& header, uint64_t block, bool as_view);
   void unlink(size_t a, size_t b, const char* why, bool tell_a, bool tell_b);
   void empty_inbox(EndpointState& endpoint_state, std::optional<PeerIndex> from);
   void give_credit(PeerIndex owner);
@@ -90,13 +92,13 @@ void LoopbackHub::State::drop_block(uint64_t block) {
   give_credit(shared.owner);
 }
 
-// A slot or queue position of this endpoint became free: peers whose sends were refused get credit, if the endpoint can send
-// now.
+// Call this when a slot or a place in a queue of the endpoint `owner` became free. It finds the peers to which `owner` can send
+// again, and `owner` reports these by Sink::credit in its next poll.
 void LoopbackHub::State::give_credit(PeerIndex owner) {
   auto& endpoint_state = endpoint_states[owner];
   for (PeerIndex peer = 0; peer < endpoint_states.size(); ++peer) {
     if (!endpoint_state.wants_credit[peer] || !endpoint_state.linked[peer] ||
-        endpoint_state.under_way[peer] >= options.queue_frames_max)
+        endpoint_state.in_flight[peer] >= options.queue_frames_max)
       continue;
     endpoint_state.wants_credit[peer] = 0;
     endpoint_state.has_credit.push_back(peer);
@@ -108,16 +110,16 @@ void LoopbackHub::State::ring(EndpointState& endpoint_state) {
   if (!endpoint_state.armed) return;
   endpoint_state.armed = false;
   const uint64_t one = 1;
-  (void)!::write(endpoint_state.bell.get(), &one, sizeof one);  // fails only when it is readable already
+  (void)!::write(endpoint_state.bell.get(), &one, sizeof one);  // fails only if the descriptor is readable already
 }
 
-void LoopbackHub::State::push(PeerIndex from, PeerIndex to, const FrameHeader& header, uint64_t block, bool lend) {
+void LoopbackHub::State::push(PeerIndex from, PeerIndex to, const FrameHeader& header, uint64_t block, bool as_view) {
   auto& sender = endpoint_states[from];
   auto& receiver = endpoint_states[to];
-  Item item{.from = from, .header = header, .block = block, .lend = lend};
+  Item item{.from = from, .header = header, .block = block, .as_view = as_view};
   if (block != 0) {
     item.data = blocks[block - 1].data;
-    ++sender.under_way[to];
+    ++sender.in_flight[to];
   }
   receiver.inbox.push_back(std::move(item));
   ++sender.counters.sent_frames;
@@ -139,11 +141,11 @@ void LoopbackHub::State::unlink(size_t a, size_t b, const char* why, bool tell_a
   const auto end = [&](size_t self, size_t peer, bool tell) {
     auto& endpoint_state = endpoint_states[self];
     endpoint_state.linked[peer] = endpoint_state.wants_credit[peer] = 0;
-    endpoint_state.under_way[peer] = 0;
+    endpoint_state.in_flight[peer] = 0;
     if (!tell) return empty_inbox(endpoint_state, static_cast<PeerIndex>(peer));
-    Item news{.from = static_cast<PeerIndex>(peer), .header = {}};
-    news.lost = Status(Code::peer_lost, endpoint_states[peer].label + ": " + why + "; loopback");
-    endpoint_state.inbox.push_back(std::move(news));
+    Item event{.from = static_cast<PeerIndex>(peer), .header = {}};
+    event.lost = Status(Code::peer_lost, endpoint_states[peer].label + ": " + why + "; loopback");
+    endpoint_state.inbox.push_back(std::move(event));
     ring(endpoint_state);
   };
   end(a, b, tell_a);
@@ -170,7 +172,7 @@ class LoopbackHub::Endpoint final : public Transport {
   size_t credit(PeerIndex peer) override {
     const std::lock_guard lock(state_.mutex);
     if (!linked(peer)) return 0;
-    const size_t used = endpoint_state().under_way[peer];
+    const size_t used = endpoint_state().in_flight[peer];
     if (used < state_.options.queue_frames_max) return state_.options.queue_frames_max - used;
     endpoint_state().wants_credit[peer] = 1;
     return 0;
@@ -181,7 +183,7 @@ class LoopbackHub::Endpoint final : public Transport {
     const std::lock_guard lock(state_.mutex);
     const auto& options = state_.options;
     bool possible = endpoint_state().slots_out < options.slots - (result ? 0 : options.result_slots);
-    for (const auto peer : peers) possible &= !linked(peer) || endpoint_state().under_way[peer] < options.queue_frames_max;
+    for (const auto peer : peers) possible &= !linked(peer) || endpoint_state().in_flight[peer] < options.queue_frames_max;
     const uint64_t block = possible ? state_.take_block(bytes, self_, 1) : 0;
     if (block == 0) {
       for (const auto peer : peers) {
@@ -243,7 +245,7 @@ class LoopbackHub::Endpoint final : public Transport {
     const std::lock_guard lock(state_.mutex);
     const auto next = first_from(from);
     if (next == endpoint_state().inbox.end() || next->lost) return Next::none;
-    if (!alike(next->header, expected)) return Next::other;
+    if (!same_except_checksums(next->header, expected)) return Next::other;
     payload = next->data;
     return Next::expected;
   }
@@ -259,8 +261,9 @@ class LoopbackHub::Endpoint final : public Transport {
     }
   }
 
-  // Sends are copies, and a receive buffer is filled in the same poll that asked for it, so nothing is ever pending.
-  void cancel(uint64_t, uint64_t, uint32_t, uint64_t) override {}
+  // Nothing is ever pending: send() copies its payload, and poll() fills a receive buffer in the same call in which it asked
+  // for it.
+  void cancel(const Cancellation&) override {}
 
   bool poll(Nanos, Sink& sink) override {
     bool any = false;
@@ -329,7 +332,7 @@ class LoopbackHub::Endpoint final : public Transport {
   std::optional<Item> next_item() {
     const std::lock_guard lock(state_.mutex);
     auto& inbox = endpoint_state().inbox;
-    if (inbox.empty()) return {};  // a link was closed by an upcall
+    if (inbox.empty()) return {};  // An upcall has closed the link, and this emptied the inbox.
     auto item = std::move(inbox.front());
     inbox.pop_front();
     if (!item.lost) count(item);
@@ -344,13 +347,13 @@ class LoopbackHub::Endpoint final : public Transport {
     ++endpoint_state().counters.received_frames;
     endpoint_state().counters.received_bytes += sizeof item.header + item.header.payload_bytes;
     auto& sender = state_.endpoint_states[item.from];
-    if (item.block != 0 && sender.under_way[self_] > 0) --sender.under_way[self_];
+    if (item.block != 0 && sender.in_flight[self_] > 0) --sender.in_flight[self_];
     state_.give_credit(item.from);
   }
 
   void deliver(const Item& item, Sink& sink) {
     const size_t bytes = item.header.payload_bytes;
-    auto* target = bytes == 0 || item.lend ? nullptr : sink.place(item.from, item.header);
+    auto* target = bytes == 0 || item.as_view ? nullptr : sink.receive_buffer(item.from, item.header);
     if (target == nullptr) return sink.received(item.from, item.header, {item.data, bytes, item.block});
     std::memcpy(target, item.data, bytes);
     release({item.data, bytes, item.block});
@@ -377,11 +380,11 @@ Result<std::unique_ptr<LoopbackHub>> LoopbackHub::make(const LoopbackOptions& op
   state->endpoint_states.resize(options.count);
   for (size_t i = 0; i < options.count; ++i) {
     auto& endpoint_state = state->endpoint_states[i];
-    endpoint_state.label = options.label ? options.label(i) : "rank " + std::to_string(i) + " (loopback)";
+    endpoint_state.label = options.label ? options.label(i) : concat("rank ", i, " (loopback)");
     endpoint_state.linked.assign(options.count, 1);
     endpoint_state.linked[i] = 0;
     endpoint_state.wants_credit.assign(options.count, 0);
-    endpoint_state.under_way.assign(options.count, 0);
+    endpoint_state.in_flight.assign(options.count, 0);
     endpoint_state.bell = Descriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (!endpoint_state.bell.open()) return Status(Code::unavailable, "loopback: cannot make an eventfd: " + error_text(errno));
     state->endpoints.push_back(std::make_unique<Endpoint>(*state, static_cast<PeerIndex>(i)));

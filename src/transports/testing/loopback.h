@@ -1,8 +1,9 @@
-// Links inside one process, through memory: for tests, for the simulator's neighbours, and for several ranks in one process.
+// Links inside one process, through memory. They are used by tests that have several ranks in one process.
 //
-// A hub connects all its endpoints with each other; each endpoint is a Transport and may live in its own thread. Frames arrive
-// in order and cannot be damaged. Slots reach every receiver without a copy, as zero-copy views; send() copies. The hub owns
-// everything, including these views, and must outlive its users.
+// A hub connects all its endpoints with each other. Each endpoint is a Transport, and may be used by a thread of its own.
+// Frames arrive in order and cannot be damaged. A payload in a slot is not copied: the receiver gets a zero-copy view of the
+// slot. send() copies its payload. The hub owns the endpoints and all memory, including views, so it must live longer than
+// everything that uses them.
 #pragma once
 
 #include <cstddef>
@@ -17,30 +18,31 @@ namespace unisono {
 
 struct LoopbackOptions {
   size_t count = 2;
-  // Frames with payload that may be in flight from one endpoint to another; credit() counts down from it. Frames without
-  // payload are accepted beyond it.
+  // At most this many frames with payload may be in flight from one endpoint to another. credit() returns how many more may be
+  // sent. Frames without payload are accepted beyond the limit.
   size_t queue_frames_max = 64;
-  // Slots per endpoint; result_slots of them are reserved for payloads that end a chunk.
+  // Each endpoint has this many slots. result_slots of them are reserved for payloads that complete a chunk.
   size_t slots = 64;
   size_t result_slots = 16;
   bool payload_checksum = false;
-  // The label under which the others know endpoint i; "rank i (loopback)" if null.
+  // Returns the name by which other endpoints call endpoint i in messages. If the function is null, this name is "rank i
+  // (loopback)".
   std::function<std::string(size_t)> label{};
 };
 
 class LoopbackHub {
  public:
-  // invalid: no endpoint, or no slot left for contributions.
+  // Returns the error invalid if there is no endpoint, or if all slots are reserved for results.
   static Result<std::unique_ptr<LoopbackHub>> make(const LoopbackOptions& options);
   ~LoopbackHub();
   LoopbackHub(const LoopbackHub&) = delete;
   LoopbackHub& operator=(const LoopbackHub&) = delete;
 
   size_t size() const;
-  // Endpoint i; it knows endpoint j as PeerIndex j.
+  // Returns endpoint i. For this endpoint, endpoint j has the PeerIndex j.
   Transport& at(size_t i);
-  // Simulates the death of endpoint i's process: the others get what it had sent, then lost. The endpoint does nothing any
-  // more.
+  // Simulates the death of the process with endpoint i. The other endpoints receive the frames that it had sent, and then
+  // `lost`. Endpoint i itself does nothing any more.
   void kill(size_t i);
 
  private:

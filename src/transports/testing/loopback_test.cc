@@ -1,5 +1,6 @@
 #include "tests/conformance/transport_conformance.h"
 
+#include "base/concat.h"
 #include "transports/testing/faulty.h"
 #include "transports/testing/loopback.h"
 
@@ -10,7 +11,7 @@ class LoopbackCluster final : public Cluster {
  public:
   static std::unique_ptr<Cluster> make(size_t count, bool faulty) {
     LoopbackOptions options{.count = count};
-    options.label = [](size_t i) { return "rank " + std::to_string(i) + " (host here)"; };
+    options.label = [](size_t i) { return concat("rank ", i, " (host here)"); };
     auto hub = LoopbackHub::make(options);
     if (!hub.ok()) return nullptr;
     auto cluster = std::unique_ptr<LoopbackCluster>(new LoopbackCluster);
@@ -31,7 +32,7 @@ class LoopbackCluster final : public Cluster {
     hub_->kill(i);
   }
   bool alive(size_t i) const override { return alive_[i]; }
-  std::string label(size_t i) const override { return "rank " + std::to_string(i) + " (host here)"; }
+  std::string label(size_t i) const override { return concat("rank ", i, " (host here)"); }
   Connector* connector(size_t) override { return nullptr; }
   LinkRequest request(size_t, size_t) override { return {}; }
 
@@ -51,7 +52,7 @@ TEST(Loopback, refuses_options_that_leave_no_slot_for_contributions) {
   EXPECT_EQ(LoopbackHub::make({.count = 0}).status().code(), Code::invalid);
 }
 
-TEST(Loopback, keeps_slots_back_for_results) {
+TEST(Loopback, slots_are_reserved_for_results) {
   auto hub = LoopbackHub::make({.count = 2, .slots = 10, .result_slots = 4});
   ASSERT_TRUE(hub.ok());
   const std::vector<PeerIndex> peers = {1};
@@ -78,7 +79,7 @@ TEST(Loopback, a_freed_slot_gives_credit) {
   EXPECT_TRUE(transport.acquire(peers, 10, false));
 }
 
-TEST(Loopback, what_a_dead_endpoint_had_sent_arrives_before_its_loss) {
+TEST(Loopback, frames_of_a_dead_endpoint_arrive_before_its_loss) {
   auto hub = LoopbackHub::make({.count = 2});
   ASSERT_TRUE(hub.ok());
   Recorder recorder(&(*hub)->at(1));

@@ -1,5 +1,5 @@
-// Datagrams are checked and sealed many at a time, and the result is as one by one: also when one of a batch changes what the
-// others belong to, and when one is forged.
+// Datagrams are checked and sealed in batches. The result must be the same as one by one. There are two hard cases. The first
+// datagram may close the link or group of the later datagrams. And one datagram of the batch may be forged.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -13,7 +13,8 @@ namespace {
 using conformance::data_header;
 using conformance::pattern;
 
-// Sends frames of one fragment each, which reach process 1 in one batch.
+// Sends `count` frames of one fragment each from process 0. They wait in process 1's socket, so one poll receives them in one
+// batch.
 void send_together(VirtualCluster& cluster, uint64_t count) {
   for (uint64_t frame = 0; frame < count; ++frame) {
     cluster.transports[0]->send(1, data_header(frame, 100), pattern(100, frame), frame);
@@ -23,13 +24,14 @@ void send_together(VirtualCluster& cluster, uint64_t count) {
   cluster.paused = -1;
 }
 
-TEST(UdpBatch, a_link_that_is_closed_by_the_first_of_a_batch_takes_no_other) {
+TEST(UdpBatch, a_link_closed_by_the_first_datagram_of_a_batch_accepts_no_other) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(100 * millisecond);
   cluster.frame_sinks[1]->on_received = [&](PeerIndex from, const FrameHeader&) { cluster.transports[1]->close(from); };
   send_together(cluster, 10);
-  // Its link is draining, so the datagrams are late and do not count as an unauthenticated peer's.
+  // Process 1 closes its link at the first frame, and the link drains. So the other datagrams count as late, and not as those
+  // of an unauthenticated peer.
   const auto before = cluster.transports[1]->dropped(DatagramFault::late);
   cluster.transports[1]->poll(cluster.network.now, *cluster.frame_sinks[1]);
   EXPECT_EQ(cluster.frame_sinks[1]->frames.size(), 1u);
@@ -77,7 +79,7 @@ class UdpBatchOfGroup : public testing::Test {
   DatagramGroup what{.run_id = 77, .epoch = 7, .self = 0, .world = 2, .auth = DatagramAuth::mac, .key = {}};
 };
 
-TEST_F(UdpBatchOfGroup, one_that_is_closed_by_the_first_takes_no_other) {
+TEST_F(UdpBatchOfGroup, a_group_closed_by_the_first_datagram_accepts_no_other) {
   sinks[1].transport = cluster.transports[1].get();
   send_ranges(10);
   const auto before = cluster.transports[1]->dropped(DatagramFault::run);
@@ -86,13 +88,13 @@ TEST_F(UdpBatchOfGroup, one_that_is_closed_by_the_first_takes_no_other) {
   EXPECT_GE(cluster.transports[1]->dropped(DatagramFault::run) - before, 9u);
 }
 
-// A flipped bit anywhere, the tag included, costs that datagram and no other.
-TEST_F(UdpBatchOfGroup, a_forged_one_among_good_ones_is_the_only_one_that_is_dropped) {
+// Flips one bit of one datagram. Only that datagram is dropped, even if the bit is in the tag (bytes 48 to 55).
+TEST_F(UdpBatchOfGroup, only_the_forged_datagram_of_a_batch_is_dropped) {
   for (const size_t at : {size_t{0}, size_t{3}, size_t{9}}) {
     for (const size_t byte : {size_t{41}, size_t{48}, size_t{55}, size_t{56}, size_t{1055}}) {
-      VirtualNetwork::Flying bad;
+      VirtualNetwork::Datagram bad;
       size_t number = 0;
-      cluster.network.filter = [&](const VirtualNetwork::Flying& datagram) {
+      cluster.network.filter = [&](const VirtualNetwork::Datagram& datagram) {
         if (datagram.header().kind != DatagramKind::data || number++ != at) return true;
         bad = datagram;
         return false;
@@ -114,7 +116,7 @@ TEST_F(UdpBatchOfGroup, a_forged_one_among_good_ones_is_the_only_one_that_is_dro
 
 // Sending ----------------------------------------------------------------------------------------------------------------
 
-// A socket that takes only a few datagrams at a time.
+// A socket that takes at most `most` datagrams in a call and then would block.
 class SlowSocket final : public DatagramSocket {
  public:
   SendOutcome send(std::span<const OutDatagram> batch) override {
@@ -166,13 +168,13 @@ class UdpOutboxOf : public testing::Test {
   UdpOutbox outbox{socket, 2000};
   UdpSendCounters counters;
   TcpAddress to;
-  // Two links with tags, one with checksums.
+  // Two links whose datagrams have tags, and one link with checksums.
   DatagramSeal seals[3] = {{.key = {1, 2}, .auth = DatagramAuth::mac},
                            {.key = {3, 4}, .auth = DatagramAuth::mac},
                            {.key = {}, .auth = DatagramAuth::checksum}};
 };
 
-TEST_F(UdpOutboxOf, seals_each_for_its_own_link) {
+TEST_F(UdpOutboxOf, each_datagram_is_sealed_for_its_own_link) {
   for (uint32_t number = 0; number < UdpOutbox::batch; ++number) add(number, number % 7 == 0 ? 24 : 1400);
   EXPECT_EQ(outbox.credit(), 0u);
   EXPECT_TRUE(outbox.flush());
@@ -180,8 +182,8 @@ TEST_F(UdpOutboxOf, seals_each_for_its_own_link) {
   EXPECT_EQ(counters.datagrams, UdpOutbox::batch);
 }
 
-// Datagrams that the network did not take stay as they are, and later ones are sealed, too.
-TEST_F(UdpOutboxOf, goes_on_where_the_network_stopped) {
+// Datagrams that the network did not take are sent unchanged later, and datagrams added afterwards are sealed, too.
+TEST_F(UdpOutboxOf, flush_continues_where_the_network_stopped) {
   socket.most = 10;
   uint32_t number = 0;
   while (number < 40) add(number++, 700);

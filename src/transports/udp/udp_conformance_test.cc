@@ -19,7 +19,7 @@ std::unique_ptr<Cluster> udp_cluster(size_t count, const UdpOptions& common, con
       network.seed = test_seed() + index;
       socket = std::make_unique<BadSocket>(std::move(socket), network);
     }
-    return UdpTransport::over(options, std::move(*sockets));
+    return UdpTransport::from_sockets(options, std::move(*sockets));
   });
 }
 
@@ -33,28 +33,29 @@ constexpr BadNetwork bad_network{.lose = 0.1, .repeat = 0.05, .reorder = 0.1};
   return udp_cluster(count, {.interface = "127.0.0.1", .datagram_bytes_max = 8972}, &bad_network);
 });
 
-// Simulates a killed process: its port is closed, and it has said nothing.
-TEST(UdpKernel, a_peer_that_died_without_a_word_is_noticed_by_its_closed_port) {
+// Simulates a killed process: its port is closed, and it could send no goodbye.
+TEST(UdpKernel, a_peer_that_died_without_a_goodbye_is_detected_by_its_closed_port) {
   for (const char* address : {"127.0.0.1", "::1"}) {
-    BadSocket* mouth = nullptr;
+    BadSocket* bad_socket = nullptr;
     auto cluster =
         ConnectorCluster<UdpTransport>::make(2, [&](size_t index, PeerId self) -> Result<std::unique_ptr<UdpTransport>> {
           UdpOptions options{.self = self, .interface = address, .keep_alive = 100 * millisecond};
           auto sockets = UdpTransport::sockets(options);
           if (!sockets.ok()) return sockets.status();
           auto bad = std::make_unique<BadSocket>(std::move(sockets->front()), BadNetwork{});
-          if (index == 1) mouth = bad.get();
+          if (index == 1) bad_socket = bad.get();
           sockets->front() = std::move(bad);
-          return UdpTransport::over(options, std::move(*sockets));
+          return UdpTransport::from_sockets(options, std::move(*sockets));
         });
     ASSERT_NE(cluster, nullptr);
-    Players players(*cluster);
-    mouth->lose(1);
+    Recorders recorders(*cluster);
+    bad_socket->lose(1);
     cluster->destroy(1);
     const auto since = clock_now();
-    ASSERT_TRUE(players.until([&] { return !players[0].losses.empty(); }));
+    ASSERT_TRUE(recorders.until([&] { return !recorders[0].losses.empty(); }));
     EXPECT_LT(clock_now() - since, 5 * second) << "by silence, not by the closed port";
-    EXPECT_NE(players[0].losses[1].at(0).message().find("refused"), std::string::npos) << players[0].losses[1].at(0).message();
+    EXPECT_NE(recorders[0].losses[1].at(0).message().find("refused"), std::string::npos)
+        << recorders[0].losses[1].at(0).message();
   }
 }
 

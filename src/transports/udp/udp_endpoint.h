@@ -1,4 +1,5 @@
-// Endpoints of UDP links: "udp://192.168.1.7:45001", "udp://[::1]:45001". Their addresses are those of socket_address.h.
+// The endpoints of UDP links as text: "udp://192.168.1.7:45001", "udp://[::1]:45001". The address is written as in
+// socket_address.h.
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@
 
 namespace unisono {
 
-// Returns invalid if the text does not have this form.
+// Parses an endpoint. Returns the error invalid if the text does not have this form.
 Result<TcpAddress> parse_udp_endpoint(std::string_view text);
 inline std::string udp_endpoint(const TcpAddress& address) { return "udp://" + address.to_string(); }
 

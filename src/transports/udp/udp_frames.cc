@@ -7,11 +7,11 @@
 
 namespace unisono {
 
-UdpFrames::UdpFrames(PayloadPool& pool) : pool_(pool), cut_(fragment_frames_max) { waiting_.reserve(256); }
+UdpFrames::UdpFrames(PayloadPool& pool) : pool_(pool) {}
 
 UdpFrames::~UdpFrames() {
-  std::vector<uint64_t> nobody;
-  clear(nobody);
+  std::vector<uint64_t> unreported;
+  clear(unreported);
 }
 
 bool UdpFrames::copy(Frame& frame) {
@@ -56,7 +56,7 @@ bool UdpFrames::cancel(uint64_t match, uint64_t mask) {
   return intact;
 }
 
-bool UdpFrames::leave(std::vector<uint64_t>& sent) {
+bool UdpFrames::detach_senders(std::vector<uint64_t>& sent) {
   size_t kept = first_;
   for (size_t i = first_; i < waiting_.size(); ++i) {
     if (waiting_[i].notify) release(waiting_[i], &sent);
@@ -83,12 +83,13 @@ void UdpFrames::clear(std::vector<uint64_t>& sent) {
   first_ = begun_ = 0;
 }
 
-std::optional<FragmentPlace> UdpFrames::next(uint32_t fragment_bytes) {
-  // Lost fragments must not delay frames that have not begun.
+std::optional<FragmentPosition> UdpFrames::next(uint32_t fragment_bytes) {
+  // Begin a waiting frame even if fragments of earlier frames were lost, because lost fragments must not delay new frames.
   if (waiting() == 0 || queue_.full() || queue_.has_unsent()) return queue_.next();
   auto& frame = waiting_[first_++];
   const auto bytes = static_cast<uint32_t>(sizeof(FrameHeader) + frame.payload.size());
   const auto number = queue_.push(bytes, fragment_bytes);
+  cut_.resize(fragment_frames_max);  // with the first frame: most links of a large group carry none
   cut_[number % fragment_frames_max] = frame;
   ++begun_;
   ++sent_frames_;
@@ -96,10 +97,10 @@ std::optional<FragmentPlace> UdpFrames::next(uint32_t fragment_bytes) {
   return queue_.next();
 }
 
-FragmentParts UdpFrames::parts(const FragmentPlace& place) const {
-  const auto& frame = cut_[place.name.frame % fragment_frames_max];
+FragmentParts UdpFrames::parts(const FragmentPosition& position) const {
+  const auto& frame = cut_[position.name.frame % fragment_frames_max];
   UNISONO_CHECK(frame.open);
-  return fragment_parts(place, frame.header, frame.payload);
+  return fragment_parts(position, frame.header, frame.payload);
 }
 
 void UdpFrames::arrived(FragmentName name, std::vector<uint64_t>& sent) {

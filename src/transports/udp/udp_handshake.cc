@@ -14,7 +14,8 @@ SipKey as_key(const JobKey& job) {
   return key;
 }
 
-// A 64-bit number derived from the job's key. "purpose" has 4 letters; `part` numbers the halves of longer values.
+// Derives a 64-bit number from the job's key. `purpose` has 4 letters. A value that needs more bits is derived in several
+// parts, and `part` is the number of the part. `rest` is further input.
 uint64_t derived(const JobKey& job, std::string_view purpose, uint32_t part, std::span<const std::byte> rest = {}) {
   std::array<std::byte, 8> head{};
   std::memcpy(head.data(), purpose.data(), 4);
@@ -59,10 +60,11 @@ bool read_hello(const JobKey& job, const DatagramHeader& header, std::span<const
 }
 
 DatagramGroup link_group(const JobKey& job, const UdpHello& confirm, Rank self, DatagramAuth auth) {
-  // Both processes and both nonces, the dialling side's first: they are contiguous in a confirmation.
+  // The group's secrets are derived from the ids and nonces (random numbers used once) of both processes, those of the dialling
+  // process first. In a confirmation, these are in one piece.
   const auto what = std::as_bytes(std::span(&confirm, 1)).subspan(offsetof(UdpHello, from));
   DatagramGroup group{.run_id = derived(job, "ULRN", 0, what), .epoch = 0, .self = self, .world = 2, .auth = auth, .key = {}};
-  group.epoch = static_cast<uint32_t>(derived(job, "ULEP", 0, what)) | 1;  // only hellos have epoch 0
+  group.epoch = static_cast<uint32_t>(derived(job, "ULEP", 0, what)) | 1;  // never 0, because epoch 0 is used by hellos
   const uint64_t key[2] = {derived(job, "ULKY", 0, what), derived(job, "ULKY", 1, what)};
   std::memcpy(group.key.data(), key, sizeof key);
   return group;
@@ -107,11 +109,12 @@ void UdpHandshake::remember(const UdpHello& hello) {
   peer_auth_ = hello.auth == static_cast<uint16_t>(DatagramAuth::checksum) ? DatagramAuth::checksum : DatagramAuth::mac;
 }
 
-bool UdpHandshake::heard(const UdpHello& hello, Nanos now) {
+bool UdpHandshake::on_hello(const UdpHello& hello, Nanos now) {
   if (hello.from != options_.peer || hello.to != options_.self) return false;
   if (options_.dial) {
     if (hello.step != UdpHelloStep::answer || hello.other_nonce != nonce_) return false;
-    if (done_) return hello.nonce == other_nonce_;  // the confirmation was lost: repeat it
+    // The peer repeats its answer, so our confirmation was lost. Repeat the confirmation.
+    if (done_) return hello.nonce == other_nonce_;
     remember(hello);
     answered_ = true;
     interval_ = options_.retry_first;
@@ -121,11 +124,12 @@ bool UdpHandshake::heard(const UdpHello& hello, Nanos now) {
   }
   if (done_) return false;
   if (hello.step == UdpHelloStep::ask) {
-    // Answers the latest ask. An unauthenticated peer may repeat an old ask; that only changes the address of the answer, and a
-    // confirmation carries everything again.
+    // Answer the latest ask. An attacker may repeat an old ask, but this has only one effect: the answer goes to another
+    // address. The confirmation brings the dialler's nonce and address again.
     if (!answered_) interval_ = options_.retry_first;
     other_nonce_ = hello.nonce;
     answered_ = true;
+    answered_at_ = now;
     next_ = now + interval_;
     return true;
   }
@@ -135,8 +139,14 @@ bool UdpHandshake::heard(const UdpHello& hello, Nanos now) {
   return false;
 }
 
+bool UdpHandshake::answered_just_now(const UdpHello& ask, Nanos now) const {
+  return !options_.dial && answered_ && ask.step == UdpHelloStep::ask && ask.nonce == other_nonce_ &&
+         now < answered_at_ + options_.retry_first;
+}
+
 bool UdpHandshake::due(Nanos now) {
-  if (settled_ || now < next_) return false;
+  if (now < next_) return false;
+  if (!answered_) ++asks_;
   interval_ = next_ == 0 ? options_.retry_first : std::min(interval_ + interval_ / 2, options_.retry_max);
   next_ = now + interval_;
   return true;

@@ -1,12 +1,15 @@
-// How a UDP link is made: three hello datagrams and the keys derived from them. This class is one side of one link. It has no
-// socket, no clock and no random device.
+// How a UDP link is made: with three hello datagrams, from which both processes derive keys. UdpHandshake is one process's side
+// of one link. It has no socket, no clock and no source of random numbers.
 //
-// The dialling side sends an ask to every address of the peer repeatedly, the waiting side answers, and the dialling side
-// confirms. Each hello proves that its sender knows the job's key, and names both processes; other hellos get no answer. A
-// confirmation repeats the nonce of the answer, so a recorded confirmation opens nothing. Nonces are derived from the PeerId,
-// which is random and new for each process, and from the number of the attempt. They never repeat, and they need not be secret.
+// The dialling process sends an ask to the peer's best address, and repeats it. The repetitions go to more and more of the
+// peer's addresses. The waiting process answers, and the dialling process confirms. Each hello contains the ids of both
+// processes, and proves that its sender knows the job's key. Other hellos are not answered. A confirmation repeats the nonce (a
+// number that is used once) of the answer, so an attacker cannot use a recorded confirmation. A nonce is derived from the
+// PeerId, which is random and new for each process, and from the number of the attempt. Nonces never repeat, and they need not
+// be secret.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -25,58 +28,66 @@ using UdpNonce = std::array<std::byte, 16>;
 
 enum class UdpHelloStep : uint8_t { ask = 1, answer = 2, confirm = 3 };
 
-// Payload of a hello. Little-endian; the struct is the layout.
+// The payload of a hello datagram. All numbers are little-endian, and the struct is the layout.
 struct UdpHello {
   UdpHelloStep step = UdpHelloStep::ask;
   uint8_t version = 1;
-  uint16_t auth = 0;          // the DatagramAuth that the sender accepts
-  uint32_t window_bytes = 0;  // how much the sender can buffer while it does not poll
+  uint16_t auth = 0;          // the DatagramAuth that the sender of the hello accepts
+  uint32_t window_bytes = 0;  // The sender of the hello can buffer this many bytes while it does not poll.
   PeerId from, to;
-  UdpNonce nonce{};        // of the sender
-  UdpNonce other_nonce{};  // of the receiver, as the sender knows it; 0 in an ask
+  UdpNonce nonce{};        // the nonce of the process that sends the hello
+  UdpNonce other_nonce{};  // the nonce that the sender got from the other process; 0 in an ask
 };
 static_assert(sizeof(UdpHello) == 72);
 inline constexpr uint32_t hello_datagram_bytes = datagram_header_bytes + sizeof(UdpHello);
 
-// A sealed hello, ready to send.
+// A sealed hello that is ready to be sent.
 struct UdpHelloDatagram {
   DatagramHeader header;
   UdpHello hello;
 };
 UdpHelloDatagram sealed_hello(const JobKey& job, const UdpHello& hello);
-// Checks a datagram of kind hello whose shape is good. True if its sender knows the job's key; then `hello` is a copy.
+// Checks a datagram of the kind hello that has already passed check_shape. If its sender knows the job's key, returns true, and
+// `hello` is then a copy of the payload.
 bool read_hello(const JobKey& job, const DatagramHeader& header, std::span<const std::byte> datagram, UdpHello& hello);
 
-// The group that both ends derive from a finished handshake. Ranks: 0 = the dialling side, 1 = the waiting side.
+// Returns the group that both processes derive when the handshake is finished. Rank 0 is the dialling process, and rank 1 is
+// the waiting process.
 DatagramGroup link_group(const JobKey& job, const UdpHello& confirm, Rank self, DatagramAuth auth);
 
 struct UdpHandshakeOptions {
   PeerId self{}, peer{};
   bool dial = false;
-  uint64_t attempt = 0;                   // number of this link in this process; the nonce is derived from it
-  uint32_t window_bytes = 0;              // announced to the peer
-  DatagramAuth auth = DatagramAuth::mac;  // announced to the peer; checksums only if both sides announce them
+  uint64_t attempt = 0;       // The number of this handshake in this process. The nonce depends on it.
+  uint32_t window_bytes = 0;  // This process can buffer this many bytes; its hellos say so.
+  // The kind of proof that our hellos announce. Checksums replace tags only if both processes announce `checksum`.
+  DatagramAuth auth = DatagramAuth::mac;
   Nanos deadline = 0;
-  Nanos retry_first = 20 * millisecond, retry_max = 500 * millisecond;  // each interval is 1.5 times the one before
+  // The first and the longest interval between repetitions. Each interval is 1.5 times as long as the one before.
+  Nanos retry_first = 20 * millisecond, retry_max = 500 * millisecond;
 };
 
 class UdpHandshake {
  public:
   UdpHandshake(const JobKey& job, const UdpHandshakeOptions& options);
 
-  // Handles a hello for this link that read_hello accepted. True: send message() to its source now.
-  bool heard(const UdpHello& hello, Nanos now);
-  // Whether message() must be repeated: by the dialling side to all addresses until one has answered, then to that one.
+  // Handles a hello that read_hello has accepted. Returns true if message() must be sent now to the address from which the
+  // hello came.
+  bool on_hello(const UdpHello& hello, Nanos now);
+  // Returns true if message() must be repeated now. The dialling process sends it to the first addresses_to_ask() addresses
+  // until one of them has answered, and after that only to the address that has answered.
   bool due(Nanos now);
-  Nanos next_deadline() const { return settled_ ? never : next_; }
-  // The hello to send now; nothing while the waiting side has not been asked.
+  // The first two asks go to one address only, because it nearly always answers. Every ask after them goes to twice as many.
+  size_t addresses_to_ask() const { return size_t{1} << std::clamp(asks_ - 2, 0, 16); }
+  // Returns true if the waiting process has answered this ask less than options.retry_first ago. If the dialling process began
+  // earlier, its ask and all repetitions arrive together; one answer is enough for those from one address.
+  bool answered_just_now(const UdpHello& ask, Nanos now) const;
+  Nanos next_deadline() const { return next_; }
+  // Returns the hello to send now. Before an ask has come, the waiting process has none.
   std::optional<UdpHelloDatagram> message() const;
 
-  // Both nonces are known, so the link can be used. The dialling side reaches this first.
+  // Returns true if both nonces are known. The link can then be used. The dialling process reaches this state first.
   bool done() const { return done_; }
-  // A datagram with the link's own key has arrived, so no hello needs to be repeated. The waiting side calls it as soon as it
-  // is done.
-  void settle() { settled_ = true; }
   bool answered() const { return answered_; }
   const DatagramGroup& group() const { return group_; }
   uint32_t peer_window_bytes() const { return peer_window_; }
@@ -93,8 +104,10 @@ class UdpHandshake {
   uint32_t peer_window_ = 0;
   DatagramAuth peer_auth_ = DatagramAuth::mac;
   Nanos next_ = 0, interval_ = 0;
-  bool answered_ = false;  // by the other side, or asked by it
-  bool done_ = false, settled_ = false;
+  Nanos answered_at_ = 0;  // in the waiting process: the time when it last answered an ask
+  int asks_ = 0;           // in the dialling process: how many times due() has returned true before an answer came
+  bool answered_ = false;  // In the dialling process: an answer has come. In the waiting process: an ask has come.
+  bool done_ = false;
 };
 
 }  // namespace unisono

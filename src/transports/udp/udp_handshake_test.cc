@@ -30,7 +30,7 @@ std::vector<std::byte> bytes_of(const UdpHelloDatagram& datagram) {
   return bytes;
 }
 
-// Sends the hello over the wire format, as the other side reads it.
+// Returns the hello as the other process reads it after it went through the wire format.
 UdpHello carried(const std::optional<UdpHelloDatagram>& datagram) {
   UdpHello hello;
   EXPECT_TRUE(datagram.has_value());
@@ -44,11 +44,11 @@ TEST(UdpHandshake, three_messages_give_both_sides_the_same_keys) {
   auto a = dialler(), b = waiter();
   ASSERT_TRUE(a.due(0));
   EXPECT_FALSE(b.message().has_value()) << "the waiting side says nothing first";
-  ASSERT_TRUE(b.heard(carried(a.message()), 10));
+  ASSERT_TRUE(b.on_hello(carried(a.message()), 10));
   EXPECT_FALSE(b.done());
-  ASSERT_TRUE(a.heard(carried(b.message()), 20));
+  ASSERT_TRUE(a.on_hello(carried(b.message()), 20));
   EXPECT_TRUE(a.done());
-  EXPECT_FALSE(b.heard(carried(a.message()), 30));
+  EXPECT_FALSE(b.on_hello(carried(a.message()), 30));
   ASSERT_TRUE(b.done());
   EXPECT_EQ(a.group().run_id, b.group().run_id);
   EXPECT_EQ(a.group().epoch, b.group().epoch);
@@ -60,14 +60,14 @@ TEST(UdpHandshake, three_messages_give_both_sides_the_same_keys) {
   EXPECT_EQ(b.peer_window_bytes(), 1000u);
 }
 
-TEST(UdpHandshake, checksums_are_enough_where_both_sides_say_so) {
+TEST(UdpHandshake, checksums_are_used_only_if_both_sides_announce_them) {
   for (const auto of_dialler : {DatagramAuth::mac, DatagramAuth::checksum}) {
     for (const auto of_waiter : {DatagramAuth::mac, DatagramAuth::checksum}) {
       UdpHandshake a(job(), {.self = dialler_id, .peer = waiter_id, .dial = true, .auth = of_dialler}),
           b(job(), {.self = waiter_id, .peer = dialler_id, .auth = of_waiter});
-      b.heard(carried(a.message()), 0);
-      a.heard(carried(b.message()), 0);
-      b.heard(carried(a.message()), 0);
+      b.on_hello(carried(a.message()), 0);
+      a.on_hello(carried(b.message()), 0);
+      b.on_hello(carried(a.message()), 0);
       const auto expected = std::min(of_dialler, of_waiter);
       EXPECT_EQ(a.group().auth, expected);
       EXPECT_EQ(b.group().auth, expected);
@@ -75,13 +75,13 @@ TEST(UdpHandshake, checksums_are_enough_where_both_sides_say_so) {
   }
 }
 
-TEST(UdpHandshake, what_is_no_way_to_authenticate_asks_for_the_safe_one) {
+TEST(UdpHandshake, an_unknown_auth_value_selects_mac) {
   UdpHandshake a(job(), {.self = dialler_id, .peer = waiter_id, .dial = true, .auth = DatagramAuth::checksum}),
       b(job(), {.self = waiter_id, .peer = dialler_id, .auth = DatagramAuth::checksum});
-  b.heard(carried(a.message()), 0);
+  b.on_hello(carried(a.message()), 0);
   auto hello = carried(b.message());
   hello.auth = 0x0101;
-  a.heard(hello, 0);
+  a.on_hello(hello, 0);
   ASSERT_TRUE(a.done());
   EXPECT_EQ(a.group().auth, DatagramAuth::mac);
 }
@@ -89,8 +89,8 @@ TEST(UdpHandshake, what_is_no_way_to_authenticate_asks_for_the_safe_one) {
 TEST(UdpHandshake, another_attempt_has_other_keys) {
   const auto keys = [](uint64_t of_dialler, uint64_t of_waiter) {
     auto a = dialler(of_dialler), b = waiter(of_waiter);
-    b.heard(carried(a.message()), 0);
-    a.heard(carried(b.message()), 0);
+    b.on_hello(carried(a.message()), 0);
+    a.on_hello(carried(b.message()), 0);
     return a.group().key;
   };
   EXPECT_NE(keys(0, 0), keys(1, 0));
@@ -98,7 +98,7 @@ TEST(UdpHandshake, another_attempt_has_other_keys) {
   EXPECT_EQ(keys(0, 0), keys(0, 0));
 }
 
-TEST(UdpHandshake, messages_are_said_again_until_they_are_answered) {
+TEST(UdpHandshake, hellos_are_repeated_until_they_are_answered) {
   auto a = dialler();
   Nanos now = 0;
   ASSERT_TRUE(a.due(now));
@@ -113,43 +113,41 @@ TEST(UdpHandshake, messages_are_said_again_until_they_are_answered) {
   EXPECT_EQ(pauses.front(), 20 * millisecond);
   EXPECT_EQ(pauses[1], 30 * millisecond);
   EXPECT_EQ(pauses.back(), 500 * millisecond);
-  a.settle();
-  EXPECT_EQ(a.next_deadline(), never);
 }
 
-TEST(UdpHandshake, a_lost_confirmation_is_said_again) {
+TEST(UdpHandshake, a_lost_confirmation_is_repeated) {
   auto a = dialler(), b = waiter();
-  b.heard(carried(a.message()), 0);
-  a.heard(carried(b.message()), 0);
-  // The confirmation is lost. Either side may notice first.
+  b.on_hello(carried(a.message()), 0);
+  a.on_hello(carried(b.message()), 0);
+  // The confirmation of `a` is lost. Either process may notice first and repeat its hello.
   EXPECT_TRUE(a.due(20 * millisecond));
   EXPECT_TRUE(a.message()->hello.step == UdpHelloStep::confirm);
   EXPECT_TRUE(b.due(20 * millisecond));
-  EXPECT_TRUE(a.heard(carried(b.message()), 25 * millisecond)) << "the answer asks for it";
-  b.heard(carried(a.message()), 30 * millisecond);
+  EXPECT_TRUE(a.on_hello(carried(b.message()), 25 * millisecond)) << "the answer asks for it";
+  b.on_hello(carried(a.message()), 30 * millisecond);
   EXPECT_TRUE(b.done());
 }
 
-TEST(UdpHandshake, a_recorded_hello_opens_nothing) {
+TEST(UdpHandshake, a_recorded_hello_makes_no_link) {
   auto a = dialler(), b = waiter();
-  b.heard(carried(a.message()), 0);
-  a.heard(carried(b.message()), 0);
+  b.on_hello(carried(a.message()), 0);
+  a.on_hello(carried(b.message()), 0);
   const auto old = carried(a.message());
-  auto later = waiter(7);  // the link is made again
-  EXPECT_FALSE(later.heard(old, 0));
+  auto later = waiter(7);  // a later handshake between the same processes
+  EXPECT_FALSE(later.on_hello(old, 0));
   EXPECT_FALSE(later.done());
   auto again = dialler(7);
-  EXPECT_FALSE(again.heard(carried(b.message()), 0)) << "an answer to another ask";
+  EXPECT_FALSE(again.on_hello(carried(b.message()), 0)) << "an answer to another ask";
   EXPECT_FALSE(again.done());
 }
 
-TEST(UdpHandshake, an_old_ask_between_does_not_spoil_it) {
+TEST(UdpHandshake, an_old_ask_does_not_break_the_handshake) {
   auto a = dialler(3), before = dialler(2), b = waiter();
-  b.heard(carried(a.message()), 0);
+  b.on_hello(carried(a.message()), 0);
   const auto answer = carried(b.message());
-  b.heard(carried(before.message()), 0);  // repeated by an unauthenticated peer
-  a.heard(answer, 0);
-  b.heard(carried(a.message()), 0);
+  b.on_hello(carried(before.message()), 0);  // an attacker repeats an old ask
+  a.on_hello(answer, 0);
+  b.on_hello(carried(a.message()), 0);
   ASSERT_TRUE(b.done());
   EXPECT_EQ(a.group().key, b.group().key);
 }
@@ -157,9 +155,9 @@ TEST(UdpHandshake, an_old_ask_between_does_not_spoil_it) {
 TEST(UdpHandshake, hellos_for_others_are_ignored) {
   UdpHandshake other(job(), {.self = {9, 9}, .peer = waiter_id, .dial = true});
   auto b = waiter();
-  EXPECT_FALSE(b.heard(carried(other.message()), 0));
+  EXPECT_FALSE(b.on_hello(carried(other.message()), 0));
   UdpHandshake to_other(job(), {.self = dialler_id, .peer = {9, 9}, .dial = true});
-  EXPECT_FALSE(b.heard(carried(to_other.message()), 0));
+  EXPECT_FALSE(b.on_hello(carried(to_other.message()), 0));
   EXPECT_FALSE(b.answered());
 }
 
@@ -189,11 +187,11 @@ TEST(UdpHandshake, a_damaged_hello_is_not_read) {
   }
 }
 
-TEST(UdpHandshake, two_sides_that_wait_or_dial_come_to_nothing) {
+TEST(UdpHandshake, two_waiting_or_two_dialling_sides_make_no_link) {
   auto a = dialler();
   UdpHandshake b(job(), {.self = waiter_id, .peer = dialler_id, .dial = true});
-  EXPECT_FALSE(b.heard(carried(a.message()), 0));
-  EXPECT_FALSE(a.heard(carried(b.message()), 0));
+  EXPECT_FALSE(b.on_hello(carried(a.message()), 0));
+  EXPECT_FALSE(a.on_hello(carried(b.message()), 0));
   EXPECT_FALSE(a.done() || b.done());
   EXPECT_EQ(waiter().next_deadline(), never);
 }

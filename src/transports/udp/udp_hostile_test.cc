@@ -1,6 +1,6 @@
-// Datagrams of an unauthenticated peer against a whole transport with links and a group. None is accepted, each is counted
-// once, nothing is answered, and no memory grows. The corpus is what the process received and sent, and what an older job and
-// an older epoch sent.
+// An unauthenticated attacker sends datagrams to a transport with links and a group. No datagram may be accepted or answered,
+// each is counted once, and no memory grows. The attacker has recorded the datagrams that the process received and sent. It
+// also has recordings of an older job and an older epoch.
 #include <gtest/gtest.h>
 
 #include <malloc.h>
@@ -18,7 +18,7 @@ namespace {
 
 using conformance::data_header;
 using conformance::pattern;
-using Flying = VirtualNetwork::Flying;
+using Datagram = VirtualNetwork::Datagram;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool counts_memory = false;
@@ -42,19 +42,19 @@ struct Silent final : DatagramSink {
   uint64_t heard = 0;
 };
 
-// A corpus of datagrams that were all authentic once, for some receiver.
-class Talk {
+// Records a corpus of datagrams, each of which was authentic for some receiver at some time.
+class RecordedTraffic {
  public:
-  explicit Talk(uint8_t job) : cluster(3), sinks(3) {
+  explicit RecordedTraffic(uint8_t job) : cluster(3), sinks(3) {
     for (auto& transport : cluster.transports) transport->set_job(VirtualCluster::job(job));
-    cluster.network.watcher = [this](const Flying& datagram) { corpus.push_back(datagram); };
+    cluster.network.watcher = [this](const Datagram& datagram) { corpus.push_back(datagram); };
     cluster.link_all();
     for (const uint32_t epoch : {6u, 7u}) {
       open(epoch);
-      for (Rank to : {1u, 2u, 0u}) talk(to, epoch);
+      for (Rank to : {1u, 2u, 0u}) exchange(to, epoch);
       cluster.pass(20 * millisecond);
     }
-    cluster.pass(3 * second);  // keep-alive pings
+    cluster.pass(3 * second);  // so that the corpus contains keep-alive pings
     cluster.network.watcher = nullptr;
     for (auto& sink : sinks) sink.heard = 0;
   }
@@ -66,7 +66,7 @@ class Talk {
   }
 
   VirtualCluster cluster;
-  std::vector<Flying> corpus;
+  std::vector<Datagram> corpus;
   std::vector<Silent> sinks;
 
  private:
@@ -78,7 +78,7 @@ class Talk {
       ASSERT_TRUE(cluster.transports[self]->open_group(group_number, group, peers, sinks[self]).ok());
     }
   }
-  void talk(Rank to, uint32_t epoch) {
+  void exchange(Rank to, uint32_t epoch) {
     const auto payload = pattern(5000, epoch);
     const Rank from = (to + 1) % 3;
     const StreamName name{.op = epoch, .phase = 0};
@@ -86,8 +86,8 @@ class Talk {
     cluster.transports[from]->send_stream(
         group_number, {.to = to, .name = name, .bytes = payload, .range_bytes = 1000, .contributors = {}, .deadline_us = 1});
     cluster.pass(2 * millisecond);
-    cluster.transports[to]->ask(group_number, from, name, 0, 0, pattern(1, 1));
-    cluster.transports[to]->ask(group_number, from, name, 0, 0, {});
+    cluster.transports[to]->request_repair(group_number, from, name, 0, 0, pattern(1, 1));
+    cluster.transports[to]->request_repair(group_number, from, name, 0, 0, {});
     cluster.pass(20 * millisecond);
     cluster.transports[from]->drop_stream(group_number, to, name);
   }
@@ -95,8 +95,8 @@ class Talk {
 
 enum Attack { replay, spoofed_address, spoofed_rank, other_field, bits, cut, longer, noise, attack_count };
 
-// Writes into `datagram`, whose memory is reused.
-void attack(Random& random, const Flying& genuine, Flying& datagram) {
+// Makes a hostile datagram from a genuine one and writes it into `datagram`, whose memory is reused.
+void attack(Random& random, const Datagram& genuine, Datagram& datagram) {
   datagram.from = genuine.from;
   datagram.bytes.assign(genuine.bytes.begin(), genuine.bytes.end());
   auto& bytes = datagram.bytes;
@@ -123,26 +123,27 @@ void attack(Random& random, const Flying& genuine, Flying& datagram) {
 
 void expect_nothing_of(uint64_t datagrams) {
   std::cout << "seed " << seed << '\n';
-  Talk old_job(0x11), talk(0x5A);
-  auto& network = talk.cluster.network;
-  auto& victim = *talk.cluster.transports[0];
-  auto& ear = *talk.cluster.frame_sinks[0];
-  auto corpus = talk.corpus, meant = talk.corpus;
+  RecordedTraffic old_job(0x11), traffic(0x5A);
+  auto& network = traffic.cluster.network;
+  auto& victim = *traffic.cluster.transports[0];
+  auto& frame_sink = *traffic.cluster.frame_sinks[0];
+  auto corpus = traffic.corpus, meant = traffic.corpus;
   corpus.insert(corpus.end(), old_job.corpus.begin(), old_job.corpus.end());
-  std::erase_if(meant, [&](const Flying& said) { return said.to.to_string() != talk.cluster.endpoint(0); });
-  const auto frames = ear.frames.size();
+  std::erase_if(meant, [&](const Datagram& said) { return said.to.to_string() != traffic.cluster.endpoint(0); });
+  const auto frames = frame_sink.frames.size();
   const auto received = victim.counters().received_frames, carried = network.carried;
   Random random(seed);
-  Flying datagram{corpus[0].from, corpus[0].to, {}, network.now};
+  Datagram datagram{corpus[0].from, corpus[0].to, {}, network.now};
   datagram.bytes.reserve(70'000);
-  datagram.to = *parse_tcp_endpoint("tcp://" + talk.cluster.endpoint(0));
+  datagram.to = *parse_tcp_endpoint("tcp://" + traffic.cluster.endpoint(0));
   const auto one = [&] {
-    const auto before = talk.dropped();
-    const auto& genuine = random.below(4) > 0 ? meant : corpus;  // mostly datagrams meant for this process: those get furthest
+    const auto before = traffic.dropped();
+    // mostly datagrams sent to this process, because they pass most checks
+    const auto& genuine = random.below(4) > 0 ? meant : corpus;
     attack(random, genuine[random.below(genuine.size())], datagram);
     network.inject(datagram);
-    victim.poll(network.now, ear);
-    return talk.dropped() - before;
+    victim.poll(network.now, frame_sink);
+    return traffic.dropped() - before;
   };
   for (int i = 0; i < 10'000; ++i) ASSERT_EQ(one(), 1u);
   const auto memory = memory_in_use();
@@ -160,28 +161,28 @@ void expect_nothing_of(uint64_t datagrams) {
   if (counts_memory) {
     EXPECT_LT(grown, 64 << 10);
   }
-  EXPECT_EQ(talk.sinks[0].heard, 0u) << "something was delivered to the group";
-  EXPECT_EQ(ear.frames.size(), frames);
+  EXPECT_EQ(traffic.sinks[0].heard, 0u) << "something was delivered to the group";
+  EXPECT_EQ(frame_sink.frames.size(), frames);
   EXPECT_EQ(victim.counters().received_frames, received);
   EXPECT_EQ(network.carried, carried) << "something was answered";
-  EXPECT_TRUE(ear.losses.empty());
+  EXPECT_TRUE(frame_sink.losses.empty());
   for (const auto fault : {DatagramFault::too_short, DatagramFault::magic, DatagramFault::version, DatagramFault::kind,
                            DatagramFault::run, DatagramFault::epoch, DatagramFault::receiver, DatagramFault::sender,
                            DatagramFault::address, DatagramFault::length, DatagramFault::tag, DatagramFault::duplicate}) {
     EXPECT_GT(victim.dropped(fault), datagrams / 1000) << name(fault);
   }
-  talk.cluster.pass(second);
-  EXPECT_TRUE(ear.losses.empty()) << "the links stand";
+  traffic.cluster.pass(second);
+  EXPECT_TRUE(frame_sink.losses.empty()) << "the links stand";
 }
 
-TEST(UdpHostile, of_unauthenticated_nothing_is_taken_and_everything_counted_once) { expect_nothing_of(100'000 / slower); }
-TEST(LongUdpHostile, of_unauthenticated_nothing_is_taken_and_everything_counted_once) {
+TEST(UdpHostile, datagrams_of_unauthenticated_peers_are_dropped_and_counted_once) { expect_nothing_of(100'000 / slower); }
+TEST(LongUdpHostile, datagrams_of_unauthenticated_peers_are_dropped_and_counted_once) {
   expect_nothing_of(10'000'000 / slower);
 }
 
-// A member that sends arbitrary contents with good tags and new numbers, but nothing that ends the link: memory stays within
-// the limits.
-TEST(UdpHostile, of_a_member_no_more_is_kept_than_the_limits_say) {
+// A hostile member of the job sends arbitrary contents with valid tags and new numbers, but nothing that ends the link. The
+// victim's memory must stay within the limits.
+TEST(UdpHostile, memory_for_a_hostile_member_is_bounded) {
   VirtualCluster cluster(0);
   constexpr size_t pool_bytes = 4u << 20;
   cluster.options.pool = {.owner_bytes_max = pool_bytes, .kept_bytes_max = pool_bytes};
@@ -190,13 +191,13 @@ TEST(UdpHostile, of_a_member_no_more_is_kept_than_the_limits_say) {
   cluster.link_all();
   cluster.pass(100 * millisecond);
   cluster.paused = 1;
-  cluster.network.filter = [](const Flying&) { return false; };
+  cluster.network.filter = [](const Datagram&) { return false; };
   auto& victim = *cluster.transports[0];
   const auto* flow = victim.flow(1);
   const DatagramGroup group = flow->group();
   std::cout << "seed " << seed << '\n';
   Random random(seed);
-  Flying datagram{
+  Datagram datagram{
       *parse_tcp_endpoint("tcp://" + cluster.endpoint(1)), *parse_tcp_endpoint("tcp://" + cluster.endpoint(0)), {}, 0};
   const auto memory = memory_in_use();
   int64_t most = 0;
@@ -216,13 +217,13 @@ TEST(UdpHostile, of_a_member_no_more_is_kept_than_the_limits_say) {
     header.deadline_us = 16;
     Bytes payload(random.below(200));
     if (header.kind == DatagramKind::fragment) {
-      // Frames of the largest size with the most fragments; never fragment 0, whose frame header would be read.
+      // Frames of the largest size with the most fragments. Leave out fragment 0: a random frame header would end the link.
       header.slice = fragment_bytes_min;
       header.deadline_us = frame_bytes_max;
       header.packet_index = static_cast<uint32_t>(1 + random.below(frame_bytes_max / fragment_bytes_min - 2));
       payload.resize(fragment_bytes_min);
     } else if (header.kind == DatagramKind::control) {
-      payload.assign(5, std::byte{1});  // a ping with an arbitrary number
+      payload.assign(5, std::byte{1});  // a ping with a random id
       payload[0] = static_cast<std::byte>(random.next());
     }
     header.payload_bytes = static_cast<uint16_t>(payload.size());
@@ -238,15 +239,16 @@ TEST(UdpHostile, of_a_member_no_more_is_kept_than_the_limits_say) {
         << cluster.frame_sinks[0]->losses[1].at(0).message();
   }
   std::cout << "    at most " << most << " bytes more\n";
-  // The first frame is accepted whatever its size, so that the peer can always make progress.
+  // So that a peer can always make progress, a pool accepts the first frame whatever its size. Therefore the bound may be above
+  // pool_bytes.
   if (counts_memory) {
     EXPECT_LT(most, static_cast<int64_t>(std::max<size_t>(pool_bytes, 2 * payload_bytes_max) + UdpFlow::table_bytes_max));
   }
   EXPECT_TRUE(cluster.frame_sinks[0]->frames.empty());
 }
 
-// A peer that confirms nothing: the queue for it is bounded.
-TEST(UdpHostile, for_a_peer_that_confirms_nothing_no_more_is_kept_than_the_limits_say) {
+// A peer confirms nothing. The queue of frames to this peer must stay bounded.
+TEST(UdpHostile, memory_for_a_peer_that_confirms_nothing_is_bounded) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(100 * millisecond);
@@ -265,7 +267,7 @@ TEST(UdpHostile, for_a_peer_that_confirms_nothing_no_more_is_kept_than_the_limit
   }
   std::cout << "    " << frames << " frames, at most " << most << " bytes more\n";
   ASSERT_FALSE(cluster.frame_sinks[0]->losses.empty());
-  EXPECT_NE(cluster.frame_sinks[0]->losses[1].at(0).message().find("the peer takes none"), std::string::npos);
+  EXPECT_NE(cluster.frame_sinks[0]->losses[1].at(0).message().find("the peer confirms nothing"), std::string::npos);
   if (counts_memory) {
     EXPECT_LT(most, static_cast<int64_t>(UdpFlow::table_bytes_max +
                                          2 * cluster.options.queue_frames_max * UdpFrames::copied_bytes_max));

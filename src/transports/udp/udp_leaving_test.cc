@@ -1,4 +1,4 @@
-// Processes that leave over lossy links: their last frames and their goodbye arrive, and all of it is quick.
+// Processes leave over lossy links. Their last frames and their goodbyes must arrive, and every process must be gone soon.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace {
 using conformance::data_header;
 using conformance::pattern;
 
-// Every process sends a last frame to all others and leaves as soon as it has theirs. Like Runtime, it first waits for its
-// pending frames, then closes, waits for its drains and is gone.
+// Every process sends a last frame to all others. A process leaves when it has received the last frames of all others. It
+// leaves as Runtime does: it waits for its pending frames, closes its links, and waits for its drains.
 class Leaving {
  public:
   Leaving(size_t count, uint64_t seed, double lose) : cluster(count, seed), steps_(count), begun_(count), gone_at_(count) {
@@ -34,7 +34,7 @@ class Leaving {
     ASSERT_TRUE(cluster.until(
         [&] { return std::all_of(steps_.begin(), steps_.end(), [](Step step) { return step == Step::gone; }); }, 30 * second));
   }
-  // From having all frames to being gone.
+  // Returns the longest time that a process needed from its last received frame to being gone.
   Nanos slowest() const {
     Nanos slowest = 0;
     for (size_t i = 0; i < steps_.size(); ++i) slowest = std::max(slowest, gone_at_[i] - begun_[i]);
@@ -79,7 +79,7 @@ class Leaving {
   bool in_vain_ = false;
 };
 
-TEST(UdpLeaving, everybody_has_everything_and_is_gone_soon_whatever_is_lost) {
+TEST(UdpLeaving, all_frames_arrive_and_all_processes_leave_soon_at_any_loss) {
   for (const double lose : {0.0, 0.1, 0.2, 0.3}) {
     Nanos slowest = 0;
     int in_vain = 0;
@@ -112,25 +112,25 @@ TEST(UdpLeaving, only_frames_in_flight_and_the_goodbye_are_pending) {
   EXPECT_EQ(cluster.frame_sinks[1]->losses[0].size(), 1u);
 }
 
-TEST(UdpLeaving, a_drain_to_nobody_ends_at_the_first_refusal) {
+TEST(UdpLeaving, a_drain_to_a_closed_port_ends_at_the_first_refusal) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(100 * millisecond);
-  cluster.network.filter = [](const VirtualNetwork::Flying&) { return false; };
-  cluster.transports[1].reset();  // its goodbye is lost
+  cluster.network.filter = [](const VirtualNetwork::Datagram&) { return false; };
+  cluster.transports[1].reset();  // the filter drops the goodbye of process 1
   const auto since = cluster.network.now;
   cluster.transports[0]->close(1);
   ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->has_pending(); }));
   EXPECT_LE(cluster.network.now - since, 10 * millisecond);
 }
 
-TEST(UdpLeaving, a_drain_that_nobody_answers_is_said_a_few_times) {
+TEST(UdpLeaving, an_unanswered_goodbye_is_repeated_a_few_times) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(100 * millisecond);
   int words = 0;
   cluster.paused = 1;
-  cluster.network.filter = [&](const VirtualNetwork::Flying& datagram) {
+  cluster.network.filter = [&](const VirtualNetwork::Datagram& datagram) {
     return words += datagram.header().kind == DatagramKind::control, false;
   };
   const auto since = cluster.network.now;
@@ -141,8 +141,8 @@ TEST(UdpLeaving, a_drain_that_nobody_answers_is_said_a_few_times) {
   EXPECT_LE(words, 20);
 }
 
-// A peer that neither confirms nor refuses anything: the link is abandoned after the drain time, with its frames.
-TEST(UdpLeaving, frames_that_nobody_confirms_are_given_up_in_the_end) {
+// The peer neither confirms nor refuses anything. After the drain time (2 s by default) the link and its frames are abandoned.
+TEST(UdpLeaving, unconfirmed_frames_are_dropped_at_the_drain_timeout) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(100 * millisecond);

@@ -1,4 +1,4 @@
-// Streams of lossy groups through whole transports, over a virtual network.
+// Tests of the streams of lossy groups: whole transports over a virtual network.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -14,11 +14,11 @@ using conformance::data_header;
 using conformance::pattern;
 using conformance::same;
 
-// Keeps what a receiver gets: ranges by sender and stream.
+// Keeps the ranges that one receiver gets, by sender and stream.
 class Collector final : public DatagramSink {
  public:
   struct Stream {
-    std::map<uint32_t, Bytes> ranges;  // by slice and index
+    std::map<uint32_t, Bytes> ranges;  // key: slice * ranges_per_slice + packet_index
     size_t ends = 0, tails = 0, repaired = 0, duplicates = 0;
     std::set<uint16_t> contributors;
   };
@@ -61,7 +61,7 @@ class UdpLossy : public testing::Test {
     cluster.options = options;
     for (size_t i = 0; i < count; ++i) cluster.start(i);
     cluster.link_all();
-    cluster.pass(50 * millisecond);  // path probes
+    cluster.pass(50 * millisecond);  // time for the path probes
     sinks.resize(count);
     std::vector<PeerIndex> peers(count);
     for (size_t i = 0; i < count; ++i) peers[i] = static_cast<PeerIndex>(i);
@@ -82,7 +82,8 @@ class UdpLossy : public testing::Test {
       sum += cluster.transports[at]->dropped(static_cast<DatagramFault>(fault));
     return sum;
   }
-  // Asks rank `from` for all missing ranges of a stream of `ranges`, or confirms the stream.
+  // Process `at` requests from rank `from` the missing ranges of a stream of `ranges` ranges. If none is missing, it confirms
+  // the stream.
   void ask_for_missing(size_t at, Rank from, StreamName name, uint32_t ranges) {
     Bytes bitmap((ranges + 7) / 8, std::byte{0});
     bool any = false;
@@ -92,7 +93,7 @@ class UdpLossy : public testing::Test {
       any = true;
     }
     if (!any) bitmap.clear();
-    cluster.transports[at]->ask(group_number, from, name, 0, 0, bitmap);
+    cluster.transports[at]->request_repair(group_number, from, name, 0, 0, bitmap);
   }
 
   VirtualCluster cluster{0};
@@ -135,13 +136,13 @@ TEST_F(UdpLossy, without_loss_every_range_arrives_once_exactly_as_it_was_cut) {
   EXPECT_EQ(dropped(0) + dropped(1) + dropped(2), dropped_before);
 }
 
-TEST_F(UdpLossy, what_the_network_loses_is_missing_and_comes_when_it_is_asked_for) {
+TEST_F(UdpLossy, lost_ranges_are_missing_and_arrive_when_requested) {
   begin(2);
   const StreamName name{.op = 5, .phase = 0};
   const auto payload = pattern(300'000, 4);
   std::set<uint32_t> lost;
   Random random(99);
-  cluster.network.filter = [&](const VirtualNetwork::Flying& datagram) {
+  cluster.network.filter = [&](const VirtualNetwork::Datagram& datagram) {
     const auto header = datagram.header();
     if (header.kind != DatagramKind::data || !random.chance(0.1)) return true;
     lost.insert(header.packet_index);
@@ -161,21 +162,21 @@ TEST_F(UdpLossy, what_the_network_loses_is_missing_and_comes_when_it_is_asked_fo
   const auto counters = cluster.transports[0]->datagram_counters(group_number, 1);
   EXPECT_EQ(got(1, 0, name).duplicates, 0u);
   EXPECT_GE(counters.repaired, 15u);
-  EXPECT_TRUE(cluster.transports[0]->stream_wanted(group_number, 1, name));
+  EXPECT_TRUE(cluster.transports[0]->stream_unconfirmed(group_number, 1, name));
   ask_for_missing(1, 0, name, 300);
   cluster.pass(5 * millisecond);
-  EXPECT_FALSE(cluster.transports[0]->stream_wanted(group_number, 1, name));
+  EXPECT_FALSE(cluster.transports[0]->stream_unconfirmed(group_number, 1, name));
   const auto quiet = cluster.transports[0]->datagram_counters(group_number, 1).sent;
   cluster.pass(500 * millisecond);
   EXPECT_EQ(cluster.transports[0]->datagram_counters(group_number, 1).sent, quiet) << "it is confirmed, and goes on";
 }
 
-TEST_F(UdpLossy, a_receiver_that_missed_the_whole_tail_learns_of_the_end) {
+TEST_F(UdpLossy, a_receiver_that_missed_the_whole_tail_receives_the_end) {
   begin(2);
   const StreamName name{.op = 5, .phase = 0};
   const auto payload = pattern(30'000, 4);
   size_t ends = 0;
-  cluster.network.filter = [&](const VirtualNetwork::Flying& datagram) {
+  cluster.network.filter = [&](const VirtualNetwork::Datagram& datagram) {
     const auto header = datagram.header();
     if (header.kind == DatagramKind::data) return (header.flags & datagram_tail) == 0;
     return header.kind != DatagramKind::end || ++ends > 4;
@@ -189,13 +190,15 @@ TEST_F(UdpLossy, a_receiver_that_missed_the_whole_tail_learns_of_the_end) {
   EXPECT_TRUE(same(sinks[1].whole(0, 5, 0), payload));
 }
 
-TEST_F(UdpLossy, requests_that_come_faster_than_answers_make_no_storm) {
+TEST_F(UdpLossy, requests_faster_than_answers_cause_no_storm) {
   begin(2);
   const StreamName name{.op = 5, .phase = 0};
   const auto payload = pattern(50'000, 4);
   cluster.transports[0]->send_stream(group_number, stream(1, payload, name));
   cluster.pass(50 * millisecond);
-  cluster.network.filter = [](const VirtualNetwork::Flying& datagram) { return datagram.header().kind != DatagramKind::data; };
+  cluster.network.filter = [](const VirtualNetwork::Datagram& datagram) {
+    return datagram.header().kind != DatagramKind::data;
+  };
   got(1, 0, name).ranges.clear();
   const auto before = cluster.transports[0]->datagram_counters(group_number, 1).repaired;
   const auto since = cluster.network.now;
@@ -217,7 +220,7 @@ TEST_F(UdpLossy, memory_of_a_dropped_stream_is_not_read) {
   const auto sent = cluster.transports[0]->datagram_counters(group_number, 1).sent;
   EXPECT_LT(sent, 900u);
   cluster.transports[0]->drop_stream(group_number, 1, name);
-  payload.reset();  // a sanitizer would see a read of it
+  payload.reset();  // the address sanitizer would report a read of this memory
   ask_for_missing(1, 0, name, 900);
   cluster.pass(50 * millisecond);
   EXPECT_EQ(cluster.transports[0]->datagram_counters(group_number, 1).sent, sent);
@@ -244,11 +247,14 @@ TEST_F(UdpLossy, streams_to_several_peers_and_frames_share_the_link) {
     if (std::max(one, two) < 300) least = std::min(one, two);
     return one == 300 && two == 300 && !cluster.frame_sinks[1]->frames.empty();
   }));
-  EXPECT_GT(least, 30u) << "one peer waited for the other";  // rates are doubled meanwhile, not both at once
+  // When one peer has all 300 ranges, the other must have more than 30. More cannot be expected: the rates to the two peers are
+  // not doubled at the same time.
+  EXPECT_GT(least, 30u) << "one peer waited for the other";
   EXPECT_TRUE(same(cluster.frame_sinks[1]->frames[0].payload, frame));
 }
 
-// Each of the four gets a quarter of what the rank may send: less than half of its own rate, but something always waits.
+// Rank 0 sends to four peers. Its rate for all peers together is the limit, so each peer gets less than half of its own rate.
+// The rate of each peer must still rise, because datagrams always wait.
 TEST_F(UdpLossy, rates_rise_although_several_peers_share_what_the_rank_sends) {
   begin(5);
   cluster.pass(200 * millisecond);
@@ -265,7 +271,7 @@ TEST_F(UdpLossy, rates_rise_although_several_peers_share_what_the_rank_sends) {
   for (PeerIndex peer = 1; peer < 5; ++peer) EXPECT_GT(cluster.transports[0]->flow(peer)->rate(), 2 * before[peer - 1]) << peer;
 }
 
-TEST_F(UdpLossy, groups_that_cannot_be_are_refused) {
+TEST_F(UdpLossy, impossible_groups_are_refused) {
   begin(2);
   const std::vector<PeerIndex> peers{0, 1}, unknown{0, 5}, few{0};
   auto& transport = *cluster.transports[0];
@@ -282,14 +288,14 @@ TEST_F(UdpLossy, groups_that_cannot_be_are_refused) {
   EXPECT_TRUE(transport.open_group(2, other, peers, sink).ok());
 }
 
-// Wrong datagrams -----------------------------------------------------------------------------------------------------------
+// Invalid datagrams ---------------------------------------------------------------------------------------------------------
 
 class UdpLossyFaults : public UdpLossy {
  protected:
   void SetUp() override {
     begin(3);
     const auto payload = pattern(4'000, 4);
-    cluster.network.watcher = [&](const VirtualNetwork::Flying& datagram) {
+    cluster.network.watcher = [&](const VirtualNetwork::Datagram& datagram) {
       if (datagram.header().kind == DatagramKind::data && datagram.header().receiver == 1) genuine = datagram;
     };
     cluster.transports[0]->send_stream(group_number, stream(1, payload, {.op = 1, .phase = 0}));
@@ -299,8 +305,8 @@ class UdpLossyFaults : public UdpLossy {
     cluster.pass(20 * millisecond);
     ASSERT_FALSE(genuine.bytes.empty());
   }
-  // Rank 1 gets the changed datagram, counts it under this reason alone, and does nothing else.
-  void expect_dropped(const std::function<void(VirtualNetwork::Flying&, DatagramHeader&)>& change, DatagramFault reason,
+  // Sends a changed copy of a genuine datagram to rank 1. Rank 1 must count it once, under `reason`, and do nothing else.
+  void expect_dropped(const std::function<void(VirtualNetwork::Datagram&, DatagramHeader&)>& change, DatagramFault reason,
                       bool seal = false, bool reaches_sink = false) {
     auto datagram = genuine;
     auto header = datagram.header();
@@ -311,7 +317,7 @@ class UdpLossyFaults : public UdpLossy {
                     {link_key(group.key, header.sender, header.receiver, header.epoch, header.run_id), DatagramAuth::mac});
     std::memcpy(datagram.bytes.data(), &header, std::min(datagram.bytes.size(), sizeof header));
     datagram.at = cluster.network.now;
-    cluster.network.watcher = [](const VirtualNetwork::Flying& answer) {
+    cluster.network.watcher = [](const VirtualNetwork::Datagram& answer) {
       ADD_FAILURE() << "it was answered, kind " << static_cast<int>(answer.header().kind);
     };
     const auto calls = sinks[1].calls, before = dropped(1), reasons = cluster.transports[1]->dropped(reason);
@@ -322,7 +328,7 @@ class UdpLossyFaults : public UdpLossy {
     EXPECT_EQ(sinks[1].calls - calls, reaches_sink ? 1u : 0u);
     cluster.network.watcher = nullptr;
   }
-  VirtualNetwork::Flying genuine;
+  VirtualNetwork::Datagram genuine;
 };
 
 TEST_F(UdpLossyFaults, too_short) {
@@ -359,7 +365,7 @@ TEST_F(UdpLossyFaults, own_rank_as_sender) {
 TEST_F(UdpLossyFaults, other_address) {
   expect_dropped([](auto& datagram, auto&) { datagram.from.set_port(4501); }, DatagramFault::address);
 }
-TEST_F(UdpLossyFaults, anothers_address) {
+TEST_F(UdpLossyFaults, address_of_another_peer) {
   expect_dropped([](auto&, auto& header) { header.sender = 2; }, DatagramFault::address, true);
 }
 TEST_F(UdpLossyFaults, other_length) {
@@ -371,13 +377,13 @@ TEST_F(UdpLossyFaults, flipped_bit) {
 TEST_F(UdpLossyFaults, changed_header) {
   expect_dropped([](auto&, auto& header) { ++header.packet_index; }, DatagramFault::tag);
 }
-TEST_F(UdpLossyFaults, said_again) {
+TEST_F(UdpLossyFaults, repeated_datagram) {
   expect_dropped([](auto&, auto&) {}, DatagramFault::duplicate);
 }
-TEST_F(UdpLossyFaults, sent_again_although_it_had_arrived) {
+TEST_F(UdpLossyFaults, repair_of_an_arrived_range) {
   expect_dropped([](auto&, auto& header) { header.flow_seq += 100; }, DatagramFault::duplicate, true, true);
 }
-TEST_F(UdpLossyFaults, verdicts_of_the_sink_are_counted_by_sender) {
+TEST_F(UdpLossyFaults, faults_from_the_sink_are_counted_by_sender) {
   for (const auto fault :
        {DatagramFault::op_old, DatagramFault::op_ahead, DatagramFault::place, DatagramFault::size, DatagramFault::late}) {
     sinks[1].verdict = fault;
@@ -388,11 +394,11 @@ TEST_F(UdpLossyFaults, verdicts_of_the_sink_are_counted_by_sender) {
   }
 }
 
-// Half a second of a link and of a group is recorded and replayed, whole and with flipped bits: nothing of it is delivered
-// again.
-TEST_F(UdpLossyFaults, a_recorded_conversation_said_again_changes_nothing) {
-  std::vector<VirtualNetwork::Flying> recorded;
-  cluster.network.watcher = [&](const VirtualNetwork::Flying& datagram) { recorded.push_back(datagram); };
+// All datagrams of a link and a group are recorded and replayed, first unchanged and then with flipped bits. No frame or range
+// may be delivered again.
+TEST_F(UdpLossyFaults, a_replayed_recording_changes_nothing) {
+  std::vector<VirtualNetwork::Datagram> recorded;
+  cluster.network.watcher = [&](const VirtualNetwork::Datagram& datagram) { recorded.push_back(datagram); };
   const auto payload = pattern(50'000, 4);
   cluster.transports[0]->send_stream(group_number, stream(1, payload, {.op = 2, .phase = 0}));
   for (uint64_t i = 0; i < 5; ++i) cluster.transports[0]->send(1, data_header(i, payload.size()), payload, i);
@@ -414,7 +420,7 @@ TEST_F(UdpLossyFaults, a_recorded_conversation_said_again_changes_nothing) {
   EXPECT_EQ(cluster.frame_sinks[1]->frames.size(), 5u);
   EXPECT_EQ(got(1, 0, {.op = 2, .phase = 0}).ranges.size(), 50u);
   EXPECT_TRUE(same(sinks[1].whole(0, 2, 0), payload));
-  for (const auto& ear : cluster.frame_sinks) EXPECT_TRUE(ear->losses.empty());
+  for (const auto& frame_sink : cluster.frame_sinks) EXPECT_TRUE(frame_sink->losses.empty());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The transport's hints to the kernel that the next hop to a peer still exists.
+// Tests of the transport's hints to the kernel that the next hop on the way to a peer still exists (MSG_CONFIRM).
 #include <gtest/gtest.h>
 
 #include "tests/conformance/udp_virtual_cluster.h"
@@ -9,32 +9,32 @@ namespace {
 using conformance::data_header;
 using conformance::pattern;
 
-// The transport confirms the next hop to the kernel while its datagrams arrive at the peer. Datagrams from the peer say nothing
-// about the way to it.
-TEST(UdpNeighbour, is_confirmed_by_what_arrives_there_not_by_what_comes_from_there) {
+// The transport may give the hint only while its datagrams arrive at the peer. Datagrams that come from the peer prove nothing
+// about the way to the peer.
+TEST(UdpNeighbour, arrivals_at_the_peer_confirm_the_next_hop) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(100 * millisecond);
   int confirmed = 0;
   bool lost = false;
-  cluster.network.filter = [&](const VirtualNetwork::Flying& datagram) {
+  cluster.network.filter = [&](const VirtualNetwork::Datagram& datagram) {
     const bool from_0 = datagram.from.to_string() == cluster.endpoint(0);
     confirmed += from_0 && datagram.confirms;
     return !(lost && from_0);
   };
-  const auto talk = [&] {
+  const auto exchange = [&] {
     for (uint64_t turn = 0; turn < 10; ++turn) {
       for (PeerIndex from : {0u, 1u}) cluster.transports[from]->send(1 - from, data_header(turn, 100), pattern(100, 1), turn);
       cluster.pass(100 * millisecond);
     }
   };
-  talk();
+  exchange();
   EXPECT_GE(confirmed, 3);
   EXPECT_LE(confirmed, 6) << "four in a second are enough";
   lost = true;
-  talk();  // reports of what arrived before
+  exchange();  // the first reports of this turn are still about datagrams that arrived
   confirmed = 0;
-  talk();
+  exchange();
   EXPECT_EQ(confirmed, 0);
 }
 

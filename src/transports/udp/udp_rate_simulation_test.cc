@@ -1,4 +1,5 @@
-// The rate control against a virtual bottleneck: one link with a short queue, random loss behind it, one or several senders.
+// Simulations of the rate control: one or several senders share a virtual link with a short queue and random loss behind the
+// queue.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -18,10 +19,10 @@ constexpr uint32_t datagram_bytes = 1472, wire_bytes = datagram_bytes + 28;
 struct LinkSettings {
   double rate = 25e6;  // bytes/s: 200 Mbit/s
   size_t queue_bytes = 256'000;
-  Nanos delay = 100 * microsecond;  // each way
-  double loss = 0;                  // probability for datagrams and for feedback
-  uint64_t start = 1'250'000;       // rate of each sender
-  Nanos on = never, off = 0;        // senders pause for `off` after each `on`
+  Nanos delay = 100 * microsecond;  // one way
+  double loss = 0;                  // probability that a datagram or a report is lost
+  uint64_t start = 1'250'000;       // starting rate of each sender, bytes/s
+  Nanos on = never, off = 0;        // senders send for `on`, then pause for `off`
 };
 
 class Bottleneck {
@@ -143,7 +144,9 @@ class Bottleneck {
   Nanos free_at_ = 0, now_ = 0;
 };
 
-// By sender, the share of the link's rate that it got; and the fraction of datagrams that the queue dropped.
+// shares: the fraction of the link's rate that each sender got
+// together: the sum of `shares`
+// queue_loss: the fraction of datagrams that the queue dropped
 struct Outcome {
   std::vector<double> shares;
   double together = 0, queue_loss = 0;
@@ -166,7 +169,7 @@ Outcome measure(Bottleneck& link, const LinkSettings& settings, size_t senders, 
   return outcome;
 }
 
-TEST(RateSimulation, a_sender_fills_the_link_and_not_its_queue_whatever_is_lost) {
+TEST(RateSimulation, a_sender_fills_the_link_and_not_its_queue_at_any_loss) {
   for (const double loss : {0.0, 0.1, 0.2}) {
     for (const uint64_t start : {125'000ull, 1'250'000ull, 12'500'000ull, 100'000'000ull}) {
       const LinkSettings settings{.loss = loss, .start = start};

@@ -1,5 +1,5 @@
-// Whole frames over a virtual link that loses, delays, reorders and repeats datagrams in both directions: everything between a
-// frame and its datagrams, without a socket.
+// Simulations of one reliable link without sockets: whole frames over a virtual network that loses, delays, reorders and
+// repeats datagrams in both directions.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,11 +21,11 @@ constexpr uint32_t ethernet_fragment_bytes = 1416;
 
 struct PathSettings {
   double loss = 0, doubled = 0;
-  Nanos delay = 100 * microsecond, jitter = 0;  // jitter: uniform, independent for each datagram; so it reorders
-  double rate = 125e6;                          // bytes/s; the queue has no limit
-  double burst = 1;                             // mean length of a burst of losses, datagrams
-  Nanos dead_from = never, dead_to = never;     // nothing arrives
-  size_t owner_bytes_max = 64u << 20;           // for the receiver's pool
+  Nanos delay = 100 * microsecond, jitter = 0;  // jitter is uniform and independent for each datagram, so it reorders datagrams
+  double rate = 125e6;                          // bytes/s; the queue for the link has no limit
+  double burst = 1;                             // mean number of datagrams lost in a row
+  Nanos dead_from = never, dead_to = never;     // nothing arrives between these times
+  size_t owner_bytes_max = 64u << 20;           // limit of the receiver's payload pool
 };
 
 struct Frame {
@@ -49,11 +49,12 @@ class Network : Sink {
     frame.header.operation = frames_.size();
     frame.header.payload_bytes = payload_bytes;
     seal_frame(frame.header);
-    fragments_ += FragmentPlace{{}, 64 + payload_bytes, ethernet_fragment_bytes}.fragments();
+    fragments_ += FragmentPosition{{}, 64 + payload_bytes, ethernet_fragment_bytes}.fragments();
     frames_.push_back(std::move(frame));
   }
 
-  // Runs until all frames are known to have arrived, or until `until`.
+  // Runs until the sender knows that all frames have arrived, or until the time `until`. Returns true if all frames have
+  // arrived.
   bool run(Nanos until) {
     while (confirmed_ < frames_.size() && now_ < until) {
       while (pushed_ < frames_.size() && !queue_.full())
@@ -75,9 +76,9 @@ class Network : Sink {
     return confirmed_ == frames_.size();
   }
 
-  uint64_t sent() const { return sent_; }  // datagrams with fragments
+  uint64_t sent() const { return sent_; }  // datagrams with a fragment, repetitions included
   uint64_t acknowledgements() const { return acks_sent_; }
-  uint64_t fragments() const { return fragments_; }  // of all frames
+  uint64_t fragments() const { return fragments_; }  // fragments of all frames, each counted once
   const LossDetector& losses() const { return losses_; }
   Nanos now() const { return now_; }
   size_t delivered() const { return delivered_; }
@@ -86,8 +87,8 @@ class Network : Sink {
   struct Datagram {
     Nanos at = 0;
     uint32_t flow_seq = 0, sent_at_us = 0;
-    FragmentPlace place;
-    std::vector<std::byte> acknowledgement;  // empty: a fragment
+    FragmentPosition position;
+    std::vector<std::byte> acknowledgement;  // empty: the datagram is a fragment
     bool operator>(const Datagram& other) const { return at > other.at; }
   };
   static uint32_t us(Nanos now) { return static_cast<uint32_t>(now / microsecond); }
@@ -105,40 +106,40 @@ class Network : Sink {
 
   void transmit() {
     wake_ = never;
-    while (const auto place = queue_.next()) {
-      if (!losses_.may_send(place->bytes() + 56, control_.rate(), rtt_)) return;
-      if (!bucket_.take(place->bytes() + 56, now_)) {
-        wake_ = bucket_.ready_at(place->bytes() + 56, now_);
+    while (const auto position = queue_.next()) {
+      if (!losses_.may_send(position->bytes() + 56, control_.rate(), rtt_)) return;
+      if (!bucket_.take(position->bytes() + 56, now_)) {
+        wake_ = bucket_.ready_at(position->bytes() + 56, now_);
         return;
       }
-      queue_.taken(place->name);
-      losses_.sent(++flow_seq_, place->name, place->bytes() + 56, rtt_, now_);
-      control_.sent(place->bytes() + 56);
+      queue_.taken(position->name);
+      losses_.sent(++flow_seq_, position->name, position->bytes() + 56, rtt_, now_);
+      control_.sent(position->bytes() + 56);
       ++sent_;
-      free_at_ = std::max(free_at_, now_) + static_cast<Nanos>((place->bytes() + 84) / path_.rate * 1e9);
-      put_on_air({.at = free_at_, .flow_seq = flow_seq_, .sent_at_us = us(now_), .place = *place, .acknowledgement{}},
+      free_at_ = std::max(free_at_, now_) + static_cast<Nanos>((position->bytes() + 84) / path_.rate * 1e9);
+      put_on_air({.at = free_at_, .flow_seq = flow_seq_, .sent_at_us = us(now_), .position = *position, .acknowledgement{}},
                  bad_there_);
     }
   }
 
   void receive(const Datagram& datagram) {
-    const auto& frame = frames_[datagram.place.name.frame];
-    const auto parts = fragment_parts(datagram.place, frame.header, frame.payload);
+    const auto& frame = frames_[datagram.position.name.frame];
+    const auto parts = fragment_parts(datagram.position, frame.header, frame.payload);
     std::vector<std::byte> bytes(parts.header.begin(), parts.header.end());
     bytes.insert(bytes.end(), parts.payload.begin(), parts.payload.end());
     meter_.arrived(datagram.flow_seq, datagram.sent_at_us, us(now_) + 777, now_);
-    const auto result = reassembler_.add(datagram.place, bytes, *this);
+    const auto result = reassembler_.add(datagram.position, bytes, *this);
     if (result == FragmentResult::no_memory) acks_.refused(now_);
     if (!to_be_acknowledged(result)) return;
     acks_.received(datagram.flow_seq, true, now_);
-    if (result == FragmentResult::whole) acks_.ask(now_);
+    if (result == FragmentResult::whole) acks_.make_due(now_);
   }
 
   void acknowledge() {
     std::byte out[ack_bytes_max];
     const auto bytes = acks_.write(meter_.report(0, us(now_) + 777), out, now_);
     ++acks_sent_;
-    put_on_air({.at = now_, .place{}, .acknowledgement = std::vector<std::byte>(out, out + bytes)}, bad_back_);
+    put_on_air({.at = now_, .position{}, .acknowledgement = std::vector<std::byte>(out, out + bytes)}, bad_back_);
   }
 
   void hear(const Datagram& datagram) {
@@ -153,7 +154,7 @@ class Network : Sink {
     for (const auto& name : lost_) queue_.lost(name);
   }
 
-  std::byte* place(PeerIndex, const FrameHeader&) override { return nullptr; }
+  std::byte* receive_buffer(PeerIndex, const FrameHeader&) override { return nullptr; }
   void received(PeerIndex, const FrameHeader& header, const View& view) override {
     const auto& frame = frames_[header.operation];
     EXPECT_EQ(view.bytes, frame.payload.size());
@@ -193,7 +194,7 @@ class Network : Sink {
   uint64_t sent_ = 0, acks_sent_ = 0, fragments_ = 0;
 };
 
-// 8 MB in frames of all sizes.
+// Queues about 8 MB of frames of all sizes.
 void fill(Network& network, uint64_t seed) {
   Random random(seed);
   for (int i = 0; i < 40; ++i) network.send_frame(static_cast<uint32_t>(random.below(400'000)));
@@ -216,7 +217,7 @@ TEST(ReliableSimulation, every_frame_arrives_once_and_whole_at_up_to_30_percent_
   }
 }
 
-TEST(ReliableSimulation, reordering_and_doubling_cost_little) {
+TEST(ReliableSimulation, reordering_and_duplication_cost_little) {
   for (const double loss : {0.0, 0.1}) {
     Network network({.loss = loss, .doubled = 0.1, .jitter = 300 * microsecond}, 4);
     fill(network, 4);
@@ -234,7 +235,7 @@ TEST(ReliableSimulation, bursts_of_losses_are_repaired) {
   EXPECT_LE(static_cast<double>(network.sent()), 1.1 * static_cast<double>(network.fragments()) / 0.9);
 }
 
-TEST(ReliableSimulation, an_outage_makes_no_storm_and_the_rest_follows_soon_after_it) {
+TEST(ReliableSimulation, an_outage_causes_no_storm_and_frames_follow_soon_after_it) {
   Network network({.dead_from = second + 50 * millisecond, .dead_to = 3 * second}, 6);
   fill(network, 6);
   EXPECT_FALSE(network.run(3 * second));
@@ -258,7 +259,7 @@ TEST(ReliableSimulation, one_short_frame_takes_a_round_trip_and_few_datagrams) {
   EXPECT_LE(datagrams, 300u * 4);
 }
 
-TEST(ReliableSimulation, a_receiver_short_of_memory_gets_everything_in_the_end) {
+TEST(ReliableSimulation, a_receiver_short_of_memory_receives_all_frames) {
   Network network({.loss = 0.05, .owner_bytes_max = 1u << 20}, 8);
   for (int i = 0; i < 100; ++i) network.send_frame(200'000);
   ASSERT_TRUE(network.run(30 * second));

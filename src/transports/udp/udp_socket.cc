@@ -13,18 +13,21 @@
 #include <netinet/udp.h>
 #include <sys/socket.h>
 
+#include "base/concat.h"
+
 namespace unisono {
 namespace {
 
-constexpr size_t datagrams_per_call = 256;  // for sending
-constexpr size_t messages_per_call = 32;    // for receiving; with a run in each they are 2 MiB
-constexpr size_t run_datagrams_max = 64;    // UDP_MAX_SEGMENTS of every kernel that has UDP_SEGMENT
-constexpr size_t run_bytes_max = 65507;     // a run is one IP packet until the kernel cuts it
+constexpr size_t datagrams_per_call = 256;  // one sending call takes at most this many datagrams
+// One receiving call takes at most this many messages. If each message contains a run, they have 2 MiB.
+constexpr size_t messages_per_call = 32;
+constexpr size_t run_datagrams_max = 64;  // every kernel that has UDP_SEGMENT has this UDP_MAX_SEGMENTS
+constexpr size_t run_bytes_max = 65507;  // A run must fit into one IP packet, although the kernel cuts it into datagrams later.
 constexpr size_t run_buffer_bytes = 65536;
-constexpr int tries_max = 3;         // an error that comes this often in a row is about the datagram itself
-constexpr int errors_per_call = 64;  // many errors must not delay the datagrams
+constexpr int tries_max = 3;         // After this many errors in a row, the datagram that is being sent is taken for the cause.
+constexpr int errors_per_call = 64;  // limited so that a large number of errors cannot delay datagrams
 constexpr size_t cache_line = 64;
-constexpr Nanos wait_max = 10 * second;  // a longer wait means that the wall clock was set meanwhile
+constexpr Nanos wait_max = 10 * second;  // If the waiting time seems to be longer than this, the wall clock was set in between.
 
 bool set_option(int socket, int level, int name, int value) {
   return ::setsockopt(socket, level, name, &value, sizeof value) == 0;
@@ -42,8 +45,8 @@ Nanos clock_now(clockid_t clock) {
   return Nanos{time.tv_sec} * second + time.tv_nsec;
 }
 
-// The time since the arrival of the datagram with this time stamp.
-Nanos waited(const cmsghdr* note, Nanos wall) {
+// Returns how long ago the datagram with this time stamp arrived. `wall` is the current time of the wall clock.
+Nanos time_since_arrival(const cmsghdr* note, Nanos wall) {
   timespec stamp{};
   if (note->cmsg_len < CMSG_LEN(sizeof stamp)) return 0;
   std::memcpy(&stamp, CMSG_DATA(note), sizeof stamp);
@@ -59,23 +62,24 @@ bool one_address(const TcpAddress* a, const TcpAddress* b) {
   return a == b || (a->bytes == b->bytes && std::memcmp(&a->storage, &b->storage, a->bytes) == 0);
 }
 
-// How many of the first datagrams can go as one run: to one address and of one size; the last may be shorter.
+// Returns how many datagrams, from the first on, can be sent as one run. All datagrams of a run have the same address and the
+// same size; only the last one may be shorter.
 size_t run_of(std::span<const OutDatagram> batch) {
   const size_t size = bytes_of(batch[0]);
   size_t count = 1, total = size;
-  while (count < std::min(batch.size(), run_datagrams_max)) {
+  while (!batch[0].alone && count < std::min(batch.size(), run_datagrams_max)) {
     const auto& next = batch[count];
     const size_t more = bytes_of(next);
-    if (more > size || total + more > run_bytes_max || !one_address(next.to, batch[0].to)) break;
+    if (next.alone || more > size || total + more > run_bytes_max || !one_address(next.to, batch[0].to)) break;
     ++count, total += more;
     if (more < size) break;
   }
   return count;
 }
 
-// True for an error that may be about an earlier datagram of any call: the network answers late, and the kernel reports it
-// once, at the next call.
-bool may_be_about_the_past(int error) {
+// Returns true if the error may be about an earlier datagram, of this call or of an earlier one. The network reports such
+// errors late. The kernel reports each of them once, at the next call.
+bool may_concern_earlier_datagram(int error) {
   switch (error) {
     case ECONNREFUSED:
     case EHOSTUNREACH:
@@ -104,21 +108,22 @@ SendStop stop_of(int error) {
 
 }  // namespace
 
-// Messages for the kernel: each is a datagram or a run, made of the pieces header, payload, header, payload, …
+// The messages that are passed to the kernel. Each message is one datagram or one run. It consists of the pieces header,
+// payload, header, payload, …
 struct UdpSocket::Outbox {
   union Control {
     cmsghdr align;
     std::array<std::byte, CMSG_SPACE(sizeof(uint16_t))> bytes;
   };
   std::array<mmsghdr, datagrams_per_call> messages;
-  std::array<size_t, datagrams_per_call> counts;  // datagrams in each message
+  std::array<size_t, datagrams_per_call> counts;  // for each message: how many datagrams it contains
   std::array<iovec, 2 * datagrams_per_call> pieces;
   std::array<Control, datagrams_per_call> control;
 
   void set(size_t index, std::span<const OutDatagram> run, size_t first_piece) {
     auto& message = messages[index].msg_hdr;
     message = {};
-    // The kernel's interface has no const; the kernel does not write there.
+    // The kernel's interface has no const here, but the kernel only reads these bytes.
     message.msg_name = const_cast<sockaddr_storage*>(&run[0].to->storage);
     message.msg_namelen = run[0].to->bytes;
     message.msg_iov = &pieces[first_piece];
@@ -140,7 +145,7 @@ struct UdpSocket::Outbox {
   }
 };
 
-// Received datagrams land here, and the inbox gets them from here.
+// The buffers into which the kernel writes received datagrams. The inbox reads the datagrams there.
 struct UdpSocket::Ring {
   union Control {
     cmsghdr align;
@@ -152,7 +157,7 @@ struct UdpSocket::Ring {
   std::array<Control, messages_per_call> control;
   std::unique_ptr<std::byte[]> memory;
 
-  // One byte more than a whole datagram, so that a longer one is recognised.
+  // Each buffer has one byte more than the longest datagram, so that a datagram that is too long can be recognised.
   explicit Ring(size_t datagram_bytes) {
     const size_t stride = (datagram_bytes + 1 + cache_line - 1) / cache_line * cache_line;
     memory = std::make_unique_for_overwrite<std::byte[]>(stride * messages_per_call);
@@ -166,7 +171,7 @@ struct UdpSocket::Ring {
       arm(i);
     }
   }
-  // The kernel overwrites the available sizes with the used sizes, so they are set again.
+  // Sets the sizes of a message's buffers again, because the kernel has overwritten them with the sizes that it used.
   void arm(size_t index) {
     messages[index].msg_hdr.msg_namelen = sizeof(sockaddr_storage);
     messages[index].msg_hdr.msg_controllen = control[index].bytes.size();
@@ -182,7 +187,7 @@ Result<std::unique_ptr<UdpSocket>> UdpSocket::make(const UdpSocketOptions& optio
     return Status(Code::invalid, "udp: a socket needs an IPv4 or IPv6 address of this host");
   if (options.datagram_bytes_max < datagram_header_bytes || options.datagram_bytes_max > run_bytes_max) {
     return Status(Code::invalid,
-                  "udp: datagrams of " + std::to_string(options.datagram_bytes_max) + " bytes: from 56 to 65507 are possible");
+                  concat("udp: datagrams of ", options.datagram_bytes_max, " bytes: from 56 to 65507 are possible"));
   }
   Descriptor socket(::socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.open())
@@ -203,8 +208,8 @@ Status UdpSocket::set_up(const UdpSocketOptions& options) {
                           : set_option(socket, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
   if (!whole) return fail(Code::unsupported, "cannot forbid fragments at");
 
-  // These options are improvements, and the socket works without them. With them, errors of the network name their address, and
-  // the kernel reports datagrams that its own queues drop (ENOBUFS).
+  // The socket also works if the following options cannot be set. With RECVERR, network errors contain the address, and sending
+  // fails with ENOBUFS if a queue of the kernel drops a datagram.
   (void)(wide ? set_option(socket, IPPROTO_IPV6, IPV6_RECVERR, 1) : set_option(socket, IPPROTO_IP, IP_RECVERR, 1));
   (void)set_option(socket, SOL_SOCKET, SO_RXQ_OVFL, 1);
   (void)set_option(socket, SOL_SOCKET, SO_TIMESTAMPNS, 1);
@@ -231,16 +236,16 @@ SendOutcome UdpSocket::send(std::span<const OutDatagram> batch) {
   SendOutcome outcome;
   while (outcome.taken < batch.size() && outcome.stop == SendStop::none) {
     auto left = batch.subspan(outcome.taken);
-    // `confirms` applies to all messages of one call.
+    // One call has one set of flags, so all datagrams of the call must have the same value of `confirms`.
     size_t count = 1;
     while (count < left.size() && left[count].confirms == left[0].confirms) ++count;
     left = left.first(count);
-    give(left, fill(left), outcome);
+    send_messages(left, fill(left), outcome);
   }
   return outcome;
 }
 
-// Makes messages of the first datagrams; returns how many datagrams they hold.
+// Makes messages from the datagrams of the batch, from the first on. Returns the number of messages.
 size_t UdpSocket::fill(std::span<const OutDatagram> batch) {
   batch = batch.first(std::min(batch.size(), datagrams_per_call));
   size_t messages = 0;
@@ -252,16 +257,18 @@ size_t UdpSocket::fill(std::span<const OutDatagram> batch) {
   return messages;
 }
 
-// Gives the filled messages to the kernel until all are taken, sending stops, or the rest must be filled again.
-void UdpSocket::give(std::span<const OutDatagram> batch, size_t messages, SendOutcome& outcome) {
-  size_t done = 0;  // datagrams of the batch
+// Passes the messages to the kernel. It ends when all messages are taken, when sending must stop, or when the kernel has
+// refused runs. In the last case the caller must make messages without runs from the rest of the batch.
+void UdpSocket::send_messages(std::span<const OutDatagram> batch, size_t messages, SendOutcome& outcome) {
+  size_t done = 0;  // the kernel has taken this many datagrams of the batch
   int tries = 0;
   for (size_t at = 0; at < messages;) {
     const int count =
         ::sendmmsg(socket_.get(), &outbox_->messages[at], static_cast<unsigned>(messages - at), flags_for(batch[0]));
     ++counters_.sent_calls;
     if (count > 0) {
-      // The kernel did not report why it stopped. An error about an earlier datagram is not reported again.
+      // The kernel stopped early, and did not say why. The reason may be an error about an earlier datagram; only the error
+      // queue shows such an error.
       if (static_cast<size_t>(count) < messages - at) errors_waiting_ = true;
       for (const size_t end = at + static_cast<size_t>(count); at < end; ++at) {
         const size_t datagrams = outbox_->counts[at];
@@ -273,15 +280,15 @@ void UdpSocket::give(std::span<const OutDatagram> batch, size_t messages, SendOu
     }
     int error = count < 0 ? errno : EAGAIN;
     if (error == EINTR) continue;
-    if (may_be_about_the_past(error)) {
+    if (may_concern_earlier_datagram(error)) {
       errors_waiting_ = true;
       if (++tries < tries_max) continue;
     }
     if (outbox_->counts[at] > 1 && stop_of(error) != SendStop::would_block && stop_of(error) != SendStop::no_buffers &&
         error != EPERM) {
-      // Is the datagram at fault, or the run? Sending it alone shows that. Kernels and devices refuse runs with various error
-      // numbers.
-      error = give_alone(batch[done]);
+      // The cause is this datagram, or the run. To find out which, send the first datagram alone. The error number does not
+      // tell, because kernels and devices refuse runs with different numbers.
+      error = send_alone(batch[done]);
       if (error == 0) {
         send_runs_ = false;
         ++outcome.taken, ++counters_.sent;
@@ -294,14 +301,14 @@ void UdpSocket::give(std::span<const OutDatagram> batch, size_t messages, SendOu
   }
 }
 
-// Returns 0 or errno.
-int UdpSocket::give_alone(const OutDatagram& datagram) {
+// Sends one datagram without a run. Returns 0 or the errno.
+int UdpSocket::send_alone(const OutDatagram& datagram) {
   outbox_->set(0, std::span(&datagram, 1), 0);
   for (int tries = 0;;) {
     ++counters_.sent_calls;
     if (::sendmsg(socket_.get(), &outbox_->messages[0].msg_hdr, flags_for(datagram)) >= 0) return 0;
     if (errno == EINTR) continue;
-    if (!may_be_about_the_past(errno) || ++tries >= tries_max) return errno;
+    if (!may_concern_earlier_datagram(errno) || ++tries >= tries_max) return errno;
     errors_waiting_ = true;
   }
 }
@@ -321,21 +328,22 @@ ReceiveOutcome UdpSocket::receive(DatagramInbox& inbox, size_t datagrams_max) {
     } else if (count == 0 || errno == EAGAIN) {
       outcome.drained = true;
     } else if (errno != EINTR) {
-      read_errors(inbox);  // an error about a sent datagram was reported instead of a datagram
+      read_errors(inbox);  // Instead of a received datagram, the kernel reports an error about a datagram that was sent.
       if (++tries > errors_per_call) break;
     }
   } while (!outcome.drained && outcome.datagrams < datagrams_max);
-  // If nothing came, the buffer was not full.
+  // If no datagram came, the buffer was not full, so nothing was dropped.
   if (outcome.drained && outcome.datagrams > 0) read_own_drops();
   return outcome;
 }
 
-// now, wall: the same moment on both clocks, after the datagrams came. The kernel's stamps use the wall clock.
+// Passes received messages to the inbox. `now` and `wall` are the same moment, shortly after the datagrams came: `now` is read
+// from the monotonic clock, and `wall` from the wall clock, which the kernel's time stamps use.
 size_t UdpSocket::deliver(size_t messages, Nanos now, Nanos wall, DatagramInbox& inbox) {
   size_t datagrams = 0;
   std::array<InDatagram, datagrams_per_batch> batch;
   size_t held = 0;
-  const auto give = [&] {
+  const auto deliver_batch = [&] {
     if (held > 0) inbox.arrived(std::span(batch).first(held));
     datagrams += held;
     held = 0;
@@ -343,15 +351,15 @@ size_t UdpSocket::deliver(size_t messages, Nanos now, Nanos wall, DatagramInbox&
   for (size_t i = 0; i < messages; ++i) {
     auto& message = ring_->messages[i].msg_hdr;
     std::span<const std::byte> bytes(static_cast<const std::byte*>(ring_->pieces[i].iov_base), ring_->messages[i].msg_len);
-    size_t size = 0;  // of each datagram of a run
+    size_t size = 0;  // for a run: the size of each of its datagrams; 0: the message is not a run
     Nanos came = now;
     for (auto* note = CMSG_FIRSTHDR(&message); note != nullptr; note = CMSG_NXTHDR(&message, note)) {
       uint32_t value = 0;
       if (note->cmsg_len < CMSG_LEN(sizeof value)) continue;
       std::memcpy(&value, CMSG_DATA(note), sizeof value);
-      if (note->cmsg_level == SOL_SOCKET && note->cmsg_type == SO_RXQ_OVFL) own_drops_.saw(value);
+      if (note->cmsg_level == SOL_SOCKET && note->cmsg_type == SO_RXQ_OVFL) own_drops_.update(value);
       if (note->cmsg_level == SOL_UDP && note->cmsg_type == UDP_GRO) size = value;
-      if (note->cmsg_level == SOL_SOCKET && note->cmsg_type == SO_TIMESTAMPNS) came = now - waited(note, wall);
+      if (note->cmsg_level == SOL_SOCKET && note->cmsg_type == SO_TIMESTAMPNS) came = now - time_since_arrival(note, wall);
     }
     auto& from = ring_->from[i];
     from.bytes = message.msg_namelen;
@@ -359,12 +367,12 @@ size_t UdpSocket::deliver(size_t messages, Nanos now, Nanos wall, DatagramInbox&
     if (size == 0) size = bytes.size();
     do {
       const size_t count = std::min(size, bytes.size());
-      if (held == batch.size()) give();
+      if (held == batch.size()) deliver_batch();
       batch[held++] = {bytes.first(count), &from, came};
       bytes = bytes.subspan(count);
     } while (!bytes.empty());
   }
-  give();
+  deliver_batch();
   counters_.received += datagrams;
   return datagrams;
 }
@@ -396,8 +404,8 @@ void UdpSocket::read_errors(DatagramInbox& inbox) {
       if (!error || note->cmsg_len < CMSG_LEN(sizeof what)) continue;
       std::memcpy(&what, CMSG_DATA(note), sizeof what);
       const bool by_network = what.ee_origin == SO_EE_ORIGIN_ICMP || what.ee_origin == SO_EE_ORIGIN_ICMP6;
-      // Only a host can say that nobody listens there. A host that cannot be reached now counts as loss; send reports datagrams
-      // that are too long.
+      // Only the peer's host can say that nobody listens at the port. If the host cannot be reached, the datagram counts as
+      // lost. A datagram that is too long is reported by send().
       if (!by_network || what.ee_errno != ECONNREFUSED) continue;
       ++counters_.refused;
       inbox.refused(about);
@@ -405,13 +413,14 @@ void UdpSocket::read_errors(DatagramInbox& inbox) {
   }
 }
 
-// The kernel attaches its drop count to each datagram. Drops after the last datagram show only here.
+// Asks the kernel how many datagrams it has dropped. The kernel attaches this number to each datagram, too, but if it drops
+// datagrams after the last one that arrived, only this call shows it.
 void UdpSocket::read_own_drops() {
   std::array<uint32_t, SK_MEMINFO_VARS> values{};
   socklen_t bytes = sizeof values;
   if (::getsockopt(socket_.get(), SOL_SOCKET, SO_MEMINFO, values.data(), &bytes) == 0 &&
       bytes > SK_MEMINFO_DROPS * sizeof values[0])
-    own_drops_.saw(values[SK_MEMINFO_DROPS]);
+    own_drops_.update(values[SK_MEMINFO_DROPS]);
 }
 
 }  // namespace unisono

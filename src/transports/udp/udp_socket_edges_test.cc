@@ -51,8 +51,9 @@ std::vector<OutDatagram> equal_ones(size_t count, const TcpAddress& to, const By
   return std::vector<OutDatagram>(count, one);
 }
 
-// Without checksums the kernel makes no segments: the only refusal that every kernel can show.
-TEST(UdpSocketRefusedRuns, cost_no_datagram_and_are_not_tried_again) {
+// If the kernel refuses a run, no datagram may be lost. The test disables UDP checksums, because then every kernel refuses
+// runs.
+TEST(UdpSocketRefusedRuns, refused_runs_lose_no_datagram_and_are_not_tried_again) {
   const auto sender = make(options()), receiver = make(options());
   if (!sender->segmentation_offload()) GTEST_SKIP() << "this kernel has no segmentation offload for UDP";
   const int on = 1;
@@ -73,7 +74,7 @@ TEST(UdpSocketRefusedRuns, cost_no_datagram_and_are_not_tried_again) {
   EXPECT_EQ(sender->counters().sent_in_runs, 0u);
 }
 
-TEST(UdpSocketRuns, need_fewer_calls) {
+TEST(UdpSocketRuns, runs_need_fewer_calls) {
   const auto sender = make(options()), receiver = make(options());
   const Bytes payload(944);
   const auto batch = equal_ones(150, receiver->address(), payload);
@@ -87,8 +88,9 @@ TEST(UdpSocketRuns, need_fewer_calls) {
   }
 }
 
-// Kernels before 6.9 refuse longer runs. A plain socket shows the runs as they are.
-TEST(UdpSocketRuns, have_64_datagrams_at_most) {
+// Runs have at most 64 datagrams, because kernels before 6.9 refuse longer runs. 150 datagrams of 100 bytes are runs of 64, 64
+// and 22. A plain socket with UDP_GRO receives them as they were sent.
+TEST(UdpSocketRuns, runs_have_at_most_64_datagrams) {
   const auto sender = make(options());
   const Descriptor receiver(::socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0));
   auto to = address_of("127.0.0.1");
@@ -107,13 +109,13 @@ TEST(UdpSocketRuns, have_64_datagrams_at_most) {
   EXPECT_EQ(runs, (std::vector<ptrdiff_t>{6400, 6400, 2200}));
 }
 
-TEST(UdpSocket, of_an_empty_batch_has_nothing_to_do) {
+TEST(UdpSocket, an_empty_batch_sends_nothing) {
   const auto socket = make(options());
   EXPECT_EQ(socket->send({}), SendOutcome{});
   EXPECT_EQ(socket->counters().sent_calls, 0u);
 }
 
-TEST(UdpSocket, takes_what_is_no_datagram_of_ours) {
+TEST(UdpSocket, datagrams_of_other_protocols_are_delivered) {
   const auto receiver = make(options());
   const Descriptor unauthenticated(::socket(AF_INET, SOCK_DGRAM, 0));
   const auto& to = receiver->address();
@@ -125,7 +127,7 @@ TEST(UdpSocket, takes_what_is_no_datagram_of_ours) {
   EXPECT_EQ(inbox.sizes, (std::vector<size_t>{0, 5}));
 }
 
-TEST(UdpSocket, shows_that_a_datagram_was_longer_than_it_takes) {
+TEST(UdpSocket, a_datagram_longer_than_the_maximum_is_detected) {
   auto narrow = options();
   narrow.datagram_bytes_max = 1472;
   for (const bool aggregation : {false, true}) {
@@ -143,7 +145,7 @@ TEST(UdpSocket, shows_that_a_datagram_was_longer_than_it_takes) {
   }
 }
 
-TEST(UdpSocket, has_the_port_that_the_kernel_chose_and_says_what_buffers_it_got) {
+TEST(UdpSocket, a_socket_reports_its_port_and_buffer_sizes) {
   const auto socket = make(options());
   EXPECT_NE(socket->address().port(), 0);
   EXPECT_TRUE(socket->address().same_host(address_of("127.0.0.1")));
@@ -151,7 +153,7 @@ TEST(UdpSocket, has_the_port_that_the_kernel_chose_and_says_what_buffers_it_got)
   EXPECT_GT(socket->send_buffer_bytes(), 0);
 }
 
-TEST(UdpSocket, says_which_port_is_taken) {
+TEST(UdpSocket, a_taken_port_error_names_the_port) {
   const auto first = make(options());
   const auto second = UdpSocket::make({.address = first->address()});
   ASSERT_FALSE(second.ok());
@@ -159,22 +161,23 @@ TEST(UdpSocket, says_which_port_is_taken) {
   EXPECT_NE(second.status().message().find(first->address().to_string()), std::string::npos) << second.status().message();
 }
 
-TEST(UdpSocket, says_which_address_is_not_of_this_host) {
-  const auto made = UdpSocket::make({.address = address_of("192.0.2.1")});  // an address reserved for documentation
+TEST(UdpSocket, a_foreign_address_error_names_the_address) {
+  // an address reserved for documentation, which no host has
+  const auto made = UdpSocket::make({.address = address_of("192.0.2.1")});
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().code(), Code::unavailable);
   EXPECT_NE(made.status().message().find("192.0.2.1"), std::string::npos);
 }
 
-TEST(UdpSocket, needs_an_address_and_a_possible_size) {
+TEST(UdpSocket, make_requires_an_address_and_a_possible_size) {
   EXPECT_EQ(UdpSocket::make({}).status().code(), Code::invalid);
   EXPECT_EQ(UdpSocket::make({.address = address_of("127.0.0.1"), .datagram_bytes_max = 65508}).status().code(), Code::invalid);
   EXPECT_EQ(UdpSocket::make({.address = address_of("127.0.0.1"), .datagram_bytes_max = 55}).status().code(), Code::invalid);
 }
 
-TEST(UdpSocket, without_a_way_to_an_address_says_so) {
+TEST(UdpSocket, a_missing_route_is_reported) {
   const auto socket = make(options());
-  const auto elsewhere = address_of("::1", 9);  // an address of the other family
+  const auto elsewhere = address_of("::1", 9);  // an IPv6 address, which an IPv4 socket cannot reach
   const Bytes payload(100);
   const auto outcome = socket->send(equal_ones(3, elsewhere, payload));
   EXPECT_EQ(outcome.taken, 0u);
@@ -184,13 +187,13 @@ TEST(UdpSocket, without_a_way_to_an_address_says_so) {
 
 TEST(WrappingCount, goes_on_after_the_last_number) {
   WrappingCount count;
-  for (const uint32_t seen : {0x40000000u, 0x80000000u, 0xC0000000u, 0xFFFFFFFFu, 1u, 5u}) count.saw(seen);
+  for (const uint32_t seen : {0x40000000u, 0x80000000u, 0xC0000000u, 0xFFFFFFFFu, 1u, 5u}) count.update(seen);
   EXPECT_EQ(count.total(), 0x100000005ull);
 }
 
 TEST(WrappingCount, ignores_late_values) {
   WrappingCount count;
-  for (const uint32_t seen : {10u, 7u, 10u, 0u, 12u}) count.saw(seen);
+  for (const uint32_t seen : {10u, 7u, 10u, 0u, 12u}) count.update(seen);
   EXPECT_EQ(count.total(), 12u);
 }
 

@@ -1,5 +1,5 @@
-// The kernel's errors when it does not take a datagram: a full socket, a full queue behind it, a firewall, a narrow interface.
-// Each test has its own network name space, so it needs root, and the programs ip, tc and nft.
+// The kernel's errors when it does not take a datagram: a full socket, a full queue behind the socket, a firewall, a small MTU.
+// Each test makes a new network name space, so it needs root, and the programs ip, tc and nft.
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -18,6 +18,7 @@
 #include <gtest/gtest.h>
 
 #include "base/bytes.h"
+#include "base/concat.h"
 #include "transports/udp/udp_socket.h"
 
 namespace unisono {
@@ -34,9 +35,11 @@ bool enter_new_network() {
   return ::ioctl(socket.get(), SIOCSIFFLAGS, &request) == 0;
 }
 
-constexpr const char* no_network = "SKIPPED: no network name space can be made here (root, ip, tc and nft are needed)";
+// Completes the text of a skipped test: without these, a test cannot change the rate, the losses or the path of a network.
+constexpr const char* network_needs = " (a network namespace needs root, ip, tc and nft)";
 
-// Runs `test` in a thread, because a network name space belongs to a thread. False: this host does not allow it.
+// Makes a new network name space in a new thread, and runs `test` there. The other threads keep their name space. Returns false
+// if this host does not allow it.
 bool in_new_network(const std::string& set_up, const std::function<void()>& test) {
   bool possible = false;
   std::thread([&] {
@@ -78,7 +81,8 @@ std::vector<uint32_t> up_to(size_t count) {
   return numbers;
 }
 
-// A queue of tc is emptied by the sender and by a timer, so two datagrams may overtake each other on two processors.
+// Sorts received numbers. The sender and a timer both empty a queue of tc. So on two processors one datagram may overtake
+// another.
 std::vector<uint32_t> in_order(std::vector<uint32_t> numbers) {
   std::ranges::sort(numbers);
   return numbers;
@@ -111,7 +115,7 @@ void full_socket(bool runs) {
 TEST(UdpSocketKernel, a_full_socket_blocks_until_it_is_writable_and_nothing_is_lost) {
   for (const bool runs : {false, true}) {
     if (!in_new_network("tc qdisc add dev lo root tbf rate 80mbit burst 70kb limit 10mb", [&] { full_socket(runs); }))
-      GTEST_SKIP() << no_network;
+      GTEST_SKIP() << "SKIPPED: no network namespace can be made here" << network_needs;
   }
 }
 
@@ -129,12 +133,13 @@ TEST(UdpSocketKernel, a_full_queue_behind_the_socket_is_reported_and_its_datagra
     while (inbox.ops.size() < outcome.taken && wait_for(*receiver, POLLIN)) receiver->receive(inbox, 1000);
     EXPECT_EQ(in_order(inbox.ops), up_to(outcome.taken));
   };
-  if (!in_new_network("tc qdisc add dev lo root tbf rate 10mbit burst 4kb limit 20kb", test)) GTEST_SKIP() << no_network;
+  if (!in_new_network("tc qdisc add dev lo root tbf rate 10mbit burst 4kb limit 20kb", test))
+    GTEST_SKIP() << "SKIPPED: no network namespace can be made here" << network_needs;
 }
 
 void firewall(bool runs) {
   const auto sender = make_socket({.segmentation_offload = runs}), receiver = make_socket(), forbidden = make_socket();
-  ASSERT_TRUE(run("nft add rule ip t o udp dport " + std::to_string(forbidden->address().port()) + " drop"));
+  ASSERT_TRUE(run(concat("nft add rule ip t o udp dport ", forbidden->address().port(), " drop")));
   const Bytes payload(944);
   auto batch = numbered(30, receiver->address(), payload);
   for (size_t i = 10; i < 20; ++i) batch[i].to = &forbidden->address();
@@ -156,11 +161,13 @@ void firewall(bool runs) {
 TEST(UdpSocketKernel, a_firewall_is_reported_for_its_datagrams_only) {
   const char* set_up = "nft add table ip t && nft add chain ip t o '{ type filter hook output priority 0; }'";
   for (const bool runs : {false, true}) {
-    if (!in_new_network(set_up, [&] { firewall(runs); })) GTEST_SKIP() << no_network;
+    if (!in_new_network(set_up, [&] { firewall(runs); }))
+      GTEST_SKIP() << "SKIPPED: no network namespace can be made here" << network_needs;
   }
 }
 
-// For datagrams that are too long, kernels refuse a run with another error number than a single datagram.
+// Sends datagrams of the largest possible size and datagrams one byte longer. Kernels refuse the longer ones with different
+// error numbers, for a run and for a single datagram. The socket must report EMSGSIZE in both cases.
 void narrow_path(const char* address, size_t largest) {
   const auto sender = make_socket({}, address), receiver = make_socket({}, address);
   const bool runs = sender->segmentation_offload();
@@ -180,8 +187,9 @@ void narrow_path(const char* address, size_t largest) {
   EXPECT_EQ(none.refusals, 0);
 }
 
-TEST(UdpSocketKernel, the_largest_datagram_of_the_interface_goes_and_a_longer_one_is_told) {
-  if (!in_new_network("ip link set lo mtu 1500", [] { narrow_path("127.0.0.1", 1472); })) GTEST_SKIP() << no_network;
+TEST(UdpSocketKernel, the_largest_datagram_is_sent_and_a_longer_one_is_reported) {
+  if (!in_new_network("ip link set lo mtu 1500", [] { narrow_path("127.0.0.1", 1472); }))
+    GTEST_SKIP() << "SKIPPED: no network namespace can be made here" << network_needs;
   if (!UdpSocket::make({.address = parse_tcp_address("::1").value()}).ok()) GTEST_SKIP() << "no IPv6 on this host";
   in_new_network("ip link set lo mtu 1500", [] { narrow_path("::1", 1452); });
 }

@@ -1,5 +1,5 @@
-// Sending and receiving allocate nothing once a socket is made. This file replaces the global operator new of the whole test
-// program and counts.
+// Sending and receiving must allocate nothing once a socket is made. To count allocations, this file replaces the global
+// operator new of the whole test program.
 #include <array>
 #include <vector>
 
@@ -22,7 +22,7 @@ void* unisono::replaced_new::allocate(size_t bytes, size_t alignment) {
   return from_heap(bytes, alignment);
 }
 
-// Not inlined: the compiler would warn that memory from new goes to free.
+// Not inlined, because the compiler would warn that memory from new is passed to free.
 [[gnu::noinline]] void unisono::replaced_new::release(void* memory) { std::free(memory); }
 
 namespace unisono {
@@ -34,7 +34,7 @@ struct Count final : DatagramInbox {
   size_t datagrams = 0, refusals = 0;
 };
 
-TEST(UdpSocketMemory, is_all_taken_when_the_socket_is_made) {
+TEST(UdpSocketMemory, a_socket_allocates_only_when_it_is_made) {
   const auto here = parse_tcp_address("127.0.0.1");
   const auto sender = UdpSocket::make({.address = here.value()}), receiver = UdpSocket::make({.address = here.value()});
   ASSERT_TRUE(sender.ok() && receiver.ok());

@@ -1,4 +1,4 @@
-// The kernel's UDP on the loopback interface: both families, with and without offloads.
+// Tests of the kernel's UDP on the loopback interface: IPv4 and IPv6, with and without segmentation offload.
 #include "transports/udp/udp_socket.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace unisono {
 namespace {
 
-constexpr int patience_ms = 5'000;  // of a test that is about to fail
+constexpr int patience_ms = 5'000;  // how long a test waits for a datagram before it fails
 
 TcpAddress loopback(int family) {
   auto address = parse_tcp_address(family == AF_INET ? "127.0.0.1" : "::1");
@@ -61,7 +61,7 @@ short events_of(const DatagramSocket& socket, int wait_ms) {
   return ::poll(&wait, 1, wait_ms) > 0 ? wait.revents : short{0};
 }
 
-// Receives until there are `count` datagrams, or nothing comes any more.
+// Receives until there are `count` datagrams, or until none comes for patience_ms.
 void receive_all(DatagramSocket& socket, Inbox& inbox, size_t count) {
   while (inbox.datagrams.size() < count && events_of(socket, patience_ms) != 0) socket.receive(inbox, 1'000'000);
 }
@@ -72,7 +72,7 @@ Bytes random_bytes(Random& random, size_t count) {
   return bytes;
 }
 
-// Reports the first difference only.
+// Compares two lists of datagrams and reports only the first difference.
 void expect_same(const std::vector<Bytes>& seen, const std::vector<Bytes>& expected) {
   EXPECT_EQ(seen.size(), expected.size());
   for (size_t i = 0; i < std::min(seen.size(), expected.size()); ++i) {
@@ -81,13 +81,13 @@ void expect_same(const std::vector<Bytes>& seen, const std::vector<Bytes>& expec
   }
 }
 
-// Datagrams with their own memory, and the bytes that must arrive for each.
+// Random datagrams, the memory of their payloads, and the bytes that must arrive for each datagram.
 struct Batch {
   std::vector<Bytes> payloads;
   std::vector<OutDatagram> datagrams;
   std::vector<Bytes> expected;
 
-  // sizes: of whole datagrams.
+  // `sizes` are the sizes of whole datagrams, header included.
   Batch(Random& random, const TcpAddress& to, const std::vector<size_t>& sizes) {
     payloads.reserve(sizes.size());
     for (const auto size : sizes) {
@@ -113,7 +113,7 @@ bool has_ipv6() {
   return has;
 }
 
-// Address family, offload for sending, offload for receiving.
+// Test parameters: address family, offload for sending, offload for receiving.
 class UdpSocketOf : public testing::TestWithParam<std::tuple<int, bool, bool>> {
  protected:
   void SetUp() override {
@@ -141,15 +141,16 @@ TEST_P(UdpSocketOf, datagrams_of_mixed_sizes_arrive_whole_and_in_order) {
   Random random(seed);
   const auto sender = make(options()), receiver = make(options());
   std::vector<size_t> sizes;
-  while (sizes.size() < 1000) {  // runs of equal sizes, some followed by a shorter or longer one
+  while (sizes.size() < 1000) {  // runs of equal sizes; some are followed by a datagram of another size
     const size_t size = datagram_header_bytes + random.below(3000);
     sizes.insert(sizes.end(), 1 + random.below(100), size);
     if (random.chance(0.5)) sizes.push_back(datagram_header_bytes + random.below(3000));
   }
   Batch batch(random, receiver->address(), sizes);
-  for (auto& datagram : batch.datagrams) datagram.confirms = random.chance(0.1);  // these need calls of their own
+  // a change of `confirms` begins a new system call
+  for (auto& datagram : batch.datagrams) datagram.confirms = random.chance(0.1);
   Inbox inbox;
-  for (size_t at = 0; at < sizes.size();) {  // the datagrams in flight fit into any buffer
+  for (size_t at = 0; at < sizes.size();) {  // 30 datagrams at a time fit into any receive buffer
     const auto part = std::span(batch.datagrams).subspan(at, std::min<size_t>(30, sizes.size() - at));
     EXPECT_EQ(sender->send(part), (SendOutcome{.taken = part.size()}));
     at += part.size();
@@ -183,7 +184,9 @@ TEST_P(UdpSocketOf, one_batch_goes_to_several_receivers) {
 TEST_P(UdpSocketOf, all_sizes_arrive) {
   Random random(2);
   const auto sender = make(options()), receiver = make(options());
-  const size_t largest = family() == AF_INET ? 65507 : 65488;  // one packet on an interface with an MTU of 65536
+  // the largest payload on loopback: 65535 - 28 bytes with IPv4 (largest packet - headers), 65536 - 48 bytes with IPv6 (MTU -
+  // headers)
+  const size_t largest = family() == AF_INET ? 65507 : 65488;
   for (const size_t size : {size_t{56}, size_t{57}, size_t{1472}, size_t{8972}, size_t{32753}, size_t{32754}, largest}) {
     const Batch batch(random, receiver->address(), {size, size, size});
     Inbox inbox;
@@ -207,7 +210,7 @@ TEST_P(UdpSocketOf, a_datagram_that_is_too_long_stops_the_batch_and_only_it_is_l
   receive_all(*receiver, inbox, 10);
   expect_same(inbox.datagrams, batch.expected);
   EXPECT_EQ(sender->segmentation_offload(), sends_runs()) << "that was no refusal of runs";
-  // The kernel noted the error; it must not wake a receiver for ever.
+  // The kernel also put the error into the error queue. After one receive() it must no longer wake the process.
   Inbox none;
   EXPECT_TRUE(sender->receive(none, 1).drained);
   EXPECT_EQ(events_of(*sender, 0), 0);
@@ -218,7 +221,7 @@ TEST_P(UdpSocketOf, a_datagram_that_is_too_long_stops_the_batch_and_only_it_is_l
   EXPECT_TRUE(none.refusals.empty());
 }
 
-TEST_P(UdpSocketOf, what_its_own_buffer_drops_is_counted) {
+TEST_P(UdpSocketOf, drops_of_the_sockets_own_buffer_are_counted) {
   Random random(4);
   auto small = options();
   small.receive_buffer_bytes = 100'000;
@@ -229,7 +232,8 @@ TEST_P(UdpSocketOf, what_its_own_buffer_drops_is_counted) {
   size_t sent = 1000;
   const auto known = [&] { return inbox.datagrams.size() + receiver->own_drops(); };
   while (!receiver->receive(inbox, 1).drained) {}
-  for (int late = 0; late < 100 && !receives_runs() && known() < sent; ++late) {  // where the kernel delivers a little later
+  // on some kernels a datagram shows up a little later, so send one more and look again
+  for (int late = 0; late < 100 && !receives_runs() && known() < sent; ++late) {
     sent += sender->send(std::span(batch.datagrams).first(1)).taken;
     if (events_of(*receiver, patience_ms) != 0) receiver->receive(inbox, 1'000'000);
   }
@@ -249,14 +253,14 @@ TEST_P(UdpSocketOf, what_its_own_buffer_drops_is_counted) {
   EXPECT_EQ(receiver->own_drops(), before) << "nothing new was dropped";
 }
 
-TEST_P(UdpSocketOf, a_closed_port_is_counted_and_harms_nobody_else) {
+TEST_P(UdpSocketOf, a_closed_port_is_counted_and_affects_no_other_receiver) {
   Random random(5);
   const auto sender = make(options()), receiver = make(options());
-  const auto closed = make(options())->address();  // of a closed socket
+  const auto closed = make(options())->address();  // the socket is closed here, so nobody listens at this address
   Batch batch(random, receiver->address(), std::vector<size_t>(60, 700));
   std::vector<Bytes> once;
   for (size_t i = 0; i < batch.datagrams.size(); ++i) {
-    if (i % 3 == 2) batch.datagrams[i].to = &closed;  // also the last one: its error shows in the next call
+    if (i % 3 == 2) batch.datagrams[i].to = &closed;  // the last datagram is among these; its error shows only in the next call
     else once.push_back(batch.expected[i]);
   }
   EXPECT_EQ(sender->send(batch.datagrams), (SendOutcome{.taken = 60}));
@@ -267,14 +271,14 @@ TEST_P(UdpSocketOf, a_closed_port_is_counted_and_harms_nobody_else) {
   receive_all(*receiver, inbox, expected.size());
   expect_same(inbox.datagrams, expected);
 
-  Inbox news;
+  Inbox sender_inbox;
   EXPECT_NE(events_of(*sender, patience_ms), 0);
-  for (int looks = 0; looks < 100 && events_of(*sender, 0) != 0; ++looks) EXPECT_TRUE(sender->receive(news, 1).drained);
-  EXPECT_TRUE(news.datagrams.empty());
-  EXPECT_GT(news.refusals.size(), 0u);
-  EXPECT_LE(news.refusals.size(), 40u);
-  for (const auto& to : news.refusals) EXPECT_TRUE(same_endpoint(to, closed)) << to.to_string();
-  EXPECT_EQ(sender->counters().refused, news.refusals.size());
+  for (int looks = 0; looks < 100 && events_of(*sender, 0) != 0; ++looks) EXPECT_TRUE(sender->receive(sender_inbox, 1).drained);
+  EXPECT_TRUE(sender_inbox.datagrams.empty());
+  EXPECT_GT(sender_inbox.refusals.size(), 0u);
+  EXPECT_LE(sender_inbox.refusals.size(), 40u);
+  for (const auto& to : sender_inbox.refusals) EXPECT_TRUE(same_endpoint(to, closed)) << to.to_string();
+  EXPECT_EQ(sender->counters().refused, sender_inbox.refusals.size());
   EXPECT_EQ(events_of(*sender, 0), 0) << "nothing is left to wake anybody";
 }
 
@@ -339,7 +343,7 @@ TEST_P(UdpSocketOf, an_inbox_may_answer_at_once) {
         std::equal(batch.expected[i].begin(), batch.expected[i].end(), inbox.datagrams[i].begin() + datagram_header_bytes));
 }
 
-TEST_P(UdpSocketOf, tells_when_the_network_brought_something_not_when_it_was_fetched) {
+TEST_P(UdpSocketOf, arrival_times_are_those_of_the_network) {
   Random random(9);
   const auto from = make(options()), to = make(options());
   const Batch early(random, to->address(), std::vector<size_t>(1, 100)),
@@ -347,12 +351,12 @@ TEST_P(UdpSocketOf, tells_when_the_network_brought_something_not_when_it_was_fet
   const auto begun = monotonic_now();
   EXPECT_EQ(from->send(early.datagrams).taken, 1u);
   const auto sent = monotonic_now();
-  EXPECT_EQ(from->send(late.datagrams).taken, 2000u);  // takes its time
+  EXPECT_EQ(from->send(late.datagrams).taken, 2000u);  // takes long enough to separate the arrival from the fetching
   const auto fetched = monotonic_now();
   Inbox inbox;
   receive_all(*to, inbox, 1);
   ASSERT_GE(inbox.came.size(), 1u);
-  // The two clocks are not read at the same moment: the process may be suspended between them.
+  // The two clocks are not read at exactly the same moment, because the process may be suspended in between.
   const Nanos between = 100 * microsecond;
   EXPECT_GE(inbox.came[0], begun - between);
   EXPECT_LE(inbox.came[0], sent + std::max(between, (fetched - sent) / 2));

@@ -1,5 +1,5 @@
-// Networks for tests of the UDP transport: a virtual network with virtual time, and a bad network in front of a real socket.
-// Both draw from a seed.
+// Networks for tests of the UDP transport: a virtual network with virtual time, and a lossy network in front of a real socket.
+// Both are random and take a seed.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct BadNetwork {
   uint64_t seed = 1;
 };
 
-// Loses, repeats and reorders datagrams that are sent through a real socket.
+// A socket that sends through a real socket, but loses, repeats and reorders datagrams on the way.
 class BadSocket final : public DatagramSocket {
  public:
   BadSocket(std::unique_ptr<DatagramSocket> inner, const BadNetwork& network)
@@ -71,10 +71,10 @@ class BadSocket final : public DatagramSocket {
   std::vector<Held> held_;
 };
 
-// Sockets that reach each other after a delay, unless the test's filter drops the datagram.
+// A network of virtual sockets. A datagram arrives after a delay, unless the test's filter drops it.
 class VirtualNetwork {
  public:
-  struct Flying {
+  struct Datagram {
     TcpAddress from, to;
     Bytes bytes;
     Nanos at = 0;
@@ -103,7 +103,7 @@ class VirtualNetwork {
         return outcome.datagrams < datagrams_max && !inbox_.empty() && inbox_.front().at <= network_.now;
       };
       while (is_there()) {
-        std::vector<Flying> taken;
+        std::vector<Datagram> taken;
         while (is_there() && taken.size() < datagrams_per_batch) {
           taken.push_back(std::move(inbox_.front()));
           inbox_.pop_front();
@@ -120,14 +120,14 @@ class VirtualNetwork {
     int wait_handle() const override { return -1; }
     uint64_t own_drops() const override { return own_drops_; }
     const TcpAddress& address() const override { return address_; }
-    // Simulates a report that nobody listens at `to`.
+    // Simulates a network report that nobody listens at `to`.
     void refuse(const TcpAddress& to) { refused_.push_back(to); }
 
    private:
     friend class VirtualNetwork;
     VirtualNetwork& network_;
     TcpAddress address_;
-    std::deque<Flying> inbox_;  // by time of arrival
+    std::deque<Datagram> inbox_;  // sorted by time of arrival
     std::vector<TcpAddress> refused_;
     uint64_t own_drops_ = 0;
   };
@@ -143,7 +143,7 @@ class VirtualNetwork {
     const auto found = sockets_.find(endpoint);
     return found == sockets_.end() ? nullptr : found->second;
   }
-  // The time of the next arrival at any socket except `except`.
+  // Returns the time of the next arrival at any socket except `except`.
   Nanos next_arrival(const std::string& except = {}) const {
     Nanos next = never;
     for (const auto& [name, socket] : sockets_) {
@@ -153,26 +153,26 @@ class VirtualNetwork {
     }
     return next;
   }
-  // Delivers the datagram now, as if it came through the network.
-  void inject(const Flying& datagram) {
+  // Puts the datagram into its receiver's inbox, as if it had come through the network.
+  void inject(const Datagram& datagram) {
     const auto found = sockets_.find(datagram.to.to_string());
     if (found != sockets_.end()) insert(*found->second, datagram);
   }
 
   Nanos now = second;
   Nanos delay = 50 * microsecond;
-  Nanos jitter = 0;  // uniform, added to the delay; so it reorders
+  Nanos jitter = 0;  // a uniform random time is added to the delay, so datagrams are reordered
   double lose = 0, repeat = 0;
   size_t datagram_bytes_max = 9000;
-  size_t queue_max = SIZE_MAX;                // of one socket; a datagram that does not fit is that socket's own drop
-  std::function<bool(const Flying&)> filter;  // false: lost
-  std::function<void(const Flying&)> watcher;
+  size_t queue_max = SIZE_MAX;  // limit for the datagrams in one socket's buffer; further datagrams count as its own_drops
+  std::function<bool(const Datagram&)> filter;  // returns false to lose the datagram
+  std::function<void(const Datagram&)> watcher;
   uint64_t carried = 0, lost = 0;
   Random random;
 
  private:
   void carry(const TcpAddress& from, const OutDatagram& out) {
-    Flying datagram{from, *out.to, Bytes(sizeof(DatagramHeader) + out.payload.size()), 0, out.confirms};
+    Datagram datagram{from, *out.to, Bytes(sizeof(DatagramHeader) + out.payload.size()), 0, out.confirms};
     std::memcpy(datagram.bytes.data(), &out.header, sizeof out.header);
     if (!out.payload.empty()) std::memcpy(datagram.bytes.data() + sizeof out.header, out.payload.data(), out.payload.size());
     ++carried;
@@ -192,14 +192,14 @@ class VirtualNetwork {
       insert(*found->second, datagram);
     }
   }
-  void insert(Socket& socket, const Flying& datagram) {
+  void insert(Socket& socket, const Datagram& datagram) {
     if (socket.inbox_.size() >= queue_max) {
       ++socket.own_drops_;
       return;
     }
-    const auto place = std::upper_bound(socket.inbox_.begin(), socket.inbox_.end(), datagram,
-                                        [](const auto& a, const auto& b) { return a.at < b.at; });
-    socket.inbox_.insert(place, datagram);
+    const auto position = std::upper_bound(socket.inbox_.begin(), socket.inbox_.end(), datagram,
+                                           [](const auto& a, const auto& b) { return a.at < b.at; });
+    socket.inbox_.insert(position, datagram);
   }
   std::map<std::string, Socket*> sockets_;
 };

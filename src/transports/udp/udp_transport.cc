@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "transports/udp/udp_endpoint.h"
 #include "transports/udp/udp_socket.h"
 #include "wire/checksum.h"
@@ -16,26 +17,26 @@ namespace unisono {
 namespace {
 
 constexpr PeerIndex peers_max = 1u << 16;
-constexpr size_t sockets_max = 8;  // a host with many bridges has hundreds of addresses
+// Each address has a socket of its own, and a host with many bridges has hundreds of addresses.
+constexpr size_t sockets_max = 8;
 constexpr size_t scratch_bytes_min = 9'216, scratch_bytes_max = 65'536;
 constexpr uint32_t window_assumed = 256u << 10;
-// The sockets lose datagrams independently of each other.
-std::unique_ptr<DatagramSocket> losing(std::unique_ptr<DatagramSocket> socket, PurposeLoss loss, size_t index) {
+// Makes a socket lose datagrams on purpose. Each socket gets its own seed, so that the sockets lose datagrams independently.
+std::unique_ptr<DatagramSocket> with_injected_loss(std::unique_ptr<DatagramSocket> socket, InjectedLoss loss, size_t index) {
   if (loss.per_mille == 0) return socket;
   loss.seed = mix64(loss.seed + index);
   return std::make_unique<LosingSocket>(std::move(socket), loss);
 }
 
-// The kernel counts about twice the bytes of a datagram, and several peers send at a time.
+// A peer may have 1/8 of the receive buffer in flight: the kernel counts a datagram about twice, and peers may send together.
 constexpr uint32_t buffer_share = 8;
 
 Result<std::vector<InterfaceAddress>> chosen_interfaces(const UdpOptions& options) {
   auto all = list_interfaces();
   if (!all.ok()) return all.status();
-  sort_by_preference(*all);
   auto chosen = select_interface(std::move(*all), options.interface);
   if (!chosen.ok()) return Status(chosen.status().code(), "udp: " + chosen.status().message());
-  return chosen;
+  return best_addresses(std::move(*chosen), sockets_max);
 }
 
 Result<std::vector<std::unique_ptr<UdpSocket>>> open_sockets(const UdpOptions& options) {
@@ -70,11 +71,11 @@ UdpTransport::UdpTransport(const UdpOptions& options)
       pacer_({.rate_limit = options.rate_limit}, 0),
       all_({.limit = options.rate_limit}) {}
 
-Result<std::vector<std::unique_ptr<DatagramSocket>>> UdpTransport::sockets(const UdpOptions& options) {
+Result<DatagramSockets> UdpTransport::sockets(const UdpOptions& options) {
   auto made = open_sockets(options);
   if (!made.ok()) return made.status();
-  std::vector<std::unique_ptr<DatagramSocket>> result;
-  for (auto& socket : *made) result.push_back(losing(std::move(socket), options.loss, result.size()));
+  DatagramSockets result;
+  for (auto& socket : *made) result.push_back(with_injected_loss(std::move(socket), options.loss, result.size()));
   return result;
 }
 
@@ -82,11 +83,11 @@ Result<std::unique_ptr<UdpTransport>> UdpTransport::make(const UdpOptions& optio
   auto made = open_sockets(options);
   if (!made.ok()) return made.status();
   auto with = options;
-  std::vector<std::unique_ptr<DatagramSocket>> sockets;
+  DatagramSockets sockets;
   auto buffer = static_cast<uint32_t>(INT32_MAX);
   for (auto& socket : *made) {
     buffer = std::min(buffer, static_cast<uint32_t>(std::max(1, socket->receive_buffer_bytes())));
-    sockets.push_back(losing(std::move(socket), options.loss, sockets.size()));
+    sockets.push_back(with_injected_loss(std::move(socket), options.loss, sockets.size()));
   }
   if (with.window_bytes == 0) with.window_bytes = buffer / buffer_share;
   std::unique_ptr<UdpTransport> transport(new UdpTransport(with));
@@ -97,8 +98,7 @@ Result<std::unique_ptr<UdpTransport>> UdpTransport::make(const UdpOptions& optio
   return transport;
 }
 
-std::unique_ptr<UdpTransport> UdpTransport::over(const UdpOptions& options,
-                                                 std::vector<std::unique_ptr<DatagramSocket>> sockets) {
+std::unique_ptr<UdpTransport> UdpTransport::from_sockets(const UdpOptions& options, DatagramSockets sockets) {
   std::unique_ptr<UdpTransport> transport(new UdpTransport(options));
   for (auto& socket : sockets)
     transport->ports_.push_back(std::make_unique<Port>(*transport, std::move(socket), transport->ports_.size()));
@@ -108,7 +108,7 @@ std::unique_ptr<UdpTransport> UdpTransport::over(const UdpOptions& options,
 
 Status UdpTransport::watch_ports() {
   for (const auto& port : ports_) {
-    if (port->socket->wait_handle() < 0) return {};  // virtual: nobody sleeps on it
+    if (port->socket->wait_handle() < 0) return {};  // this is a virtual socket, on which nobody sleeps
   }
   epoll_ = Descriptor(::epoll_create1(EPOLL_CLOEXEC));
   timer_ = Descriptor(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
@@ -120,16 +120,16 @@ Status UdpTransport::watch_ports() {
 }
 
 UdpTransport::~UdpTransport() {
-  // Sends one goodbye to each peer without waiting; a peer that misses it finds the port closed.
-  const auto say = [&](const Link& link) {
+  // Sends one goodbye to each peer, without waiting for an answer. If a peer misses the goodbye, it will find the port closed.
+  const auto send_goodbye = [&](const Link& link) {
     auto& outbox = ports_[link.at.port]->outbox;
     if (outbox.credit() == 0) outbox.flush();
-    link.flow->say_last_goodbye(now_, outbox);
+    link.flow->send_last_goodbye(now_, outbox);
   };
   for (const auto* link : live_) {
-    if (link->state == LinkState::up) say(*link);
+    if (link->state == LinkState::up) send_goodbye(*link);
   }
-  for (const auto& link : drains_) say(*link);
+  for (const auto& link : drains_) send_goodbye(*link);
   flush();
 }
 
@@ -143,18 +143,18 @@ std::vector<std::string> UdpTransport::endpoints() const {
 
 Status UdpTransport::add_peer(const LinkRequest& request) {
   const auto invalid = [&](const std::string& why) { return Status(Code::invalid, "udp: " + request.label + ": " + why); };
-  if (request.peer >= peers_max) return invalid("peer index " + std::to_string(request.peer) + " is too large");
+  if (request.peer >= peers_max) return invalid(concat("peer index ", request.peer, " is too large"));
   if (request.id == options_.self) return invalid("is this process itself");
-  if (by_id_.contains(request.id)) return invalid("there is a link to it already");
+  if (by_id_.contains(request.id)) return invalid("a link to this peer exists already");
   if (const auto* old = find(request.peer); old != nullptr && (old->state != LinkState::lost || old->lost)) {
     return invalid("its index is in use for " + old->request.label);
   }
   auto link = std::make_unique<Link>();
   link->request = request;
   if (request.dial) {
-    if (!job_) return invalid("the job's key is not set, so nobody can be dialled");
+    if (!job_) return invalid("the job's key is not set, so no peer can be dialled");
     for (const auto& endpoint : request.endpoints) {
-      if (!endpoint.starts_with("udp://")) continue;  // for another transport
+      if (!endpoint.starts_with("udp://")) continue;  // this is an endpoint of another transport
       auto address = parse_udp_endpoint(endpoint);
       if (!address.ok()) return invalid(address.status().message());
       for (const auto& target : dial_addresses(*address, interfaces_)) {
@@ -223,24 +223,26 @@ bool UdpTransport::send(PeerIndex peer, const FrameHeader& header, std::span<con
   const bool over = frames.push(sealed, payload, id);
   if (!polling_ && options_.clock) {
     refresh();
-    offer(*link, now_);
+    update_pacer(*link, now_);
     send_paced(now_);
     flush();
   }
   return over;
 }
 
-void UdpTransport::cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) {
+void UdpTransport::cancel(const Cancellation& what) {
+  const auto matches = [&](uint64_t id) { return what.concerns_send(id); };
   for (auto* link : live_) {
     if (!link->flow) continue;
-    if (!link->flow->frames().cancel(match, mask)) {  // no memory to finish a begun frame, and the sender's memory goes away
+    // The cancelled frame must be sent to its end, but there was no memory to copy it. Therefore the link must end.
+    if (!link->flow->frames().cancel(what.match, what.mask)) {
       link->overflowed = true;
       pacer_.want(link->flow->destination(), 0);
     }
-    link->flow->reassembler().cancel(group, operation);
-    std::erase_if(link->flow->sent(), [&](uint64_t id) { return (id & mask) == match; });
+    if (what.concerns_frames_from(link->request.peer)) link->flow->reassembler().cancel(what.group, what.operation);
+    std::erase_if(link->flow->sent(), matches);
   }
-  std::erase_if(sent_, [&](uint64_t id) { return (id & mask) == match; });
+  std::erase_if(sent_, matches);
 }
 
 void UdpTransport::close(PeerIndex peer) {
@@ -255,7 +257,7 @@ void UdpTransport::close(PeerIndex peer) {
   const bool was_up = link->state == LinkState::up;
   link->state = LinkState::lost;
   link->lost.reset();
-  if (was_up && link->flow->frames().leave(sent_)) {
+  if (was_up && link->flow->frames().detach_senders(sent_)) {
     sent_.insert(sent_.end(), link->flow->sent().begin(), link->flow->sent().end());
     link->flow->sent().clear();
     link->flow->reassembler().reset();
@@ -299,7 +301,7 @@ bool UdpTransport::poll(Nanos now, Sink& sink) {
   flush();
   any |= report(sink);
   any |= report_streams();
-  // Sends now what the upcalls have queued: the caller may not poll again for a while.
+  // Send now what the upcalls have queued, because the caller may not call poll() again for a while.
   any |= send_paced(now_);
   flush();
   sink_ = nullptr;
@@ -313,11 +315,25 @@ void UdpTransport::refresh() {
   if (options_.clock) now_ = std::max(now_, options_.clock());
 }
 
+// With several sockets, it is cheaper to ask the kernel once which of them have datagrams than to try to read each of them.
+void UdpTransport::find_ready_ports() {
+  const bool asks = ports_.size() > 1 && epoll_.open();
+  for (const auto& port : ports_) port->ready = !asks || !port->drained;
+  if (!asks) return;
+  std::array<epoll_event, sockets_max + 1> events;  // one more for the timer
+  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  for (const auto& event : std::span(events).first(static_cast<size_t>(std::max(count, 0)))) {
+    if (event.data.u64 < ports_.size()) ports_[event.data.u64]->ready = true;
+  }
+}
+
 bool UdpTransport::receive(Sink& sink) {
   constexpr size_t datagrams_max = 256;
   bool any = false;
+  find_ready_ports();
   for (const auto& port : ports_) {
-    stale_ = true;
+    if (!port->ready) continue;
+    now_is_stale_ = true;
     const auto outcome = port->socket->receive(*port, datagrams_max);
     port->drained = outcome.drained;
     any |= outcome.datagrams > 0;
@@ -332,13 +348,14 @@ bool UdpTransport::step_links(Nanos now) {
     if (link->state == LinkState::connecting || (link->handshake && link->state == LinkState::up)) step_handshake(*link, now);
     if (link->state != LinkState::up) continue;
     any |= link->flow->step(now);
+    notice_size(*link);
     if (link->overflowed) {
-      lose(*link,
-           Status(Code::peer_lost, std::to_string(link->flow->frames().count()) + " frames wait, and the peer takes none"));
+      lose(*link, Status(Code::peer_lost,
+                         concat("the peer confirms nothing, and ", link->flow->frames().count(), " frames are queued for it")));
     } else if (!link->flow->end().ok()) {
       lose(*link, link->flow->end());
     } else {
-      speak(*link, now);
+      send_unpaced(*link, now);
     }
   }
   step_drains(now);
@@ -348,74 +365,25 @@ bool UdpTransport::step_links(Nanos now) {
 void UdpTransport::step_drains(Nanos now) {
   std::erase_if(drains_, [&](auto& link) {
     auto& flow = *link->flow;
-    if (link->leaves_at == 0) link->leaves_at = now + options_.drain;
+    if (link->drain_deadline == 0) link->drain_deadline = now + options_.drain;
     (void)flow.step(now);
-    if (flow.frames().empty()) flow.say_goodbye(now);
-    speak(*link, now);
+    if (flow.frames().empty()) flow.start_goodbye(now);
+    send_unpaced(*link, now);
     flow.sent().clear();
-    if (now < link->leaves_at && !flow.goodbye_answered() && !flow.goodbye_abandoned(now) && flow.end().ok()) return false;
-    if (flow.frames().count() > 0) flow.say_last_goodbye(now, ports_[link->at.port]->outbox);
+    if (now < link->drain_deadline && !flow.goodbye_answered() && !flow.goodbye_abandoned(now) && flow.end().ok()) return false;
+    if (flow.frames().count() > 0) flow.send_last_goodbye(now, ports_[link->at.port]->outbox);
     retire(*link);
     return true;
   });
-}
-
-void UdpTransport::speak(Link& link, Nanos now) {
-  auto& port = *ports_[link.at.port];
-  (void)link.flow->speak(now, static_cast<uint32_t>(port.socket->own_drops()), port.outbox);
-  offer(link, now);
-}
-
-void UdpTransport::offer(Link& link, Nanos now) {
-  auto& flow = *link.flow;
-  if (link.overflowed) return;
-  if (pacer_.rate(flow.destination()) != flow.rate()) pacer_.set_rate(flow.destination(), flow.rate(), now);
-  all_.keep_below(pacer_.largest_rate());
-  pacer_.set_rank_rate(all_.rate(), now);
-  pacer_.want(flow.destination(), ports_[link.at.port]->outbox.blocked() ? 0 : flow.wanted(now));
-}
-
-bool UdpTransport::send_paced(Nanos now) {
-  // All of these datagrams carry the time `now`, so sending them must not take long.
-  constexpr size_t datagrams_max = 256, bytes_max = 512u << 10;
-  size_t count = 0, total = 0;
-  for (; count < datagrams_max && total < bytes_max; ++count) {
-    const auto next = pacer_.next(now);
-    if (!next) {
-      for (auto* link : live_) {
-        if (link->state != LinkState::up || !pacer_.wants(link->flow->destination())) continue;
-        link->flow->held_back(now);
-        all_.held_back(now);
-      }
-      break;
-    }
-    auto* link = by_destination_[*next];
-    auto& outbox = ports_[link->at.port]->outbox;
-    const auto bytes = outbox.credit() > 0 || outbox.flush() ? link->flow->send_next(now, outbox) : 0;
-    if (bytes == 0) {
-      pacer_.want(*next, 0);
-      continue;
-    }
-    total += bytes;
-    pacer_.sent(*next, bytes, now);
-    pacer_.want(*next, link->flow->wanted(now));
-  }
-  return count > 0;
-}
-
-bool UdpTransport::flush() {
-  bool all = true;
-  for (const auto& port : ports_) all &= port->outbox.empty() || port->outbox.flush();
-  return all;
 }
 
 bool UdpTransport::report(Sink& sink) {
   bool any = false;
   for (auto* link : live_) {
     if (!link->flow) continue;
-    auto& of_link = link->flow->sent();
-    sent_.insert(sent_.end(), of_link.begin(), of_link.end());
-    of_link.clear();
+    auto& link_sent = link->flow->sent();
+    sent_.insert(sent_.end(), link_sent.begin(), link_sent.end());
+    link_sent.clear();
   }
   if (!sent_.empty()) {
     any = true;
@@ -443,7 +411,7 @@ bool UdpTransport::report(Sink& sink) {
     any = true;
   }
   for (auto* link : live_) {
-    if (link->state == LinkState::up) offer(*link, now_);
+    if (link->state == LinkState::up) update_pacer(*link, now_);
   }
   return any;
 }
@@ -461,10 +429,10 @@ Nanos UdpTransport::next_deadline() const {
   }
   for (const auto& link : drains_) {
     consider(link->flow->next_deadline(now_));
-    consider(link->leaves_at);
+    consider(link->drain_deadline);
   }
   consider(const_cast<Pacer&>(pacer_).ready_at(now_));
-  // A queue of this host is full, so nothing can be sent before it drains.
+  // A queue of this host is full, so nothing can be sent before it drains. Wait at least 50 us and at most 1 ms.
   return blocked ? std::max(std::min(next, now_ + millisecond), now_ + 50 * microsecond) : next;
 }
 
@@ -480,7 +448,8 @@ bool UdpTransport::arm() {
   }
   const auto next = next_deadline();
   if (next <= now_) return false;
-  // Also wakes a caller that sleeps on the handle alone; it is late by the time since poll(), as this class reads no clock.
+  // The timer wakes a caller that sleeps only on wait_handle(). No clock is read here, so the timer is late by the time that
+  // has passed since the last poll().
   const auto wait = next == never ? 0 : std::min(next - now_, 60 * second);
   const itimerspec spec{.it_interval = {}, .it_value = {.tv_sec = wait / second, .tv_nsec = wait % second}};
   (void)::timerfd_settime(timer_.get(), 0, &spec, nullptr);

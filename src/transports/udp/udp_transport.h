@@ -1,15 +1,13 @@
-// UDP: whole frames, repeated until they have arrived, and the streams of lossy operations, each datagram sent once.
-//
-// This class composes. Sockets carry datagrams, handshakes make links, and a flow per peer decides what to send. One pacer
-// decides when, and poll() drives all of them and reports. It has no thread, nothing blocks, and the only clock is the one in
-// the options. It works over any DatagramSocket: the kernel's, or a virtual network's in virtual time. With TCP the kernel
-// answers for a process that does not poll; here nobody does. So draining() is true while there are links.
+// The UDP transport. It repeats frames until they arrive; ranges of lossy streams are repeated only on request. Sockets carry
+// datagrams, handshakes make links, a flow per peer decides what to send, and one pacer decides when. poll() drives them all
+// and reports events. The transport has no thread and never blocks. Its only clock is UdpOptions::clock. It works over any
+// DatagramSocket: the kernel's, or a virtual one in virtual time. With TCP the kernel answers for a process that does not poll;
+// with UDP nobody does, so draining() is true as long as there are links.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,7 +16,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "net/losing_socket.h"
 #include "net/tcp_socket.h"
 #include "transports/connector.h"
 #include "transports/datagram_service.h"
@@ -28,46 +25,28 @@
 #include "transports/udp/reliable/udp_flow.h"
 #include "transports/udp/reliable/udp_outbox.h"
 #include "transports/udp/udp_handshake.h"
+#include "transports/udp/udp_options.h"
 
 namespace unisono {
 
-struct UdpOptions {
-  PeerId self{};
-  std::string interface {};               // as TcpOptions::interface
-  uint16_t port = 0;                      // 0 = the kernel chooses
-  bool payload_checksum = false;          // for sent frames
-  uint32_t datagram_bytes_max = 0;        // 0: 8972, with IPv6 8952; less where the path takes less
-  uint64_t rate_limit = 0;                // bytes/s of this process in all; 0: none
-  DatagramAuth auth = DatagramAuth::mac;  // what this process accepts for frames; checksums only if both ends say so
-  uint32_t window_bytes = 0;              // how much a peer may have in flight to this process; 0: computed from the sockets
-  size_t queue_frames_max = 64, extra_frames_max = 4096;  // as TcpLinkOptions
-  Nanos keep_alive = 500 * millisecond;                   // a silent peer is asked after this
-  Nanos silence = 10 * second;                            // a peer that does not answer is lost after this
-  Nanos drain = 2 * second;                               // after close(), how long queued frames are still sent
-  PurposeLoss loss{};                                     // of arriving datagrams, on purpose; describe() reports it
-  PayloadPoolLimits pool{};
-  // The clock that poll() is given. Without it, datagrams leave with the next poll(), and the time that the kernel takes stays
-  // invisible: a thread suspended between poll()'s time and a system call would measure wrong delays, even negative ones.
-  std::function<Nanos()> clock{};
-};
-
 class UdpTransport final : public Transport, public Connector, public DatagramService {
  public:
-  // Returns invalid if there is no such interface, and unavailable if the port is taken or the kernel has no such sockets.
+  // Returns invalid if there is no such interface; unavailable if the port is taken or the kernel cannot make the sockets.
   static Result<std::unique_ptr<UdpTransport>> make(const UdpOptions& options);
-  // A transport over existing sockets.
-  static std::unique_ptr<UdpTransport> over(const UdpOptions& options, std::vector<std::unique_ptr<DatagramSocket>> sockets);
-  // The sockets that make() would use, for a caller that wants to wrap them.
-  static Result<std::vector<std::unique_ptr<DatagramSocket>>> sockets(const UdpOptions& options);
+  // Makes a transport that uses the given sockets.
+  static std::unique_ptr<UdpTransport> from_sockets(const UdpOptions& options, DatagramSockets sockets);
+  // Returns the sockets that make() would use, for a caller that wants to wrap them.
+  static Result<DatagramSockets> sockets(const UdpOptions& options);
   ~UdpTransport() override;
 
-  // Connector
+  // Functions of Connector.
   std::vector<std::string> endpoints() const override;
   void set_job(const JobKey& key) override { job_ = key; }
   Status add_peer(const LinkRequest& request) override;
   LinkState state(PeerIndex peer) const override;
+  void stop_listening() override {}  // the sockets at which it listens carry the links
 
-  // Transport
+  // Functions of Transport.
   const char* name() const override { return "udp"; }
   size_t credit(PeerIndex peer) override;
   size_t slot_bytes() const override { return 0; }
@@ -76,37 +55,41 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   void abandon(const Slot& slot) override;
   bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override;
   void release(const View& view) override { pool_.give(view.handle); }
-  void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override;
+  void cancel(const Cancellation& what) override;
   bool poll(Nanos now, Sink& sink) override;
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
   bool draining() const override { return !live_.empty() || !drains_.empty(); }
-  // Unconfirmed frames, and drains until the goodbye is answered, refused or abandoned.
+  // Returns true while a frame is unconfirmed, or a closed link repeats its goodbye.
   bool has_pending() const override;
   int wait_handle() const override { return epoll_.get(); }
   bool arm() override;
   void disarm() override {}
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override;
+  std::string trouble(PeerIndex peer) const override;
 
-  // DatagramService
+  // Functions of DatagramService.
   DatagramService* datagrams() override { return this; }
   Status open_group(uint32_t group, const DatagramGroup& what, std::span<const PeerIndex> peers, DatagramSink& sink) override;
   void close_group(uint32_t group) override;
   uint32_t datagram_bytes(std::span<const PeerIndex> peers) const override;
   bool datagram_bytes_known(std::span<const PeerIndex> peers) const override;
+  void measure_rate(PeerIndex peer) override;
   void send_stream(uint32_t group, const OutStream& stream) override;
   void drop_stream(uint32_t group, Rank to, StreamName stream) override;
-  void ask(uint32_t group, Rank from, StreamName stream, uint16_t slice, uint32_t first,
-           std::span<const std::byte> bitmap) override;
-  bool stream_wanted(uint32_t group, Rank to, StreamName stream) const override;
+  void request_repair(uint32_t group, Rank from, StreamName stream, uint16_t slice, uint32_t first,
+                      std::span<const std::byte> bitmap) override;
+  bool stream_unconfirmed(uint32_t group, Rank to, StreamName stream) const override;
   Nanos answer_time(uint32_t group, Rank rank) const override;
-  // Datagrams that claim to come from the rank. For this rank itself: datagrams whose sender could not be determined.
+  // Counts datagrams that claim to come from the rank. Own rank: counts those whose sender is unknown.
   DatagramCounters datagram_counters(uint32_t group, Rank rank) const override;
 
-  // Datagrams of no link and no group, those that failed a check before their sender was known, and all that links dropped.
+  // Returns how many received datagrams were dropped for this reason. They may belong to a link, to a group, or to neither.
   uint64_t dropped(DatagramFault fault) const { return dropped_[static_cast<size_t>(fault)]; }
   const UdpFlow* flow(PeerIndex peer) const;
+  // Returns the last change of the size of the datagrams to this peer. Sink::noticed() reports each change.
+  DatagramSizeChange size_change(PeerIndex peer) const;
   const RateControl& all_rate() const { return all_; }
 
  private:
@@ -118,26 +101,28 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
     std::unique_ptr<DatagramSocket> socket;
     UdpOutbox outbox;
     size_t index;
-    bool drained = true;
+    bool drained = true;  // the last receive() has emptied the socket
+    bool ready = true;    // the socket may have datagrams
   };
   struct Candidate {
     TcpAddress address;
     size_t port = 0;
   };
-  // One peer, from add_peer to close.
+  // The state of one peer, kept from add_peer() to close().
   struct Link {
     LinkRequest request;
     LinkState state = LinkState::connecting;
     std::optional<UdpHandshake> handshake;
-    std::vector<Candidate> candidates;  // for the dialling side
-    Candidate at;                       // the address from which the peer has answered
-    std::unique_ptr<UdpFlow> flow;      // once up
-    UdpSendCounters sending;            // for hellos
-    std::optional<Status> lost;         // to be reported
+    std::vector<Candidate> candidates;  // addresses to dial
+    Candidate at;                       // the peer has answered from this address
+    std::unique_ptr<UdpFlow> flow;      // null until the link is up
+    UdpSendCounters sending;            // counters of hello datagrams
+    std::optional<Status> lost;         // status that report() passes to Sink::lost
     bool credit_refused = true, overflowed = false;
-    Nanos leaves_at = 0;   // closed: when it is abandoned; 0 until poll has set it
-    uint64_t refused = 0;  // while connecting
-    bool drain = false;    // closed on this side, with frames still to be confirmed
+    uint64_t noticed_size_changes = 0;  // so many changes of the size of datagrams have been reported to the sink
+    Nanos drain_deadline = 0;           // A closed link is given up at this time; 0 until the first poll() after close().
+    uint64_t refused = 0;               // how many of our hellos a host has refused
+    bool drain = false;                 // this process has closed the link, and it is in drains_
   };
   struct Group {
     uint32_t number = 0;
@@ -147,21 +132,21 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
     DatagramSink* sink = nullptr;
     uint64_t dropped[datagram_fault_count] = {};
   };
-  // The owner of datagrams with a run id and epoch.
+  // The link or group to which datagrams with this run id and epoch belong.
   struct Context {
     uint64_t run_id = 0;
     uint32_t epoch = 0;
     Link* link = nullptr;
     Group* group = nullptr;
   };
-  // The link or group that a datagram claims, and the first check that it failed. With neither it is a hello, or foreign.
-  struct Claim {
+  // The first check that a datagram failed, and the link or group to which it claims to belong. A hello belongs to neither.
+  struct Classified {
     DatagramHeader header;
     DatagramFault fault = DatagramFault::none;
     Link* link = nullptr;
     Group* group = nullptr;
-    UdpGroupPeer* peer = nullptr;  // the sender, in the group
-    UdpFlow* flow = nullptr;       // to the sender
+    UdpGroupPeer* peer = nullptr;  // the sender, if the datagram belongs to a group
+    UdpFlow* flow = nullptr;       // the flow to the sender
     const DatagramSeal* seal = nullptr;
   };
   struct StreamSent {
@@ -180,20 +165,21 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   const Context* find_context(uint64_t run_id, uint32_t epoch) const;
   bool knows_run(uint64_t run_id) const;
 
-  // Receiving
+  // Receiving.
   void arrived(Port& port, std::span<const InDatagram> batch);
-  void check(std::span<const InDatagram> datagrams, std::span<Claim> claims);
-  void identify(const InDatagram& datagram, Claim& claim) const;
-  void take(Port& port, const InDatagram& datagram, const Claim& claim);
+  void check(std::span<const InDatagram> datagrams, std::span<Classified> classified_batch);
+  void classify(const InDatagram& datagram, Classified& classified) const;
+  void handle(Port& port, const InDatagram& datagram, const Classified& classified);
   void refused(Port& port, const TcpAddress& to);
-  void hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from);
-  DatagramFault of_link(Link& link, const DatagramHeader& header, std::span<const std::byte> payload,
-                        const UdpArrival& arrival);
-  DatagramFault of_group(const Claim& claim, std::span<const std::byte> payload, const UdpArrival& arrival);
+  void on_hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from);
+  DatagramFault on_link_datagram(Link& link, const DatagramHeader& header, std::span<const std::byte> payload,
+                                 const UdpArrival& arrival);
+  DatagramFault on_group_datagram(const Classified& classified, std::span<const std::byte> payload, const UdpArrival& arrival);
   DatagramFault deliver(Group& group, UdpGroupPeer& peer, const DatagramHeader& header, std::span<const std::byte> payload);
 
-  // Life of links
+  // Beginning and end of links.
   void step_handshake(Link& link, Nanos now);
+  // `to` must be a member of the link, because the outbox reads it later.
   void send_hello(Link& link, const Candidate& to);
   void bring_up(Link& link, Nanos now);
   void lose(Link& link, const Status& why);
@@ -204,12 +190,15 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
 
   void refresh();
 
-  // Sending
+  // Sending.
   bool step_links(Nanos now);
-  void speak(Link& link, Nanos now);
-  void offer(Link& link, Nanos now);
+  void notice_size(Link& link);
+  void send_unpaced(Link& link, Nanos now);
+  void update_pacer(Link& link, Nanos now);
   bool send_paced(Nanos now);
+  void hold_back(Nanos now);
   bool flush();
+  void find_ready_ports();
   bool receive(Sink& sink);
   bool report(Sink& sink);
   bool report_streams();
@@ -222,17 +211,18 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   std::optional<JobKey> job_;
   PayloadPool pool_;
   Pacer pacer_;
-  RateControl all_;                                  // for all peers together
-  std::vector<std::unique_ptr<Link>> links_;         // by PeerIndex
-  std::vector<Link*> live_;                          // connecting, up, or lost and not yet reported
-  std::map<PeerId, PeerIndex> by_id_;                // of live_
-  std::vector<std::unique_ptr<Link>> drains_;        // closed, with frames or a goodbye still to be sent
-  std::vector<std::unique_ptr<Link>> closed_links_;  // closed during poll
+  RateControl all_;                            // rate control for all peers together
+  std::vector<std::unique_ptr<Link>> links_;   // indexed by PeerIndex
+  std::vector<Link*> live_;                    // links that are connecting or up, and lost links that are not yet reported
+  std::map<PeerId, PeerIndex> by_id_;          // for each link in live_: its peer index
+  std::vector<std::unique_ptr<Link>> drains_;  // closed links that still have to send frames or a goodbye
+  std::vector<std::unique_ptr<Link>> closed_links_;  // links that were closed during poll(); deleted when poll() ends
   std::vector<Link*> by_destination_;
   std::vector<std::unique_ptr<Group>> groups_, closed_groups_;
   std::unordered_map<uint64_t, Context> contexts_;
-  uint64_t changes_ = 0;  // changes of links and groups; claims made before one may be wrong
-  std::array<Claim, datagrams_per_batch> claims_;
+  // Counts changes of links and groups. Datagrams that were classified before a change must be classified again.
+  uint64_t changes_ = 0;
+  std::array<Classified, datagrams_per_batch> classified_;
   std::array<DatagramTagged, datagrams_per_batch> tagged_;
   std::vector<uint64_t> sent_, reporting_;
   std::vector<StreamSent> streams_sent_;
@@ -242,8 +232,8 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   uint64_t refused_frames_[frame_fault_count] = {};
   uint64_t dropped_[datagram_fault_count] = {};
   Nanos now_ = 0;
-  bool stale_ = false;    // no datagram was read yet in this turn
-  Sink* sink_ = nullptr;  // during poll
+  bool now_is_stale_ = false;  // now_ must be refreshed before the next datagram is handled
+  Sink* sink_ = nullptr;       // set while poll() runs
   bool polling_ = false;
 };
 

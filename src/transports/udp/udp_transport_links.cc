@@ -1,15 +1,17 @@
-// The links of the UDP transport: how they begin and end, and how a received datagram finds its link or group.
+// The functions of the UDP transport that begin and end links, and that find the link or group of a received datagram.
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "transports/udp/udp_endpoint.h"
 #include "transports/udp/udp_transport.h"
 
 namespace unisono {
 namespace {
 
-// Also on loopback, where 64 KiB would fit: a slow start in so few steps takes long, and offload makes up for the size.
+// This limit is used on loopback, too, although 64 KiB would fit there. With datagrams of 64 KiB, the sending rate would rise
+// only slowly at first. Segmentation offload makes up for the smaller size.
 constexpr uint32_t path_packet_bytes = 9'000;
 constexpr uint32_t longest_datagram_bytes = 65'507;
 
@@ -23,7 +25,6 @@ void UdpTransport::send_hello(Link& link, const Candidate& to) {
   if (!message || (outbox.credit() == 0 && !outbox.flush())) return;
   std::memcpy(outbox.scratch(), &message->hello, sizeof message->hello);
   outbox.add_sealed(to.address, message->header, {outbox.scratch(), sizeof message->hello}, link.sending);
-  outbox.flush();  // `to` may be the caller's memory
 }
 
 void UdpTransport::step_handshake(Link& link, Nanos now) {
@@ -45,14 +46,16 @@ void UdpTransport::step_handshake(Link& link, Nanos now) {
   if (link.handshake->answered()) {
     send_hello(link, link.at);
   } else {
-    for (const auto& candidate : link.candidates) send_hello(link, candidate);
+    const auto count = std::min(link.candidates.size(), link.handshake->addresses_to_ask());
+    for (const auto& candidate : std::span(link.candidates).first(count)) send_hello(link, candidate);
   }
 }
 
 void UdpTransport::bring_up(Link& link, Nanos now) {
   const auto& group = link.handshake->group();
   const auto key = context_key(group.run_id, group.epoch);
-  if (contexts_.contains(key)) return;  // one of 2^64: the handshake then reaches its deadline
+  // The key is already taken (the chance is 1 in 2^64). The handshake then fails at its deadline.
+  if (contexts_.contains(key)) return;
   const auto free = std::find(by_destination_.begin(), by_destination_.end(), nullptr);
   const auto destination = static_cast<size_t>(free - by_destination_.begin());
   if (free == by_destination_.end()) {
@@ -76,7 +79,7 @@ void UdpTransport::bring_up(Link& link, Nanos now) {
   contexts_[key] = {.run_id = group.run_id, .epoch = group.epoch, .link = &link, .group = nullptr};
   ++changes_;
   if (!link.request.dial) link.handshake.reset();
-  speak(link, now);
+  send_unpaced(link, now);
 }
 
 void UdpTransport::lose(Link& link, const Status& why) {
@@ -85,10 +88,10 @@ void UdpTransport::lose(Link& link, const Status& why) {
     auto& flow = *link.flow;
     if (const auto fault = flow.fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
     link.lost = ended(link, why, now_);
-    // The peer may be well and not know that this side has ended the link; without a goodbye it would keep its side alive for
-    // ever.
-    if (!flow.heard_goodbye()) flow.say_last_goodbye(now_, ports_[link.at.port]->outbox);
-    speak(link, now_);  // answers a goodbye of the peer
+    // The peer may be alive, and not know that this process has ended the link. If it got no goodbye, it would keep the link
+    // for ever.
+    if (!flow.goodbye_received()) flow.send_last_goodbye(now_, ports_[link.at.port]->outbox);
+    send_unpaced(link, now_);  // If the peer has sent a goodbye, this sends the answer.
     pacer_.want(flow.destination(), 0);
     flow.frames().clear(sent_);
     flow.reassembler().reset();
@@ -110,12 +113,12 @@ Status UdpTransport::unreachable(const Link& link) const {
   if (link.request.dial) {
     text += "cannot be reached in time; tried";
     for (const auto& candidate : link.candidates) text += " " + udp_endpoint(candidate.address);
-    if (link.refused > 0) text += "; " + std::to_string(link.refused) + " datagrams were refused there";
+    if (link.refused > 0) text += concat("; ", link.refused, " datagrams were refused there");
   } else {
     text += "did not connect in time; waited for it at";
     for (const auto& endpoint : endpoints()) text += " " + endpoint;
   }
-  if (refused_connections_ > 0) text += "; " + std::to_string(refused_connections_) + " hellos of other jobs came";
+  if (refused_connections_ > 0) text += concat("; ", refused_connections_, " hellos of other jobs arrived");
   return Status(Code::unavailable, text);
 }
 
@@ -139,30 +142,30 @@ bool UdpTransport::knows_run(uint64_t run_id) const {
   return std::any_of(contexts_.begin(), contexts_.end(), [&](const auto& entry) { return entry.second.run_id == run_id; });
 }
 
-// All datagrams of a batch are checked before the first is handled, because several tags are computed faster than one by one.
-// If handling one changes links or groups, the others are checked again.
+// Checks all datagrams of a batch before it handles the first, because many tags are computed faster together. If a datagram
+// changes links or groups when it is handled, the datagrams after it are checked again.
 void UdpTransport::arrived(Port& port, std::span<const InDatagram> batch) {
-  UNISONO_CHECK(batch.size() <= claims_.size());
-  if (std::exchange(stale_, false)) refresh();
-  const auto claims = std::span(claims_).first(batch.size());
-  check(batch, claims);
+  UNISONO_CHECK(batch.size() <= classified_.size());
+  if (std::exchange(now_is_stale_, false)) refresh();
+  const auto classified_batch = std::span(classified_).first(batch.size());
+  check(batch, classified_batch);
   const auto seen = changes_;
   for (size_t i = 0; i < batch.size(); ++i) {
-    if (changes_ != seen) check(batch.subspan(i, 1), claims.subspan(i, 1));
-    take(port, batch[i], claims[i]);
+    if (changes_ != seen) check(batch.subspan(i, 1), classified_batch.subspan(i, 1));
+    handle(port, batch[i], classified_batch[i]);
   }
 }
 
-void UdpTransport::check(std::span<const InDatagram> datagrams, std::span<Claim> claims) {
-  std::array<Claim*, datagrams_per_batch> checked;
+void UdpTransport::check(std::span<const InDatagram> datagrams, std::span<Classified> classified_batch) {
+  std::array<Classified*, datagrams_per_batch> checked;
   std::array<uint64_t, datagrams_per_batch> tags;
   size_t count = 0;
   for (size_t i = 0; i < datagrams.size(); ++i) {
-    auto& claim = claims[i];
-    identify(datagrams[i], claim);
-    if (claim.fault != DatagramFault::none || claim.seal == nullptr) continue;
-    tagged_[count] = tagged(datagrams[i].bytes, datagrams[i].bytes.subspan(datagram_header_bytes), *claim.seal);
-    checked[count++] = &claim;
+    auto& classified = classified_batch[i];
+    classify(datagrams[i], classified);
+    if (classified.fault != DatagramFault::none || classified.seal == nullptr) continue;
+    tagged_[count] = tagged(datagrams[i].bytes, datagrams[i].bytes.subspan(datagram_header_bytes), *classified.seal);
+    checked[count++] = &classified;
   }
   make_tags(std::span(tagged_).first(count), std::span(tags).first(count));
   for (size_t i = 0; i < count; ++i) {
@@ -170,10 +173,11 @@ void UdpTransport::check(std::span<const InDatagram> datagrams, std::span<Claim>
   }
 }
 
-// All checks except the tag's.
-void UdpTransport::identify(const InDatagram& datagram, Claim& claim) const {
-  claim.link = nullptr, claim.group = nullptr, claim.peer = nullptr, claim.flow = nullptr, claim.seal = nullptr;
-  auto& [header, fault, link, group, peer, flow, seal] = claim;
+// Makes all checks except the check of the tag.
+void UdpTransport::classify(const InDatagram& datagram, Classified& classified) const {
+  classified.link = nullptr, classified.group = nullptr, classified.peer = nullptr, classified.flow = nullptr,
+  classified.seal = nullptr;
+  auto& [header, fault, link, group, peer, flow, seal] = classified;
   fault = check_shape(datagram.bytes, longest_datagram_bytes, header);
   if (fault != DatagramFault::none || header.kind == DatagramKind::hello) return;
   const auto* context = find_context(header.run_id, header.epoch);
@@ -190,7 +194,7 @@ void UdpTransport::identify(const InDatagram& datagram, Claim& claim) const {
     group = context->group;
     fault = check_group(header, group->what);
     if (fault != DatagramFault::none) return;
-    peer = group->ranks[header.sender].get();  // check_group: it is a rank of the group, and not this one
+    peer = group->ranks[header.sender].get();  // check_group has made sure that the sender is another rank of the group.
     flow = flow_of(*group, header.sender);
     seal = &peer->in_seal;
   }
@@ -199,21 +203,21 @@ void UdpTransport::identify(const InDatagram& datagram, Claim& claim) const {
   if (fault == DatagramFault::none) fault = check_length(header, datagram.bytes);
 }
 
-void UdpTransport::take(Port& port, const InDatagram& datagram, const Claim& claim) {
+void UdpTransport::handle(Port& port, const InDatagram& datagram, const Classified& classified) {
   const Nanos came = datagram.came != 0 && options_.clock ? datagram.came : now_;
   const Nanos now = std::max(now_, came);
   now_ = now;
-  auto fault = claim.fault;
+  auto fault = classified.fault;
   if (fault == DatagramFault::none) {
-    if (claim.seal == nullptr) return hello(port, claim.header, datagram.bytes, *datagram.from);
+    if (classified.seal == nullptr) return on_hello(port, classified.header, datagram.bytes, *datagram.from);
     const auto payload = datagram.bytes.subspan(datagram_header_bytes);
-    fault = claim.link != nullptr ? of_link(*claim.link, claim.header, payload, {now, came})
-                                  : of_group(claim, payload, {now, came});
+    fault = classified.link != nullptr ? on_link_datagram(*classified.link, classified.header, payload, {now, came})
+                                       : on_group_datagram(classified, payload, {now, came});
   }
   if (fault == DatagramFault::none) return;
   ++dropped_[static_cast<size_t>(fault)];
-  if (claim.group != nullptr)
-    ++(claim.peer != nullptr ? claim.peer->dropped : claim.group->dropped)[static_cast<size_t>(fault)];
+  if (classified.group != nullptr)
+    ++(classified.peer != nullptr ? classified.peer->dropped : classified.group->dropped)[static_cast<size_t>(fault)];
 }
 
 void UdpTransport::refused(Port& port, const TcpAddress& to) {
@@ -228,44 +232,50 @@ void UdpTransport::refused(Port& port, const TcpAddress& to) {
   }
 }
 
-void UdpTransport::hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram,
-                         const TcpAddress& from) {
+void UdpTransport::on_hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram,
+                            const TcpAddress& from) {
   const auto ignore = [&](DatagramFault why) { ++dropped_[static_cast<size_t>(why)]; };
-  if (!job_) return ignore(DatagramFault::run);  // the peer will repeat it
+  if (!job_) return ignore(DatagramFault::run);  // The key is not set yet. The peer will repeat its hello.
   UdpHello hello;
   if (!read_hello(*job_, header, datagram, hello)) {
     ++refused_connections_;
     return ignore(DatagramFault::tag);
   }
   const auto known = by_id_.find(hello.from);
-  if (known == by_id_.end()) return ignore(DatagramFault::sender);  // not added yet; the peer will repeat it
+  if (known == by_id_.end()) return ignore(DatagramFault::sender);  // The peer is not added yet. It will repeat its hello.
   auto& link = *links_[known->second];
   if (link.state == LinkState::connecting && !link.handshake) step_handshake(link, now_);
   if (!link.handshake || link.state == LinkState::lost) return ignore(DatagramFault::duplicate);
-  const bool answer = link.handshake->heard(hello, now_);
+  const bool same_address = link.at.port == port.index && same_endpoint(link.at.address, from);
+  if (same_address && link.handshake->answered_just_now(hello, now_)) return ignore(DatagramFault::duplicate);
+  const bool answer = link.handshake->on_hello(hello, now_);
   if (!answer && (link.state != LinkState::connecting || !link.handshake->done())) return ignore(DatagramFault::duplicate);
-  if (link.state == LinkState::connecting) link.at = {from, port.index};
+  if (link.state == LinkState::connecting && !same_address) {
+    flush();  // A hello that waits in an outbox refers to link.at.
+    link.at = {from, port.index};
+  }
   if (answer) send_hello(link, link.at);
   if (link.state == LinkState::connecting && link.handshake->done()) bring_up(link, now_);
 }
 
-DatagramFault UdpTransport::of_link(Link& link, const DatagramHeader& header, std::span<const std::byte> payload,
-                                    const UdpArrival& arrival) {
+DatagramFault UdpTransport::on_link_datagram(Link& link, const DatagramHeader& header, std::span<const std::byte> payload,
+                                             const UdpArrival& arrival) {
   auto& flow = *link.flow;
   if (link.state == LinkState::up) {
-    if (link.handshake) link.handshake.reset();  // our confirmation has arrived
-    return flow.heard(header, payload, arrival, *sink_);
+    if (link.handshake) link.handshake.reset();  // The peer uses the link, so our confirmation has arrived.
+    return flow.on_datagram(header, payload, arrival, *sink_);
   }
   if (!link.drain && !UdpFlow::is_goodbye(header, payload) &&
       (header.kind == DatagramKind::fragment || header.kind == DatagramKind::control)) {
-    // The link has ended here, but the peer goes on: it missed the goodbye. A goodbye is not answered by another one.
-    flow.say_last_goodbye(now_, ports_[link.at.port]->outbox);
+    // The link has ended here, but the peer still uses it, because it missed our goodbye. Therefore send the goodbye again. (A
+    // goodbye from the peer is not handled here: on_datagram() below answers it.)
+    flow.send_last_goodbye(now_, ports_[link.at.port]->outbox);
     return DatagramFault::late;
   }
-  if (header.kind == DatagramKind::fragment)
-    return DatagramFault::late;  // the link has ended, so the fragment is not acknowledged
-  const auto fault = flow.heard(header, payload, arrival, *sink_);
-  if (header.kind == DatagramKind::control) (void)flow.speak(now_, 0, ports_[link.at.port]->outbox);
+  // The link has ended, so the fragment is not acknowledged.
+  if (header.kind == DatagramKind::fragment) return DatagramFault::late;
+  const auto fault = flow.on_datagram(header, payload, arrival, *sink_);
+  if (header.kind == DatagramKind::control) (void)flow.send_unpaced(now_, 0, ports_[link.at.port]->outbox);
   return fault;
 }
 
@@ -277,11 +287,30 @@ std::string UdpTransport::describe(PeerIndex peer) const {
   std::string text = "udp " + own.to_string() + " -> " + link->at.address.to_string();
   const auto entry =
       std::find_if(interfaces_.begin(), interfaces_.end(), [&](const auto& known) { return known.address.same_host(own); });
-  if (entry != interfaces_.end())
-    text += " (" + entry->interface + ", " + std::to_string(link->flow->datagram_bytes()) + " bytes)";
+  if (entry != interfaces_.end()) text += concat(" (", entry->interface, ", ", link->flow->datagram_bytes(), " bytes)");
+  if (const auto why = trouble(peer); !why.empty()) text += ", " + why;
   if (link->flow->group().auth == DatagramAuth::checksum) text += ", checksums only";
-  if (options_.loss.per_mille > 0) text += ", loses " + std::to_string(options_.loss.per_mille) + " per mille on purpose";
+  if (options_.loss.per_mille > 0)
+    text += concat(", drops ", options_.loss.per_mille, " per mille of the arriving datagrams on purpose");
   return text;
+}
+
+void UdpTransport::notice_size(Link& link) {
+  const auto& change = link.flow->size_change();
+  if (change.count == link.noticed_size_changes) return;
+  link.noticed_size_changes = change.count;
+  sink_->noticed(link.request.peer, change.is_reduced() ? EventKind::smaller_datagrams : EventKind::larger_datagrams,
+                 describe_size_change("it", change));
+}
+
+DatagramSizeChange UdpTransport::size_change(PeerIndex peer) const {
+  const auto* link = find(peer);
+  return link == nullptr || !link->flow ? DatagramSizeChange() : link->flow->size_change();
+}
+
+std::string UdpTransport::trouble(PeerIndex peer) const {
+  const auto change = size_change(peer);
+  return change.is_reduced() ? describe_size_change("it", change) : std::string();
 }
 
 TransportCounters UdpTransport::counters() const {

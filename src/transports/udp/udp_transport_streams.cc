@@ -1,8 +1,9 @@
-// The lossy streams of the UDP transport: groups, their datagrams, and repair requests.
+// The functions of the UDP transport for lossy streams: for groups, for their datagrams, and for repair requests.
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
+#include "base/concat.h"
 #include "transports/udp/udp_transport.h"
 
 namespace unisono {
@@ -19,7 +20,7 @@ UdpGroupPeer* UdpTransport::find_peer(uint32_t number, Rank rank) const {
   return group != nullptr && rank < group->ranks.size() ? group->ranks[rank].get() : nullptr;
 }
 
-// Null while the link is not up.
+// Returns the flow to a rank of the group; null if the link to the rank is not up.
 UdpFlow* UdpTransport::flow_of(const Group& group, Rank rank) const {
   const auto* link = find(group.peers[rank]);
   return link != nullptr && link->state == LinkState::up ? link->flow.get() : nullptr;
@@ -27,12 +28,9 @@ UdpFlow* UdpTransport::flow_of(const Group& group, Rank rank) const {
 
 Status UdpTransport::open_group(uint32_t number, const DatagramGroup& what, std::span<const PeerIndex> peers,
                                 DatagramSink& sink) {
-  const auto invalid = [&](const std::string& why) {
-    return Status(Code::invalid, "udp: group " + std::to_string(number) + ": " + why);
-  };
+  const auto invalid = [&](const std::string& why) { return Status(Code::invalid, concat("udp: group ", number, ": ", why)); };
   if (what.world < 2 || what.world > UINT16_MAX || what.self >= what.world || peers.size() != what.world) {
-    return invalid("rank " + std::to_string(what.self) + " of " + std::to_string(what.world) + " with " +
-                   std::to_string(peers.size()) + " peers");
+    return invalid(concat("rank ", what.self, " of ", what.world, " with ", peers.size(), " peers"));
   }
   if (find_group(number) != nullptr) return invalid("is open already");
   const auto key = context_key(what.run_id, what.epoch);
@@ -44,7 +42,7 @@ Status UdpTransport::open_group(uint32_t number, const DatagramGroup& what, std:
   group->sink = &sink;
   for (Rank rank = 0; rank < what.world; ++rank) {
     if (rank != what.self && flow_of(*group, rank) == nullptr)
-      return Status(Code::unavailable, "udp: the link to rank " + std::to_string(rank) + " is not up");
+      return Status(Code::unavailable, concat("udp: the link to rank ", rank, " is not up"));
   }
   for (Rank rank = 0; rank < what.world; ++rank) {
     group->ranks.push_back(nullptr);
@@ -70,8 +68,8 @@ void UdpTransport::close_group(uint32_t number) {
   const auto at = std::find_if(groups_.begin(), groups_.end(), [&](const auto& group) { return group->number == number; });
   if (at == groups_.end()) return;
   auto& group = **at;
-  // No datagram in an outbox may still use the group's streams: those that wait there were copied, and others are flushed
-  // before any upcall.
+  // After this call, the group's streams may be freed. No outbox refers to them any more: datagrams that wait for the network
+  // have copies of their payloads, and all other datagrams are flushed before any upcall.
   for (const auto& peer : group.ranks) {
     if (!peer) continue;
     for (const auto& link : links_) {
@@ -84,7 +82,7 @@ void UdpTransport::close_group(uint32_t number) {
   }
   contexts_.erase(context_key(group.what.run_id, group.what.epoch));
   ++changes_;
-  std::erase_if(streams_sent_, [&](const auto& news) { return news.group == number; });
+  std::erase_if(streams_sent_, [&](const auto& event) { return event.group == number; });
   if (polling_) closed_groups_.push_back(std::move(*at));
   groups_.erase(at);
 }
@@ -106,6 +104,11 @@ bool UdpTransport::datagram_bytes_known(std::span<const PeerIndex> peers) const 
   });
 }
 
+void UdpTransport::measure_rate(PeerIndex peer) {
+  auto* link = find(peer);
+  if (link != nullptr && link->state == LinkState::up) link->flow->measure_rate(now_);
+}
+
 // Streams ------------------------------------------------------------------------------------------------------------
 
 void UdpTransport::send_stream(uint32_t number, const OutStream& stream) {
@@ -116,7 +119,7 @@ void UdpTransport::send_stream(uint32_t number, const OutStream& stream) {
   auto& group = *find_group(number);
   auto* link = find(group.peers[stream.to]);
   if (link == nullptr || link->state != LinkState::up) return;
-  offer(*link, now_);
+  update_pacer(*link, now_);
   if (polling_ || !options_.clock) return;
   send_paced(now_);
   flush();
@@ -126,8 +129,8 @@ void UdpTransport::drop_stream(uint32_t number, Rank to, StreamName stream) {
   if (auto* peer = find_peer(number, to)) peer->streams.drop(stream);
 }
 
-void UdpTransport::ask(uint32_t number, Rank from, StreamName stream, uint16_t slice, uint32_t first,
-                       std::span<const std::byte> bitmap) {
+void UdpTransport::request_repair(uint32_t number, Rank from, StreamName stream, uint16_t slice, uint32_t first,
+                                  std::span<const std::byte> bitmap) {
   auto* peer = find_peer(number, from);
   auto* flow = peer == nullptr ? nullptr : flow_of(*find_group(number), from);
   if (flow == nullptr) return;
@@ -136,12 +139,12 @@ void UdpTransport::ask(uint32_t number, Rank from, StreamName stream, uint16_t s
   header.op = stream.op;
   header.phase = stream.phase;
   header.slice = slice;
-  flow->say(*peer, header, first, bitmap);
+  flow->queue_repair(*peer, header, first, bitmap);
 }
 
-bool UdpTransport::stream_wanted(uint32_t number, Rank to, StreamName stream) const {
+bool UdpTransport::stream_unconfirmed(uint32_t number, Rank to, StreamName stream) const {
   const auto* peer = find_peer(number, to);
-  return peer != nullptr && peer->streams.wanted(stream);
+  return peer != nullptr && peer->streams.is_unconfirmed(stream);
 }
 
 Nanos UdpTransport::answer_time(uint32_t number, Rank rank) const {
@@ -162,7 +165,7 @@ DatagramCounters UdpTransport::datagram_counters(uint32_t number, Rank rank) con
     return counters;
   }
   const auto& counts = peer->streams.counts();
-  counters.sent = counts.sent + counts.repaired + peer->ends_sent;
+  counters.sent = counts.sent + counts.repaired + counts.more_parts + peer->ends_sent;
   counters.repaired = counts.repaired;
   counters.received = peer->received;
   std::copy(std::begin(peer->dropped), std::end(peer->dropped), std::begin(counters.dropped));
@@ -175,10 +178,11 @@ DatagramCounters UdpTransport::datagram_counters(uint32_t number, Rank rank) con
 
 // Datagrams in -------------------------------------------------------------------------------------------------------
 
-DatagramFault UdpTransport::of_group(const Claim& claim, std::span<const std::byte> payload, const UdpArrival& arrival) {
-  auto fault = claim.flow->on_group_datagram(claim.header, arrival);
-  if (fault == DatagramFault::none) fault = deliver(*claim.group, *claim.peer, claim.header, payload);
-  if (fault == DatagramFault::none) ++claim.peer->received;
+DatagramFault UdpTransport::on_group_datagram(const Classified& classified, std::span<const std::byte> payload,
+                                              const UdpArrival& arrival) {
+  auto fault = classified.flow->on_group_datagram(classified.header, arrival);
+  if (fault == DatagramFault::none) fault = deliver(*classified.group, *classified.peer, classified.header, payload);
+  if (fault == DatagramFault::none) ++classified.peer->received;
   return fault;
 }
 
@@ -186,13 +190,19 @@ DatagramFault UdpTransport::deliver(Group& group, UdpGroupPeer& peer, const Data
                                     std::span<const std::byte> payload) {
   switch (header.kind) {
     case DatagramKind::data:
+      if ((header.flags & datagram_part) != 0) {
+        const auto fault = peer.parts.add(header, payload);
+        if (fault != DatagramFault::none || !peer.parts.whole()) return fault;
+        return group.sink->datagram(group.number, header.sender, peer.parts.header(), peer.parts.bytes(), now_);
+      }
+      [[fallthrough]];
     case DatagramKind::end: return group.sink->datagram(group.number, header.sender, header, payload, now_);
     case DatagramKind::repair_request: {
-      const auto fault = peer.streams.asked(header, payload);
-      if (auto* link = find(group.peers[peer.rank]); link != nullptr && link->state == LinkState::up) offer(*link, now_);
+      const auto fault = peer.streams.on_repair_request(header, payload);
+      if (auto* link = find(group.peers[peer.rank]); link != nullptr && link->state == LinkState::up) update_pacer(*link, now_);
       return fault;
     }
-    default: return DatagramFault::kind;  // kinds of links
+    default: return DatagramFault::kind;  // Datagrams of these kinds belong to links, not to groups.
   }
 }
 
@@ -206,9 +216,9 @@ bool UdpTransport::report_streams() {
   }
   bool any = false;
   for (size_t i = 0; i < streams_sent_.size(); ++i) {
-    const auto news = streams_sent_[i];
+    const auto event = streams_sent_[i];
     any = true;
-    if (const auto* group = find_group(news.group)) group->sink->stream_sent(news.group, news.to, news.name);
+    if (const auto* group = find_group(event.group)) group->sink->stream_sent(event.group, event.to, event.name);
   }
   streams_sent_.clear();
   return any;

@@ -61,12 +61,12 @@ TEST(UdpTransport, datagrams_fill_the_packets_of_both_versions_of_ip) {
   }
 }
 
-// An attacker has recorded a process's datagrams and replays them after its death: nobody takes that for a sign of life, and
-// nothing is answered or done for it.
+// A process dies, and an attacker replays all datagrams that it sent. Its peer must still find it dead, and must answer no
+// replayed datagram.
 TEST(UdpTransport, recordings_of_a_dead_peer_do_not_keep_it_alive) {
   VirtualCluster cluster(2);
-  std::vector<VirtualNetwork::Flying> recorded;
-  cluster.network.watcher = [&](const VirtualNetwork::Flying& datagram) {
+  std::vector<VirtualNetwork::Datagram> recorded;
+  cluster.network.watcher = [&](const VirtualNetwork::Datagram& datagram) {
     if (datagram.to.to_string() == cluster.endpoint(0)) recorded.push_back(datagram);
   };
   cluster.link_all();
@@ -80,7 +80,7 @@ TEST(UdpTransport, recordings_of_a_dead_peer_do_not_keep_it_alive) {
     EXPECT_TRUE(kinds.contains(kind)) << "nothing to say again of kind " << static_cast<int>(kind);
   }
   cluster.network.watcher = nullptr;
-  cluster.network.filter = [](const VirtualNetwork::Flying&) { return false; };
+  cluster.network.filter = [](const VirtualNetwork::Datagram&) { return false; };
   cluster.paused = 1;
   cluster.pass(second);
   const auto said = cluster.transports[0]->flow(1)->received_frames();
@@ -103,7 +103,7 @@ TEST(UdpTransport, recordings_of_a_dead_peer_do_not_keep_it_alive) {
 TEST(UdpTransport, a_link_comes_up_although_every_hello_is_lost_twice) {
   VirtualCluster cluster(2);
   std::map<UdpHelloStep, int> seen;
-  cluster.network.filter = [&](const VirtualNetwork::Flying& datagram) {
+  cluster.network.filter = [&](const VirtualNetwork::Datagram& datagram) {
     if (datagram.header().kind != DatagramKind::hello) return true;
     return ++seen[static_cast<UdpHelloStep>(datagram.bytes[sizeof(DatagramHeader)])] > 2;
   };
@@ -127,7 +127,7 @@ TEST(UdpTransport, another_job_gets_no_answer_and_is_counted) {
   VirtualCluster cluster(2);
   cluster.transports[1]->set_job(VirtualCluster::job(0x11));
   size_t answers = 0;
-  cluster.network.watcher = [&](const VirtualNetwork::Flying& datagram) {
+  cluster.network.watcher = [&](const VirtualNetwork::Datagram& datagram) {
     answers += datagram.from.to_string() == cluster.endpoint(1);
   };
   ASSERT_TRUE(cluster.add(0, 1, 0, true, second).ok());
@@ -175,10 +175,10 @@ TEST(UdpTransport, two_sides_that_both_dial_or_both_wait_fail_at_the_deadline) {
   }
 }
 
-TEST(UdpTransport, hellos_that_are_said_again_change_nothing) {
+TEST(UdpTransport, repeated_hellos_change_nothing) {
   VirtualCluster cluster(2);
-  std::vector<VirtualNetwork::Flying> hellos;
-  cluster.network.watcher = [&](const VirtualNetwork::Flying& datagram) {
+  std::vector<VirtualNetwork::Datagram> hellos;
+  cluster.network.watcher = [&](const VirtualNetwork::Datagram& datagram) {
     if (datagram.header().kind == DatagramKind::hello) hellos.push_back(datagram);
   };
   cluster.link_all();
@@ -196,7 +196,7 @@ TEST(UdpTransport, hellos_that_are_said_again_change_nothing) {
   expect_link_works(cluster, 1, 0);
 }
 
-TEST(UdpTransport, a_process_that_begins_again_at_the_same_address_is_another_peer) {
+TEST(UdpTransport, a_process_restarted_at_the_same_address_is_another_peer) {
   VirtualCluster cluster(2);
   cluster.link_all();
   expect_link_works(cluster, 0, 1);
@@ -253,7 +253,7 @@ TEST(UdpTransport, a_peer_that_answers_nothing_is_lost_after_ten_seconds_with_it
   cluster.link_all();
   cluster.pass(100 * millisecond);
   const auto since = cluster.network.now;
-  cluster.network.filter = [](const VirtualNetwork::Flying&) { return false; };
+  cluster.network.filter = [](const VirtualNetwork::Datagram&) { return false; };
   ASSERT_TRUE(cluster.until([&] { return !cluster.frame_sinks[0]->losses.empty(); }, 20 * second));
   EXPECT_NEAR(static_cast<double>(cluster.network.now - since), 10e9, 1e9);
   const auto& why = cluster.frame_sinks[0]->losses[1].at(0);
@@ -269,7 +269,7 @@ TEST(UdpTransport, a_silence_that_ends_in_time_costs_no_link) {
   const auto payload = pattern(300'000, 3);
   cluster.transports[0]->send(1, data_header(1, payload.size()), payload, 1);
   cluster.pass(500 * microsecond);
-  cluster.network.filter = [](const VirtualNetwork::Flying&) { return false; };
+  cluster.network.filter = [](const VirtualNetwork::Datagram&) { return false; };
   cluster.pass(8 * second);
   cluster.network.filter = nullptr;
   ASSERT_TRUE(cluster.until([&] { return cluster.frame_sinks[1]->frames.size() == 1; }));
@@ -282,7 +282,7 @@ TEST(UdpTransport, a_process_that_slept_loses_no_peer) {
   cluster.link_all();
   cluster.paused = 0;
   cluster.pass(8 * second);
-  cluster.network.now += 30 * second;  // and no other process ran, either
+  cluster.network.now += 30 * second;  // the whole machine sleeps: no other process runs, either
   cluster.paused = -1;
   cluster.pass(3 * second);
   EXPECT_TRUE(cluster.frame_sinks[0]->losses.empty());
@@ -290,14 +290,14 @@ TEST(UdpTransport, a_process_that_slept_loses_no_peer) {
   expect_link_works(cluster, 0, 1);
 }
 
-TEST(UdpTransport, a_process_that_is_gone_is_noticed_within_a_second_although_nothing_is_sent) {
+TEST(UdpTransport, a_dead_process_is_detected_within_a_second_on_an_idle_link) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(3 * second);
-  cluster.network.filter = [](const VirtualNetwork::Flying& datagram) {
+  cluster.network.filter = [](const VirtualNetwork::Datagram& datagram) {
     return datagram.header().kind != DatagramKind::control;
   };
-  cluster.transports[1].reset();  // its goodbye is lost
+  cluster.transports[1].reset();  // the filter drops the goodbye of process 1
   cluster.network.filter = nullptr;
   const auto since = cluster.network.now;
   ASSERT_TRUE(cluster.until([&] { return !cluster.frame_sinks[0]->losses.empty(); }));
@@ -305,7 +305,7 @@ TEST(UdpTransport, a_process_that_is_gone_is_noticed_within_a_second_although_no
   EXPECT_NE(cluster.frame_sinks[0]->losses[1].at(0).message().find("refused"), std::string::npos);
 }
 
-TEST(UdpTransport, one_refusal_among_answers_is_not_believed) {
+TEST(UdpTransport, one_refusal_among_answers_does_not_end_the_link) {
   VirtualCluster cluster(2);
   cluster.link_all();
   for (int i = 0; i < 20; ++i) {
@@ -318,7 +318,7 @@ TEST(UdpTransport, one_refusal_among_answers_is_not_believed) {
   expect_link_works(cluster, 0, 1);
 }
 
-TEST(UdpTransport, an_orderly_end_is_seen_at_once_and_behind_all_frames) {
+TEST(UdpTransport, an_orderly_end_is_reported_at_once_after_all_frames) {
   for (const double lose : {0.0, 0.2}) {
     VirtualCluster cluster(2, 11);
     cluster.link_all();
@@ -358,7 +358,7 @@ TEST(UdpTransport, frames_arrive_once_and_whole_over_a_bad_network) {
   }
 }
 
-TEST(UdpTransport, a_peer_that_does_not_look_costs_a_window_and_no_more) {
+TEST(UdpTransport, at_most_one_window_is_sent_to_a_peer_that_does_not_poll) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(50 * millisecond);
@@ -372,7 +372,7 @@ TEST(UdpTransport, a_peer_that_does_not_look_costs_a_window_and_no_more) {
   ASSERT_TRUE(cluster.until([&] { return cluster.frame_sinks[1]->frames.size() == 1; }, 60 * second));
 }
 
-TEST(UdpTransport, a_path_that_becomes_too_narrow_for_frames_under_way_ends_the_link_with_its_reason) {
+TEST(UdpTransport, a_path_too_small_for_frames_in_flight_ends_the_link_with_a_reason) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(100 * millisecond);
@@ -380,11 +380,12 @@ TEST(UdpTransport, a_path_that_becomes_too_narrow_for_frames_under_way_ends_the_
   const auto payload = pattern(100'000, 1);
   cluster.transports[0]->send(1, data_header(1, payload.size()), payload, 1);
   ASSERT_TRUE(cluster.until([&] { return !cluster.frame_sinks[0]->losses.empty(); }));
-  EXPECT_NE(cluster.frame_sinks[0]->losses[1].at(0).message().find("its path takes no datagrams of"), std::string::npos);
+  EXPECT_NE(cluster.frame_sinks[0]->losses[1].at(0).message().find("the path to the peer no longer carries datagrams of"),
+            std::string::npos);
   EXPECT_EQ(cluster.frame_sinks[0]->sent_ids[1], 1);
 }
 
-TEST(UdpTransport, never_more_is_under_way_than_the_peer_can_buffer) {
+TEST(UdpTransport, bytes_in_flight_never_exceed_the_peers_window) {
   VirtualCluster cluster(0);
   cluster.options.window_bytes = 20'000;
   cluster.start(0);
@@ -399,13 +400,13 @@ TEST(UdpTransport, never_more_is_under_way_than_the_peer_can_buffer) {
   EXPECT_GT(most, 10'000u);
 }
 
-// A captured fragment, changed in one byte: it is counted under one reason and becomes part of no frame.
-TEST(UdpTransport, fragments_that_are_not_the_peers_are_counted_and_change_nothing) {
+// A fragment is captured and changed in one byte. It must be counted under one reason and become part of no frame.
+TEST(UdpTransport, fragments_of_other_senders_are_counted_and_change_nothing) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(50 * millisecond);
-  VirtualNetwork::Flying caught;
-  cluster.network.filter = [&](const VirtualNetwork::Flying& datagram) {
+  VirtualNetwork::Datagram caught;
+  cluster.network.filter = [&](const VirtualNetwork::Datagram& datagram) {
     if (datagram.header().kind != DatagramKind::fragment) return true;
     if (caught.bytes.empty()) caught = datagram;
     return false;
@@ -413,13 +414,13 @@ TEST(UdpTransport, fragments_that_are_not_the_peers_are_counted_and_change_nothi
   const auto payload = pattern(100, 1);
   cluster.transports[0]->send(1, data_header(1, payload.size()), payload, 1);
   ASSERT_TRUE(cluster.until([&] { return !caught.bytes.empty(); }));
-  const auto inject = [&](const VirtualNetwork::Flying& datagram) {
+  const auto inject = [&](const VirtualNetwork::Datagram& datagram) {
     auto now = datagram;
     now.at = cluster.network.now;
     cluster.network.inject(now);
     cluster.transports[1]->poll(cluster.network.now, *cluster.frame_sinks[1]);
   };
-  const auto expect_dropped = [&](DatagramFault reason, const std::function<void(VirtualNetwork::Flying&)>& change) {
+  const auto expect_dropped = [&](DatagramFault reason, const std::function<void(VirtualNetwork::Datagram&)>& change) {
     auto changed = caught;
     change(changed);
     const auto before = cluster.transports[1]->dropped(reason);
@@ -444,7 +445,7 @@ TEST(UdpTransport, fragments_that_are_not_the_peers_are_counted_and_change_nothi
   EXPECT_EQ(cluster.frame_sinks[1]->frames.size(), 1u);
 }
 
-TEST(UdpTransport, a_sink_that_keeps_its_views_holds_the_sender_back_and_loses_nothing) {
+TEST(UdpTransport, a_sink_that_keeps_views_slows_the_sender_and_loses_nothing) {
   VirtualCluster cluster(0);
   cluster.options.pool.owner_bytes_max = 256u << 10;
   cluster.start(0);
@@ -467,7 +468,7 @@ TEST(UdpTransport, a_damaged_frame_ends_the_link_as_corrupt) {
   VirtualCluster cluster(2);
   cluster.link_all();
   auto header = data_header(1, 10);
-  header.kind = static_cast<FrameKind>(77);  // authentic, and no frame
+  header.kind = static_cast<FrameKind>(77);  // an authentic fragment of an invalid frame
   cluster.transports[0]->send(1, header, pattern(10, 1), 1);
   ASSERT_TRUE(cluster.until([&] { return !cluster.frame_sinks[1]->losses.empty(); }));
   EXPECT_EQ(cluster.frame_sinks[1]->losses[0].at(0).code(), Code::corrupt);

@@ -8,6 +8,10 @@
 
 namespace unisono {
 
+// An `end` that waits for repeated ranges is sent before them after this time. Receivers count a process that sends nothing for
+// 20 ms as gone.
+static constexpr Nanos end_overdue = 4 * millisecond;
+
 UdpStreams::Stream* UdpStreams::find(StreamName name) const {
   for (const auto& stream : live_) {
     if (stream->out.name == name) return stream.get();
@@ -23,13 +27,13 @@ void UdpStreams::push(const OutStream& out, Nanos now) {
   stream->out = out;
   stream->ranges = static_cast<uint32_t>((out.bytes.size() + out.range_bytes - 1) / out.range_bytes);
   UNISONO_CHECK(out.contributors.empty() || out.contributors.size() >= stream->ranges);
-  stream->next = stream->asked_count = stream->cursor = 0;
+  stream->next = stream->requested_count = stream->cursor = 0;
   stream->ends_sent = 0;
   stream->end_at = now;
   stream->probe_interval = probe_first;
-  stream->confirmed = stream->ranges == 0;  // its receiver knows that an empty stream is complete
+  stream->confirmed = stream->ranges == 0;  // The receiver knows without a datagram that a stream without ranges is complete.
   stream->reported = false;
-  stream->asked.assign((stream->ranges + 63) / 64, 0);
+  stream->requested.assign((stream->ranges + 63) / 64, 0);
   stream->sent_at.assign(stream->ranges, 0);
   live_.push_back(std::move(stream));
 }
@@ -37,6 +41,7 @@ void UdpStreams::push(const OutStream& out, Nanos now) {
 void UdpStreams::drop(StreamName name) {
   for (size_t i = 0; i < live_.size(); ++i) {
     if (live_[i]->out.name != name) continue;
+    if (is_begun(*live_[i])) begun_ = {};
     live_[i]->out = {};
     spare_.push_back(std::move(live_[i]));
     live_.erase(live_.begin() + static_cast<ptrdiff_t>(i));
@@ -44,18 +49,18 @@ void UdpStreams::drop(StreamName name) {
   }
 }
 
-bool UdpStreams::wanted(StreamName name) const {
+bool UdpStreams::is_unconfirmed(StreamName name) const {
   const auto* stream = find(name);
   return stream != nullptr && !stream->confirmed;
 }
 
-DatagramFault UdpStreams::asked(const DatagramHeader& header, std::span<const std::byte> payload) {
+DatagramFault UdpStreams::on_repair_request(const DatagramHeader& header, std::span<const std::byte> payload) {
   if (payload.size() < sizeof(uint32_t) || payload.size() > sizeof(uint32_t) + repair_bitmap_bytes_max)
     return DatagramFault::size;
   auto* stream = find({header.op, header.phase});
   if (stream == nullptr) {
-    // Either the stream was dropped, and its receiver is behind; or it has not begun, and its receiver is ahead and will ask
-    // again.
+    // This process does not hold the stream. There are two cases. The stream was dropped, and the receiver is behind (op_old).
+    // Or the stream has not begun, and the receiver is ahead (op_ahead); such a receiver repeats its request.
     for (const auto& other : live_) {
       if (op_distance(header.op, other->out.name.op) <= 0) return DatagramFault::op_old;
     }
@@ -63,9 +68,10 @@ DatagramFault UdpStreams::asked(const DatagramHeader& header, std::span<const st
   }
   const auto bitmap = payload.subspan(sizeof(uint32_t));
   if (bitmap.empty()) {
+    if (is_begun(*stream)) begun_ = {};
     stream->confirmed = true;
-    stream->asked_count = 0;
-    std::fill(stream->asked.begin(), stream->asked.end(), 0);
+    stream->requested_count = 0;
+    std::fill(stream->requested.begin(), stream->requested.end(), 0);
     return DatagramFault::none;
   }
   uint32_t first = 0;
@@ -74,24 +80,26 @@ DatagramFault UdpStreams::asked(const DatagramHeader& header, std::span<const st
   if (stream->confirmed) return DatagramFault::none;
   stream->probe_interval = probe_first;
   const uint32_t begin = uint32_t{header.slice} * ranges_per_slice;
-  const uint32_t end = std::min(begin + ranges_per_slice, stream->next);  // later ranges were not sent yet and will come anyway
+  // The ranges from stream->next on were not sent yet, so they need not be repeated.
+  const uint32_t end = std::min(begin + ranges_per_slice, stream->next);
   for (size_t byte = 0; byte < bitmap.size(); ++byte) {
     auto bits = std::to_integer<unsigned>(bitmap[byte]);
     for (; bits != 0; bits &= bits - 1) {
       const uint32_t range = begin + first + static_cast<uint32_t>(byte * 8) + static_cast<uint32_t>(std::countr_zero(bits));
       if (range >= end) return DatagramFault::none;
-      auto& word = stream->asked[range / 64];
+      auto& word = stream->requested[range / 64];
       const uint64_t bit = uint64_t{1} << (range % 64);
       if ((word & bit) != 0) continue;
       word |= bit;
-      ++stream->asked_count;
+      ++stream->requested_count;
       stream->cursor = std::min(stream->cursor, range / 64);
     }
   }
   return DatagramFault::none;
 }
 
-void UdpStreams::fill(const Stream& stream, uint32_t range, Datagram& datagram) const {
+// Makes the datagram of a range or, if the range is longer than the path allows, the first of its parts.
+void UdpStreams::fill(Stream& stream, uint32_t range, bool repaired, const NextOptions& options, Datagram& datagram) {
   datagram = {};
   auto& header = datagram.header;
   header.kind = DatagramKind::data;
@@ -102,11 +110,27 @@ void UdpStreams::fill(const Stream& stream, uint32_t range, Datagram& datagram) 
   header.packet_index = range % ranges_per_slice;
   header.contributors = stream.out.contributors.empty() ? uint16_t{0} : stream.out.contributors[range];
   if (range + tail_of(stream.ranges) >= stream.ranges) header.flags |= datagram_tail;
+  if (repaired) header.flags |= datagram_repaired;
   const size_t begin = size_t{range} * stream.out.range_bytes;
   datagram.payload = stream.out.bytes.subspan(begin, std::min(stream.out.range_bytes, stream.out.bytes.size() - begin));
+  datagram.range_bytes = stream.out.range_bytes;
+  if (datagram.payload.size() <= options.payload_bytes_max) return;
+  if (begun_.stream == nullptr) begun_ = {.stream = &stream, .range = range, .repaired = repaired};
+  fill_part(datagram);
 }
 
-void UdpStreams::say_end(Stream& stream, Nanos now, Datagram& datagram) {
+// Reduces the datagram of a whole range to the next part of the range.
+void UdpStreams::fill_part(Datagram& datagram) {
+  const auto whole = datagram.payload;
+  const size_t at = size_t{begun_.next_part} * range_part_bytes;
+  datagram.header.flags |= datagram_part;
+  datagram.part = {.index = static_cast<uint16_t>(begun_.next_part), .range_bytes = static_cast<uint16_t>(whole.size())};
+  datagram.payload = whole.subspan(at, std::min<size_t>(range_part_bytes, whole.size() - at));
+  if (begun_.next_part++ > 0) ++counts_.more_parts;
+  if (at + datagram.payload.size() == whole.size()) begun_ = {};
+}
+
+void UdpStreams::make_end(Stream& stream, Nanos now, Datagram& datagram) {
   datagram = {};
   datagram.header.kind = DatagramKind::end;
   datagram.header.op = stream.out.name.op;
@@ -121,56 +145,70 @@ void UdpStreams::say_end(Stream& stream, Nanos now, Datagram& datagram) {
   stream.probe_interval = std::min(stream.probe_interval * 2, probe_max);
 }
 
-bool UdpStreams::next_repair(Stream& stream, const Turn& turn, Datagram& datagram) {
-  for (uint32_t word = stream.cursor; word < stream.asked.size(); ++word) {
-    for (auto bits = stream.asked[word]; bits != 0; bits &= bits - 1) {
+bool UdpStreams::next_repair(Stream& stream, const NextOptions& options, Datagram& datagram) {
+  for (uint32_t word = stream.cursor; word < stream.requested.size(); ++word) {
+    for (auto bits = stream.requested[word]; bits != 0; bits &= bits - 1) {
       const uint32_t range = word * 64 + static_cast<uint32_t>(std::countr_zero(bits));
-      stream.asked[word] &= ~(uint64_t{1} << (range % 64));
-      --stream.asked_count;
-      // The range may still be on its way, so this request is ignored; the receiver repeats requests.
-      if (turn.now - stream.sent_at[range] < turn.answer_time) continue;
-      stream.sent_at[range] = turn.now;
+      stream.requested[word] &= ~(uint64_t{1} << (range % 64));
+      --stream.requested_count;
+      // The last copy of the range may still be on its way, so ignore this request. The receiver repeats requests.
+      if (options.now - stream.sent_at[range] < options.answer_time) continue;
+      stream.sent_at[range] = options.now;
       stream.cursor = word;
-      fill(stream, range, datagram);
-      datagram.header.flags |= datagram_repaired;
+      fill(stream, range, true, options, datagram);
       ++counts_.repaired;
       return true;
     }
   }
-  stream.cursor = static_cast<uint32_t>(stream.asked.size());
+  stream.cursor = static_cast<uint32_t>(stream.requested.size());
   return false;
 }
 
-bool UdpStreams::next(const Turn& turn, Datagram& datagram) {
-  for (const auto& stream : live_) {
-    if (stream->asked_count > 0 && next_repair(*stream, turn, datagram)) return true;
+bool UdpStreams::next(const NextOptions& options, Datagram& datagram) {
+  if (begun_.stream != nullptr) {
+    // The other parts are sent even if the path carries the whole range again, because its first parts may have arrived.
+    auto& stream = *begun_.stream;
+    stream.sent_at[begun_.range] = options.now;
+    if (!begun_.repaired) stream.end_at = options.now;
+    fill(stream, begun_.range, begun_.repaired, {.payload_bytes_max = 0}, datagram);
+    return true;
   }
-  bool others_wait = turn.others_wait;
+  for (const auto& stream : live_) {
+    // If a receiver asks for much, or if the path loses what it asks for, it must still hear that this process is there.
+    const bool is_overdue = stream->next == stream->ranges && options.now - stream->end_at >= end_overdue;
+    if (stream->requested_count > 0 && is_overdue) {
+      make_end(*stream, options.now, datagram);
+      return true;
+    }
+    if (stream->requested_count > 0 && next_repair(*stream, options, datagram)) return true;
+  }
+  bool others_wait = options.others_wait;
   for (const auto& stream : live_) others_wait |= !stream->confirmed && stream->next < stream->ranges;
   for (const auto& stream : live_) {
     if (stream->confirmed) continue;
     if (stream->next < stream->ranges) {
-      fill(*stream, stream->next, datagram);
-      stream->sent_at[stream->next++] = turn.now;
-      stream->end_at = turn.now;
+      fill(*stream, stream->next, false, options, datagram);
+      stream->sent_at[stream->next++] = options.now;
+      stream->end_at = options.now;
       ++counts_.sent;
       return true;
     }
-    if (turn.now < stream->end_at) continue;
+    if (options.now < stream->end_at) continue;
     if (stream->ends_sent >= ends && others_wait) {
-      stream->end_at = turn.now + stream->probe_interval;
+      stream->end_at = options.now + stream->probe_interval;
       continue;
     }
-    say_end(*stream, turn.now, datagram);
+    make_end(*stream, options.now, datagram);
     return true;
   }
   return false;
 }
 
-bool UdpStreams::waits() const {
-  return std::any_of(live_.begin(), live_.end(), [](const auto& stream) {
-    return stream->asked_count > 0 || (!stream->confirmed && (stream->next < stream->ranges || stream->ends_sent == 0));
-  });
+bool UdpStreams::ready() const {
+  return begun_.stream != nullptr || std::any_of(live_.begin(), live_.end(), [](const auto& stream) {
+           return stream->requested_count > 0 ||
+                  (!stream->confirmed && (stream->next < stream->ranges || stream->ends_sent == 0));
+         });
 }
 
 Nanos UdpStreams::next_deadline() const {
@@ -183,7 +221,8 @@ Nanos UdpStreams::next_deadline() const {
 
 bool UdpStreams::take_sent(StreamName& name) {
   for (const auto& stream : live_) {
-    if (stream->reported || (!stream->confirmed && (stream->next < stream->ranges || stream->ends_sent == 0))) continue;
+    if (stream->reported || is_begun(*stream)) continue;
+    if (!stream->confirmed && (stream->next < stream->ranges || stream->ends_sent == 0)) continue;
     stream->reported = true;
     name = stream->out.name;
     return true;

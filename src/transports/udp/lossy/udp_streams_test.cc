@@ -16,7 +16,22 @@ class UdpStreamsTest : public testing::Test {
     return {.to = 1, .name = with, .bytes = memory, .range_bytes = 100, .contributors = {}, .deadline_us = 33};
   }
   bool next(bool others_wait = false) {
-    return streams.next({.now = now, .answer_time = millisecond, .others_wait = others_wait}, datagram);
+    return streams.next(
+        {.now = now, .answer_time = millisecond, .others_wait = others_wait, .payload_bytes_max = payload_bytes_max}, datagram);
+  }
+  // A stream whose ranges have 3000 bytes, that is three parts each.
+  OutStream stream_of_long_ranges(size_t ranges) {
+    memory.resize(ranges * 3000);
+    for (size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<std::byte>(i / 1000);
+    return {.to = 1, .name = stream_name, .bytes = memory, .range_bytes = 3000, .contributors = {}, .deadline_us = 33};
+  }
+  void expect_part(uint32_t range, uint16_t index, bool repaired = false) {
+    EXPECT_EQ(datagram.header.packet_index, range);
+    EXPECT_TRUE((datagram.header.flags & datagram_part) != 0);
+    EXPECT_EQ((datagram.header.flags & datagram_repaired) != 0, repaired);
+    EXPECT_EQ(datagram.part, (RangePart{.index = index, .range_bytes = 3000}));
+    EXPECT_EQ(datagram.payload.data(), memory.data() + range * 3000 + index * range_part_bytes);
+    EXPECT_EQ(datagram.payload.size(), index == 2 ? 3000 - 2 * range_part_bytes : range_part_bytes);
   }
   DatagramFault ask(std::initializer_list<uint8_t> bits, uint32_t first = 0, uint16_t slice = 0, StreamName of = stream_name) {
     ByteWriter payload;
@@ -26,7 +41,7 @@ class UdpStreamsTest : public testing::Test {
     header.op = of.op;
     header.phase = of.phase;
     header.slice = slice;
-    return streams.asked(header, payload.view());
+    return streams.on_repair_request(header, payload.view());
   }
   size_t send_all() {
     size_t count = 0;
@@ -37,9 +52,10 @@ class UdpStreamsTest : public testing::Test {
   UdpStreams streams;
   UdpStreams::Datagram datagram;
   Nanos now = second;
+  size_t payload_bytes_max = SIZE_MAX;
 };
 
-TEST_F(UdpStreamsTest, every_range_goes_once_in_order_as_it_was_cut) {
+TEST_F(UdpStreamsTest, every_range_is_sent_once_in_order) {
   std::vector<uint16_t> contributors(20);
   for (size_t i = 0; i < 20; ++i) contributors[i] = static_cast<uint16_t>(i);
   auto out = stream(20);
@@ -95,7 +111,7 @@ TEST_F(UdpStreamsTest, three_ends_follow_a_millisecond_apart) {
   EXPECT_FALSE(next());
 }
 
-TEST_F(UdpStreamsTest, an_end_that_nobody_confirms_is_said_again_less_and_less_often) {
+TEST_F(UdpStreamsTest, an_unconfirmed_end_is_repeated_at_growing_intervals) {
   streams.push(stream(1), now);
   for (int i = 0; i < 3; ++i, now += millisecond) send_all();
   std::vector<Nanos> pauses;
@@ -109,10 +125,10 @@ TEST_F(UdpStreamsTest, an_end_that_nobody_confirms_is_said_again_less_and_less_o
                                         50 * millisecond}));
   ASSERT_EQ(ask({}), DatagramFault::none);
   EXPECT_EQ(streams.next_deadline(), never);
-  EXPECT_FALSE(streams.wanted(stream_name));
+  EXPECT_FALSE(streams.is_unconfirmed(stream_name));
 }
 
-TEST_F(UdpStreamsTest, an_end_is_not_repeated_while_something_else_goes_there) {
+TEST_F(UdpStreamsTest, an_end_is_not_repeated_while_other_datagrams_wait) {
   streams.push(stream(1), now);
   for (int i = 0; i < 3; ++i, now += millisecond) send_all();
   now += second;
@@ -120,7 +136,7 @@ TEST_F(UdpStreamsTest, an_end_is_not_repeated_while_something_else_goes_there) {
   EXPECT_GT(streams.next_deadline(), now);
 }
 
-TEST_F(UdpStreamsTest, what_is_asked_for_goes_again_marked) {
+TEST_F(UdpStreamsTest, requested_ranges_are_sent_again_with_the_repaired_flag) {
   streams.push(stream(20), now);
   send_all();
   now += 2 * millisecond;
@@ -135,7 +151,7 @@ TEST_F(UdpStreamsTest, what_is_asked_for_goes_again_marked) {
   EXPECT_EQ(streams.counts().repaired, 3u);
 }
 
-TEST_F(UdpStreamsTest, a_range_goes_again_at_most_once_per_answer_time) {
+TEST_F(UdpStreamsTest, a_range_is_repeated_at_most_once_per_answer_time) {
   streams.push(stream(4), now);
   send_all();
   ASSERT_EQ(ask({1}), DatagramFault::none);
@@ -149,7 +165,7 @@ TEST_F(UdpStreamsTest, a_range_goes_again_at_most_once_per_answer_time) {
   EXPECT_EQ(streams.counts().repaired, 1u);
 }
 
-TEST_F(UdpStreamsTest, what_was_not_sent_yet_is_not_repaired) {
+TEST_F(UdpStreamsTest, unsent_ranges_are_not_repaired) {
   streams.push(stream(20), now);
   ASSERT_TRUE(next());
   now += second;
@@ -184,17 +200,17 @@ TEST_F(UdpStreamsTest, requests_for_other_streams_are_refused) {
   header.op = 7;
   header.phase = 1;
   const Bytes three(3), much(5 + repair_bitmap_bytes_max);
-  EXPECT_EQ(streams.asked(header, three), DatagramFault::size);
-  EXPECT_EQ(streams.asked(header, much), DatagramFault::size);
+  EXPECT_EQ(streams.on_repair_request(header, three), DatagramFault::size);
+  EXPECT_EQ(streams.on_repair_request(header, much), DatagramFault::size);
 }
 
 TEST_F(UdpStreamsTest, a_dropped_stream_is_never_read_again) {
   streams.push(stream(20), now);
   ASSERT_TRUE(next());
-  EXPECT_TRUE(streams.wanted(stream_name));
+  EXPECT_TRUE(streams.is_unconfirmed(stream_name));
   streams.drop(stream_name);
   EXPECT_FALSE(next());
-  EXPECT_FALSE(streams.wanted(stream_name));
+  EXPECT_FALSE(streams.is_unconfirmed(stream_name));
   EXPECT_EQ(ask({1}), DatagramFault::op_old);
   EXPECT_EQ(streams.next_deadline(), never);
 }
@@ -222,6 +238,69 @@ TEST_F(UdpStreamsTest, streams_go_in_the_order_in_which_they_were_given) {
   std::vector<uint32_t> ops;
   while (next()) ops.push_back(datagram.header.op);
   EXPECT_EQ(ops, (std::vector<uint32_t>{9, 9, 9, 8, 8, 8}));
+}
+
+TEST_F(UdpStreamsTest, ranges_that_the_path_does_not_carry_are_sent_in_parts) {
+  streams.push(stream_of_long_ranges(2), now);
+  payload_bytes_max = 1416;
+  StreamName told;
+  for (uint32_t range = 0; range < 2; ++range) {
+    for (uint16_t part = 0; part < 3; ++part) {
+      EXPECT_FALSE(streams.take_sent(told));
+      ASSERT_TRUE(streams.ready());
+      ASSERT_TRUE(next());
+      expect_part(range, part);
+    }
+  }
+  EXPECT_EQ(streams.counts().sent, 2u);
+  EXPECT_EQ(streams.counts().more_parts, 4u);
+  ASSERT_TRUE(next());
+  EXPECT_EQ(datagram.header.kind, DatagramKind::end);
+  EXPECT_TRUE(streams.take_sent(told));
+}
+
+TEST_F(UdpStreamsTest, when_the_path_carries_whole_ranges_again_the_begun_range_is_finished_in_parts) {
+  streams.push(stream_of_long_ranges(3), now);
+  ASSERT_TRUE(next());
+  EXPECT_EQ(datagram.payload.size(), 3000u);
+  EXPECT_EQ(datagram.header.flags & datagram_part, 0);
+  payload_bytes_max = 1144;
+  ASSERT_TRUE(next());
+  expect_part(1, 0);
+  payload_bytes_max = SIZE_MAX;
+  for (uint16_t part = 1; part < 3; ++part) {
+    ASSERT_TRUE(next());
+    expect_part(1, part);
+  }
+  ASSERT_TRUE(next());
+  EXPECT_EQ(datagram.header.packet_index, 2u);
+  EXPECT_EQ(datagram.payload.size(), 3000u);
+}
+
+TEST_F(UdpStreamsTest, a_requested_range_is_repeated_with_all_its_parts) {
+  streams.push(stream_of_long_ranges(2), now);
+  send_all();
+  now += 4 * millisecond;
+  payload_bytes_max = 1144;
+  EXPECT_EQ(ask({2}), DatagramFault::none);
+  for (uint16_t part = 0; part < 3; ++part) {
+    ASSERT_TRUE(next());
+    expect_part(1, part, true);
+  }
+  EXPECT_EQ(streams.counts().repaired, 1u);
+}
+
+TEST_F(UdpStreamsTest, a_dropped_or_confirmed_stream_sends_no_further_part) {
+  for (const bool dropped : {true, false}) {
+    streams.push(stream_of_long_ranges(2), now);
+    payload_bytes_max = 1144;
+    ASSERT_TRUE(next());
+    if (dropped) streams.drop(stream_name);
+    else EXPECT_EQ(ask({}), DatagramFault::none);
+    EXPECT_FALSE(streams.ready());
+    EXPECT_FALSE(next());
+    streams.drop(stream_name);
+  }
 }
 
 }  // namespace

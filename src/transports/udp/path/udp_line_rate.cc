@@ -9,7 +9,7 @@ void LineRate::sent(uint64_t bytes, Nanos now) {
   if (count_ == 0 || now - history_[(count_ - 1) % history_.size()].at >= step) history_[count_++ % history_.size()] = newest_;
 }
 
-// False if that time is not remembered any more, or has not come yet.
+// Computes how many bytes had been sent at the time `at`. Returns false if `at` is too old or in the future.
 bool LineRate::bytes_at(Nanos at, double& bytes) const {
   auto later = newest_;
   if (at > later.at) return false;
@@ -32,9 +32,11 @@ void LineRate::waited(Nanos sent_at, double queue_us) {
     busy_ = false;
     return;
   }
-  if (busy_ && sent_at < last_sent_at_) return;  // the reports of several destinations overtake each other
+  // This report is late: reports of different destinations may overtake each other.
+  if (busy_ && sent_at < last_sent_at_) return;
   const Point left{sent_at + static_cast<Nanos>(queue_us * 1000), bytes};
-  if (!busy_ || sent_at > last_left_at_) {  // sent after the one before had left, so the queue may have been empty between them
+  // The previous datagram had left the queue before this one was sent, so the queue may have been empty in between.
+  if (!busy_ || sent_at > last_left_at_) {
     busy_ = true;
     points_ = 0;
     anchor_ = left;

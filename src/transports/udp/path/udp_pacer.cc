@@ -18,7 +18,7 @@ void TokenBucket::set(uint64_t rate, uint32_t datagram_bytes, Nanos now) {
   credit_ = credit(now);
   updated_ = std::max(updated_, now);
   rate_ = std::clamp<uint64_t>(rate, 1, rate_max);
-  // bytes/s * ns are billionths of a byte.
+  // A rate in bytes/s times a time in ns gives a number of billionths of a byte.
   cap_ = std::max(2 * int64_t{datagram_bytes} * billion, static_cast<int64_t>(rate_) * burst_time);
   credit_ = std::min(credit_, cap_);
 }
@@ -62,6 +62,7 @@ void Pacer::grow(size_t destinations) {
   while (lanes_.size() < destinations) lanes_.push_back({.bucket{settings_.destination_rate, settings_.datagram_bytes}});
   open_.resize((lanes_.size() + 63) / 64);
   blocked_.resize(open_.size());
+  find_largest_rate();
   rank_ = TokenBucket(rank_rate(), settings_.datagram_bytes);
 }
 
@@ -79,6 +80,7 @@ void Pacer::set_rate(size_t destination, uint64_t rate, Nanos now) {
   lane.bucket.set(rate, settings_.datagram_bytes, now);
   put(blocked_, destination, false);
   put(open_, destination, lane.wanted > 0);
+  find_largest_rate();
   rank_.set(rank_rate(), settings_.datagram_bytes, now);
 }
 
@@ -104,10 +106,9 @@ uint64_t Pacer::rank_rate() const {
   return rank_max_ > 0 ? std::min(rate, rank_max_) : rate;
 }
 
-uint64_t Pacer::largest_rate() const {
-  uint64_t largest = 0;
-  for (const auto& lane : lanes_) largest = std::max(largest, lane.bucket.rate());
-  return largest;
+void Pacer::find_largest_rate() {
+  largest_rate_ = 0;
+  for (const auto& lane : lanes_) largest_rate_ = std::max(largest_rate_, lane.bucket.rate());
 }
 
 std::optional<size_t> Pacer::next(Nanos now) {
@@ -147,12 +148,14 @@ void Pacer::spend(size_t destination, size_t bytes, Nanos now) {
 
 Nanos Pacer::ready_at(Nanos now) {
   if (next(now)) return now;
-  // After next(), an open lane remains only if the lane whose turn it is waits for the rank's tokens.
+  // next() has found no destination. If a lane (the state of one destination) is still open, it waits only for the rank's
+  // tokens.
   if (const auto found = first_open(turn_)) return rank_.ready_at(lanes_[*found].wanted, now);
   return unblock_at_;
 }
 
-// Checks all blocked lanes whenever the first of them may go: at most one pass per datagram.
+// Moves those blocked lanes that have tokens again to the open lanes. It is called when the first of them may send, so at most
+// once per datagram.
 void Pacer::unblock(Nanos now) {
   unblock_at_ = never;
   for (size_t word = 0; word < blocked_.size(); ++word) {
@@ -170,7 +173,8 @@ void Pacer::unblock(Nanos now) {
 
 std::optional<size_t> Pacer::first_open(size_t from) const {
   const size_t words = open_.size();
-  // Looks at the word of `from` twice: at its upper part first and at its lower part last.
+  // The word that contains `from` is looked at twice: in the first step at its bits from `from` on, and in the last step at the
+  // bits before `from`.
   for (size_t step = 0; step <= words; ++step) {
     const size_t word = (from / 64 + step) % std::max<size_t>(words, 1);
     uint64_t bits = words == 0 ? 0 : open_[word];

@@ -47,16 +47,16 @@ TEST(TokenBucket, keeps_its_rate_exactly) {
   }
 }
 
-TEST(TokenBucket, lets_what_is_longer_than_its_cap_go_when_full_and_makes_it_pay) {
+TEST(TokenBucket, a_datagram_longer_than_the_cap_is_sent_when_full_and_leaves_a_debt) {
   TokenBucket bucket(10'000'000, full);
   EXPECT_TRUE(bucket.take(9000, 0));
   EXPECT_EQ(bucket.ready_at(full, 0), (9000 - 2944 + 1472) * 100);
 }
 
-TEST(TokenBucket, keeps_what_it_holds_when_its_rate_changes) {
+TEST(TokenBucket, tokens_stay_when_the_rate_changes) {
   TokenBucket bucket(10'000'000, full);
   ASSERT_TRUE(bucket.take(2944, 0));
-  bucket.set(1'000'000, full, 73'600);  // 736 bytes are there
+  bucket.set(1'000'000, full, 73'600);  // 10 MB/s for 73.6 us: the bucket holds 736 bytes
   EXPECT_EQ(bucket.ready_at(1472, 73'600), 73'600 + 736'000);
 }
 
@@ -98,7 +98,7 @@ TEST(Pacer, numbers_destinations_so_that_no_two_ranks_send_to_one_receiver_in_a_
   }
 }
 
-TEST(Pacer, serves_in_turn_those_that_want_something) {
+TEST(Pacer, destinations_with_datagrams_take_turns) {
   Pacer pacer({.destination_rate = 1'000'000}, 5);
   Nanos now = 0;
   EXPECT_EQ(pacer.ready_at(now), never);
@@ -109,7 +109,8 @@ TEST(Pacer, serves_in_turn_those_that_want_something) {
   EXPECT_EQ(turns(pacer, 4, now), (std::vector<size_t>{3, 4, 1, 3}));
 }
 
-// At 200 MB/s a turn has six datagrams: 50 us. A turn also ends when the destination has no datagrams or no tokens left.
+// A turn lasts 50 us. At 200 MB/s that is 10,000 bytes, or six datagrams of 1472 bytes. A turn also ends when the destination
+// has no datagrams or no tokens left.
 TEST(Pacer, turns_are_longer_where_the_rate_is_high) {
   Pacer pacer({.destination_rate = 200'000'000}, 3);
   Nanos now = 0;
@@ -191,7 +192,7 @@ TEST(Pacer, has_the_largest_rate_of_its_destinations_without_a_limit) {
   EXPECT_NEAR(static_cast<double>(bytes), 30e6, 5e4);
 }
 
-TEST(Pacer, keeps_below_what_all_destinations_may_have_together) {
+TEST(Pacer, the_rank_rate_bounds_all_destinations_together) {
   Pacer pacer({.rate_limit = 0}, 3);
   for (size_t i = 0; i < 3; ++i) {
     pacer.set_rate(i, 10'000'000, 0);
@@ -219,7 +220,7 @@ TEST(Pacer, goes_on_at_once_when_a_blocked_destination_gets_a_higher_rate) {
   EXPECT_EQ(pacer.ready_at(1'000'001), 1'001'347) << "125 bytes were there, 1347 come at the new rate";
 }
 
-TEST(Pacer, never_says_a_time_before_which_nothing_can_be_sent_and_never_forgets_anybody) {
+TEST(Pacer, ready_at_is_exact_and_no_destination_is_forgotten) {
   const uint64_t seed = 42;
   SCOPED_TRACE(seed);
   Random random(seed);

@@ -10,7 +10,7 @@
 namespace unisono {
 namespace {
 
-// A path for datagrams up to `bytes_max`, with `rate` bytes/s, 100 us one way, and loss.
+// A path with a largest datagram, a rate in bytes/s, a probability of loss, and a delay for one way.
 struct Path {
   uint32_t bytes_max = 1500;
   double rate = 25e6, loss = 0;
@@ -22,8 +22,10 @@ struct Probing {
   Nanos took = 0;
 };
 
-Probing run(PathProbe& probe, const Path& path, uint64_t seed = 3) {
+// Runs the probe until no question waits for an answer.
+Probing run(PathProbe& probe, const Path& path, uint64_t seed = 3, bool measures_rate = true) {
   Random random(seed);
+  if (measures_rate) probe.measure_rate(second);
   TrainMeter meter;
   RttEstimator rtt;
   std::multimap<Nanos, PathQuestion> coming;
@@ -63,7 +65,7 @@ TEST(PathProbe, fills_packets_with_ipv6_headers_too) {
     PathProbe probe({.headers_bytes = ipv6_headers_bytes});
     run(probe, {.bytes_max = packet - ipv6_headers_bytes});
     EXPECT_EQ(probe.datagram_bytes(), found) << packet;
-    probe.too_long(found);
+    probe.too_long(found, second);
     EXPECT_EQ(probe.datagram_bytes(), found == 8952 ? 1452u : 1200u) << packet;
   }
 }
@@ -79,20 +81,37 @@ TEST(PathProbe, finds_the_largest_datagram_that_arrives_and_the_rate) {
   }
 }
 
-TEST(PathProbe, tries_65000_bytes_where_it_is_told_to) {
+TEST(PathProbe, no_train_is_sent_before_the_rate_is_asked_for_and_then_one) {
+  for (const bool sizes : {true, false}) {
+    PathProbe probe({.bytes_max = 1472, .sizes = sizes});
+    EXPECT_EQ(run(probe, {}, 3, false).questions, sizes ? 1 : 0);
+    EXPECT_FALSE(probe.measures_rate());
+    EXPECT_EQ(probe.datagram_bytes(), 1472u);
+    EXPECT_EQ(probe.dispersion_rate(), 0u);
+    EXPECT_EQ(probe.due(), never);
+    probe.measure_rate(2 * second);
+    EXPECT_TRUE(probe.measures_rate());
+    EXPECT_EQ(run(probe, {}).questions, 16);
+    EXPECT_NEAR(static_cast<double>(probe.dispersion_rate()), 25e6, 25e4);
+    EXPECT_FALSE(probe.measures_rate());
+    EXPECT_EQ(run(probe, {}).questions, 0) << "once";
+  }
+}
+
+TEST(PathProbe, the_probe_tries_65000_bytes_if_allowed) {
   PathProbe probe({.bytes_max = 65'000});
   run(probe, {.bytes_max = 65'507});
   EXPECT_EQ(probe.datagram_bytes(), 65'000u);
 }
 
-TEST(PathProbe, takes_one_round_trip_and_a_train_where_everything_arrives) {
+TEST(PathProbe, the_probe_takes_one_round_trip_and_a_train_without_loss) {
   PathProbe probe({});
   const auto result = run(probe, {.bytes_max = 9000, .rate = 1e9});
   EXPECT_EQ(result.questions, 2 + 16);
   EXPECT_LE(result.took, millisecond);
 }
 
-TEST(PathProbe, works_at_loss) {
+TEST(PathProbe, the_probe_works_at_loss) {
   int found = 0, rates = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {
     PathProbe probe({.bytes_max = 1472});
@@ -106,7 +125,7 @@ TEST(PathProbe, works_at_loss) {
   EXPECT_GE(rates, 196);
 }
 
-TEST(PathProbe, gives_up_where_nothing_is_answered) {
+TEST(PathProbe, the_probe_ends_without_answers) {
   PathProbe probe({});
   const auto result = run(probe, {.bytes_max = 100});
   EXPECT_EQ(probe.datagram_bytes(), 1200u);
@@ -115,26 +134,190 @@ TEST(PathProbe, gives_up_where_nothing_is_answered) {
   EXPECT_LE(result.took, second);
 }
 
-TEST(PathProbe, goes_below_what_the_kernel_calls_too_long) {
+TEST(PathProbe, the_probe_goes_below_a_size_that_the_kernel_refuses) {
   PathProbe probe({});
   run(probe, {.bytes_max = 9000});
-  probe.too_long(8972);
+  probe.too_long(8972, second);
   EXPECT_EQ(probe.datagram_bytes(), 1472u);
-  probe.too_long(1472);
+  probe.too_long(1472, second);
   EXPECT_EQ(probe.datagram_bytes(), 1200u);
   PathProbe fresh({});
-  fresh.too_long(8972);
+  fresh.too_long(8972, second);
   EXPECT_EQ(run(fresh, {.bytes_max = 9000}).questions, 1 + 16) << "not tried";
 }
 
-TEST(PathProbe, asks_only_for_the_rate_where_the_size_is_given) {
+TEST(PathProbe, the_probe_measures_only_the_rate_if_the_size_is_given) {
   PathProbe probe({.bytes_max = 1400, .sizes = false});
   const auto result = run(probe, {});
   EXPECT_EQ(result.questions, 16);
   EXPECT_EQ(probe.datagram_bytes(), 1400u);
 }
 
-TEST(PathProbe, ignores_answers_to_what_it_did_not_ask_and_answers_that_cannot_be) {
+TEST(PathProbe, a_train_that_is_asked_for_during_a_check_follows_the_check) {
+  PathProbe probe({});
+  run(probe, {.bytes_max = 9000}, 3, false);
+  probe.check(second);
+  EXPECT_EQ(run(probe, {.bytes_max = 9000}).questions, 2 + 16);
+  EXPECT_TRUE(probe.take_checked());
+  EXPECT_GT(probe.dispersion_rate(), 0u);
+}
+
+// A probe and a path that changes. Every question is answered after the path's delay, unless it is lost.
+class ChangingPath {
+ public:
+  explicit ChangingPath(const PathProbeSettings& settings = {}, uint64_t seed = 5) : probe(settings), random_(seed) {}
+  void run_until(Nanos until) {
+    for (;;) {
+      Nanos next = std::min(probe.due(), meter_.due());
+      if (!coming_.empty()) next = std::min(next, coming_.begin()->first);
+      if (!returning_.empty()) next = std::min(next, returning_.begin()->first);
+      if (next > until) break;
+      now = std::max(now, next);
+      for (PathQuestion question; now >= probe.due() && probe.next(rtt, now, question); ++questions) {
+        if (question.bytes <= carries && !random_.chance(loss)) coming_.emplace(now + 100 * microsecond, question);
+      }
+      for (; !coming_.empty() && coming_.begin()->first <= now; coming_.erase(coming_.begin()))
+        meter_.question(coming_.begin()->second, coming_.begin()->first);
+      if (meter_.due() <= now) {
+        uint32_t number = 0;
+        const auto answer = meter_.answer(now, number);
+        if (!random_.chance(loss)) returning_.emplace(now + 100 * microsecond, std::pair{number, answer});
+      }
+      for (; !returning_.empty() && returning_.begin()->first <= now; returning_.erase(returning_.begin()))
+        probe.answered(returning_.begin()->second.first, returning_.begin()->second.second, rtt, now);
+    }
+    now = until;
+  }
+  void pass(Nanos time) { run_until(now + time); }
+
+  PathProbe probe;
+  RttEstimator rtt;
+  uint32_t carries = 9000;
+  double loss = 0;
+  Nanos now = second;
+  int questions = 0;
+
+ private:
+  Random random_;
+  TrainMeter meter_;
+  std::multimap<Nanos, PathQuestion> coming_;
+  std::multimap<Nanos, std::pair<uint32_t, PathAnswer>> returning_;
+};
+
+TEST(PathProbe, a_check_of_a_path_that_carries_the_size_takes_two_questions_and_changes_nothing) {
+  ChangingPath path;
+  path.pass(second);
+  ASSERT_EQ(path.probe.datagram_bytes(), 8972u);
+  ASSERT_TRUE(path.probe.can_check());
+  const auto before = path.questions;
+  path.probe.check(path.now);
+  EXPECT_FALSE(path.probe.can_check());
+  path.pass(10 * millisecond);
+  EXPECT_TRUE(path.probe.take_checked());
+  EXPECT_FALSE(path.probe.take_checked()) << "once";
+  EXPECT_EQ(path.probe.datagram_bytes(), 8972u);
+  EXPECT_EQ(path.questions - before, 2);
+  EXPECT_EQ(path.probe.due(), never) << "there is no longer size";
+}
+
+TEST(PathProbe, a_check_of_a_black_hole_falls_to_1200_bytes_or_to_a_size_between) {
+  for (const auto& [carries, found] : std::map<uint32_t, uint32_t>{{8000, 1472}, {1472, 1472}, {1471, 1200}, {1200, 1200}}) {
+    SCOPED_TRACE(carries);
+    ChangingPath path;
+    path.pass(second);
+    path.carries = carries;
+    path.probe.check(path.now);
+    path.pass(100 * millisecond);
+    EXPECT_TRUE(path.probe.take_checked());
+    EXPECT_EQ(path.probe.datagram_bytes(), found);
+  }
+}
+
+TEST(PathProbe, a_black_hole_is_found_while_the_train_gets_no_answer_and_then_the_rate) {
+  ChangingPath path;
+  path.pass(second);
+  path.carries = 1500;
+  path.probe.measure_rate(path.now);
+  path.pass(millisecond);
+  ASSERT_TRUE(path.probe.can_check());
+  path.probe.check(path.now);
+  path.pass(100 * millisecond);
+  EXPECT_EQ(path.probe.datagram_bytes(), 1472u);
+  EXPECT_TRUE(path.probe.take_checked());
+  EXPECT_FALSE(path.probe.measures_rate());
+}
+
+TEST(PathProbe, while_a_path_carries_nothing_the_size_stays) {
+  ChangingPath path;
+  path.pass(second);
+  path.carries = 0;
+  path.probe.check(path.now);
+  const auto before = path.questions;
+  path.pass(5 * second);
+  EXPECT_EQ(path.probe.datagram_bytes(), 8972u);
+  EXPECT_LE(path.questions - before, 2 * (5 * 20 + 20)) << "two in 50 ms";
+  path.carries = 9000;
+  path.pass(100 * millisecond);
+  EXPECT_TRUE(path.probe.take_checked());
+  EXPECT_EQ(path.probe.datagram_bytes(), 8972u);
+}
+
+TEST(PathProbe, sizes_that_come_back_are_found_and_searches_become_rare) {
+  ChangingPath path({.bytes_max = 1472});
+  path.pass(second);
+  path.carries = 1400;
+  path.probe.check(path.now);
+  path.pass(100 * millisecond);
+  ASSERT_EQ(path.probe.datagram_bytes(), 1200u);
+  const auto before = path.questions;
+  path.pass(600 * second);
+  EXPECT_EQ(path.probe.datagram_bytes(), 1200u);
+  EXPECT_LE(path.questions - before, 16 * static_cast<int>(PathProbe::raise_tries_max)) << "1, 2, 4, … 64, 64, … s apart";
+  path.carries = 1500;
+  path.pass(PathProbe::raise_max + second);
+  EXPECT_EQ(path.probe.datagram_bytes(), 1472u);
+  EXPECT_EQ(path.probe.due(), never);
+}
+
+TEST(PathProbe, a_size_that_comes_back_at_once_is_used_after_a_second) {
+  ChangingPath path({.bytes_max = 1472});
+  path.pass(second);
+  path.carries = 1400;
+  path.probe.check(path.now);
+  path.pass(100 * millisecond);
+  path.carries = 1500;
+  path.pass(PathProbe::raise_first);
+  EXPECT_EQ(path.probe.datagram_bytes(), 1472u);
+}
+
+TEST(PathProbe, losses_seldom_look_like_a_black_hole) {
+  int fallen = 0;
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    ChangingPath path({.bytes_max = 1472}, seed);
+    path.pass(second);
+    ASSERT_EQ(path.probe.datagram_bytes(), 1472u);
+    path.loss = 0.3;
+    path.probe.check(path.now);
+    path.pass(500 * millisecond);
+    fallen += path.probe.datagram_bytes() < 1472;
+  }
+  EXPECT_LE(fallen, 8) << "0.5 % of 400 are 2";
+}
+
+TEST(PathProbe, a_size_that_the_kernel_refused_is_tried_again_if_it_was_in_use) {
+  ChangingPath path;
+  path.pass(second);
+  path.carries = 1400;
+  path.probe.too_long(8972, path.now);
+  path.probe.too_long(1472, path.now);
+  EXPECT_EQ(path.probe.datagram_bytes(), 1200u);
+  path.pass(3 * second);
+  path.carries = 9000;
+  path.pass(PathProbe::raise_max);
+  EXPECT_EQ(path.probe.datagram_bytes(), 8972u);
+}
+
+TEST(PathProbe, unknown_and_impossible_answers_are_ignored) {
   PathProbe probe({.bytes_max = 1472});
   RttEstimator rtt;
   PathQuestion question;
@@ -152,7 +335,7 @@ TEST(PathProbe, ignores_answers_to_what_it_did_not_ask_and_answers_that_cannot_b
   EXPECT_FALSE(probe.answered(question.number, {.datagrams = 1}, rtt, now)) << "twice";
 }
 
-TEST(PathQuestions, survive_the_wire_and_are_refused_outside_of_their_train) {
+TEST(PathQuestions, questions_survive_the_wire_and_are_refused_outside_of_their_train) {
   DatagramHeader header;
   put_question({.number = 9, .index = 3, .count = 16, .bytes = 1472}, header);
   PathQuestion question;

@@ -31,16 +31,22 @@ RateControl::RateControl(const RateSettings& settings) : settings_(settings), ra
 void RateControl::set(double rate) {
   rate_ = std::clamp(rate, static_cast<double>(RateSettings::floor), 1e11);
   if (settings_.limit > 0) rate_ = std::min(rate_, static_cast<double>(settings_.limit));
-  if (most_ > 0) rate_ = std::min(rate_, most_);
+  if (rate_max_ > 0) rate_ = std::min(rate_, rate_max_);
 }
 
 void RateControl::keep_below(uint64_t rate) {
-  most_ = static_cast<double>(rate);
+  rate_max_ = static_cast<double>(rate);
   set(rate_);
 }
 
 void RateControl::probed(uint64_t dispersion_rate) {
   if (starting_ && dispersion_rate > 0) set(static_cast<double>(dispersion_rate) / 2);
+}
+
+void RateControl::destination_probed(uint64_t rate, uint64_t dispersion_rate) {
+  // keep_below() follows later: the pacer does not know the destination's new rate yet.
+  if (rate_max_ > 0) rate_max_ = std::max(rate_max_, static_cast<double>(rate));
+  if (static_cast<double>(dispersion_rate) / 2 > rate_) probed(dispersion_rate);
 }
 
 void RateControl::set_limit(uint64_t rate) {
@@ -59,8 +65,8 @@ void RateControl::held_back(Nanos now) {
   const auto pause = 2 * millisecond + static_cast<Nanos>(2e9 * settings_.datagram_bytes / rate_);
   if (now - held_back_at_ > pause) {
     paused_ = true;
-    // A token bucket in the network may have filled meanwhile. Then the rate measured when it was last empty does not hold at
-    // first, but soon will again.
+    // During the pause, a token bucket in the network may have filled. It then lets a higher rate pass for a short time.
+    // Therefore do not continue above the known rate.
     if (line_.rate() > 0) set(std::min(rate_, known_rate()));
   }
   held_back_at_ = now;
@@ -68,8 +74,8 @@ void RateControl::held_back(Nanos now) {
 
 bool RateControl::feedback(const FlowFeedback& report, const RttEstimator& rtt, Nanos now, RateControl* all) {
   const Totals totals{report.received, report.highest_flow_seq, report.own_drops};
-  if (!heard_) {
-    heard_ = true;
+  if (!any_report_) {
+    any_report_ = true;
     latest_ = at_update_ = at_loss_window_ = totals;
     updated_ = now;
     sent_bytes_ = sent_datagrams_ = 0;
@@ -80,19 +86,19 @@ bool RateControl::feedback(const FlowFeedback& report, const RttEstimator& rtt, 
   const auto newer = [](uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b); };
   if (newer(totals.received, latest_.received) < 0 || newer(totals.highest, latest_.highest) < 0 ||
       newer(totals.own_drops, latest_.own_drops) < 0) {
-    return false;  // a newer report has overtaken it
+    return false;  // a late report: a newer one has already been handled
   }
   if (all == nullptr) line_.sent(total_bytes_, now);
   if (totals.received != latest_.received) {
     take_delay(report.delay_us, now);
-    if (all == nullptr && of_way_out_) {
+    if (all == nullptr && queue_is_shared_) {
       line_.waited(now - Nanos{static_cast<uint32_t>(now / microsecond) - report.echo_sent_at_us} * microsecond,
                    recent_queue_us(rtt, now, nullptr));
     } else if (all != nullptr) {
       auto more = report;
       more.received -= latest_.received;
       more.highest_flow_seq -= latest_.highest;
-      all->pool(more, *this, rtt, now);
+      all->add_to_pooled(more, *this, rtt, now);
     }
   }
   latest_ = totals;
@@ -103,14 +109,15 @@ bool RateControl::feedback(const FlowFeedback& report, const RttEstimator& rtt, 
   return rate_ != before;
 }
 
-// Adds the increments of one destination's report.
-void RateControl::pool(const FlowFeedback& more, const RateControl& from, const RttEstimator& rtt, Nanos now) {
+// Adds the new counts in the report of one destination to pooled_. Then handles pooled_ as if it were a report of all
+// destinations.
+void RateControl::add_to_pooled(const FlowFeedback& more, const RateControl& from, const RttEstimator& rtt, Nanos now) {
   constexpr int32_t stale_us = 2000;
-  interval_min_ = ArrivalMeter::report_interval;  // like reports of one destination
+  interval_min_ = ArrivalMeter::report_interval;  // a single destination sends its reports at this interval, too
   pooled_.received += more.received;
   pooled_.highest_flow_seq += more.highest_flow_seq;
-  // A report about an earlier time than another destination's report says nothing about now.
-  if (heard_ && static_cast<int32_t>(more.echo_sent_at_us - pooled_.echo_sent_at_us) < -stale_us) return;
+  // If another destination has already reported about a later time, the delay in this report is out of date.
+  if (any_report_ && static_cast<int32_t>(more.echo_sent_at_us - pooled_.echo_sent_at_us) < -stale_us) return;
   pooled_.echo_sent_at_us = more.echo_sent_at_us;
   pooled_.delay_us = static_cast<int32_t>(from.latest_queue_us(now));
   reporters_[delay_count_ % reporters_.size()] = &from;
@@ -118,7 +125,7 @@ void RateControl::pool(const FlowFeedback& more, const RateControl& from, const 
   for (size_t i = 0; i < reporters_.size(); ++i)
     different += reporters_[i] != nullptr && std::find(&reporters_[0], &reporters_[i], reporters_[i]) == &reporters_[i];
   reporters_most_ = std::max(reporters_most_, different);
-  of_way_out_ = different >= std::min(reporters_most_, reporters_asked);
+  queue_is_shared_ = different >= std::min(reporters_most_, reporters_min);
   (void)feedback(pooled_, rtt, now);
 }
 
@@ -129,11 +136,12 @@ void RateControl::take_delay(int32_t delay_us, Nanos now) {
   delays_[delay_count_++ % delays_.size()] = {now, above};
 }
 
-// The smallest delay of the latest reports. While the rate is still doubled it is the last report's: waiting for four reports
-// would make it eight times too fast. Several destinations bring reports sooner.
+// Returns the smallest delay in the latest reports. As long as the rate is still doubled, this can be too late: by the time
+// that one destination has sent four reports, the rate could be eight times too high. Therefore the result is then the delay in
+// the last report. If several destinations report, the four reports come soon enough.
 double RateControl::recent_delay_us(const RttEstimator& rtt, Nanos now, const RateControl* all) const {
   const auto& last = delays_[(delay_count_ - 1) % delays_.size()];
-  if (starting_ && (all != nullptr ? all : this)->reporters_most_ < reporters_asked) return last.us;
+  if (starting_ && (all != nullptr ? all : this)->reporters_most_ < reporters_min) return last.us;
   double least = last.us;
   const Nanos since = std::min(updated_, now - std::max(report_age_max, rtt.smoothed()));
   for (size_t i = 0; i < std::min(delay_count_, delays_.size()); ++i) {
@@ -167,19 +175,21 @@ void RateControl::update(const RttEstimator& rtt, Nanos now, const RateControl* 
 
   if (dropped) {
     decrease(0.7 * rate_);
-  } else if (queue_us > target_us && now - judged_at_ >= answer) {
-    // Once, until a report can show the effect (not once per round trip, because reports take a millisecond longer).
+  } else if (queue_us > target_us && now - delayed_at_ >= answer) {
+    // Decrease the rate once, and then wait until a report can show the effect. This takes a millisecond longer than a round
+    // trip, because reports are a millisecond apart.
     delayed(queue_us, target_us, answer, now);
   } else if (loses) {
     decrease(std::max(0.7 * rate_, std::min(delivered_, rate_)));
   } else if (latest_queue_us(now) - common_us < target_us / 2 &&
              (held_back_ || static_cast<double>(sent_bytes_) >= rate_ * interval / 2)) {
-    // Raise the rate only if it is used; otherwise pauses would raise it without end, because nothing was tried. It also counts
-    // as used if datagrams wait although little goes out: beside other destinations, or when the process seldom gets a
-    // processor.
+    // Raise the rate only if it is used. Otherwise pauses would raise it without end, although no higher rate was ever tried.
+    // The rate also counts as used if datagrams had to wait (held_back_), because other destinations had their turn, or because
+    // the process seldom gets a processor.
     increase(interval, all);
   }
-  // A destination that knows nothing of the others must not exceed the rate of all of them by much.
+  // The reports of a destination do not show the load of the other destinations. Therefore the rate of one destination is
+  // limited to twice the rate of all destinations together.
   if (all != nullptr && !starting_) set(std::min(rate_, 2 * all->rate_));
   updated_ = now;
   at_update_ = latest_;
@@ -187,38 +197,40 @@ void RateControl::update(const RttEstimator& rtt, Nanos now, const RateControl* 
   held_back_ = paused_ = false;
 }
 
-// The decrease by delay, bounded in two ways by the known rate of the path. While the queue gets shorter, the last decrease is
-// enough: a long queue takes its time to empty, and lowering the rate all the while would leave the line idle then.
+// Decreases the rate because the queue is too long. If the rate of the path is known, it limits the new rate: from above and,
+// if the queue is short, also from below. As long as the queue gets shorter, the last decrease is enough, because a long queue
+// needs time to empty. If the rate were decreased again, the line would be idle afterwards.
 void RateControl::delayed(double queue_us, double target_us, Nanos answer, Nanos now) {
-  const bool shrinks = now - judged_at_ < 4 * answer && queue_us < 0.9 * judged_queue_us_;
-  judged_at_ = now;
-  judged_queue_us_ = queue_us;
+  const bool shrinks = now - delayed_at_ < 4 * answer && queue_us < 0.9 * delayed_queue_us_;
+  delayed_at_ = now;
+  delayed_queue_us_ = queue_us;
   if (shrinks) return;
   line_.delayed();
   double rate = rate_ * (1 - 0.4 * (1 - target_us / queue_us));
-  if (const double known = known_rate(); known > 0 && of_way_out_) {
+  if (const double known = known_rate(); known > 0 && queue_is_shared_) {
     rate = std::min(rate, known);
     if (queue_us < 4 * target_us) rate = std::max(rate, std::min(rate_, 0.75 * known));
   }
   decrease(rate);
 }
 
-// Compares what the rate allowed with what went out while datagrams waited.
+// Compares the bytes that the rate allowed with the bytes that were sent. It does so only for intervals in which datagrams
+// always waited.
 void RateControl::count_use(double interval) {
   if (!held_back_ || paused_) return;
   allowed_ += rate_ * interval - allowed_ / 8;
   used_ += static_cast<double>(sent_bytes_) - used_ / 8;
 }
 
-// The rate to set so that the process sends as fast as the line carries; 0: not known. It lies above the line's rate if the
-// process is scheduled late, because such a process sends less than its rate allows.
+// Returns the rate that must be set so that the process sends as fast as the line carries; 0: not known. A process that gets
+// the processor late sends less than its rate allows. Therefore the result is (the line's rate) * allowed_ / used_.
 double RateControl::known_rate() const { return line_.rate() * (used_ > 0 ? std::clamp(allowed_ / used_, 1.0, 16.0) : 1.0); }
 
 void RateControl::increase(double interval, const RateControl* all) {
   const double datagram = settings_.datagram_bytes / interval, known = known_rate();
   double rate = starting_ ? 2 * rate_ : rate_ + std::max(datagram, 0.02 * rate_);
-  // With a known path rate: rise quickly up to it and slowly above it. A token bucket in the network lets more through for a
-  // while; then only a queue shows that it is empty.
+  // If the path's rate is known, the rate rises quickly up to it, and slowly above it. Above it the rate rises slowly because a
+  // token bucket in the network may let more pass for a while. When the bucket is empty, only a growing queue shows it.
   if (known > 0 && rate_ < known) {
     rate = std::min(std::max(rate, (rate_ + known) / 2), known);
   } else if (known > 0) {
@@ -235,8 +247,9 @@ void RateControl::decrease(double rate) {
   set(rate);
 }
 
-// True if loss is more than five percentage points above its minimum in two consecutive windows. Three standard errors are
-// added: the minimum over many windows is well below the mean, and a window with few datagrams is sometimes well above it.
+// Returns true if the loss is high in two consecutive windows. It is high if loss > minimum + 5 percentage points + 3 standard
+// errors. The standard errors allow for chance: the minimum over many windows is well below the mean, and in a window with few
+// datagrams the loss is sometimes well above the mean.
 bool RateControl::losing(Nanos now) {
   const uint32_t sent = latest_.highest - at_loss_window_.highest;
   if (sent < loss_window_datagrams) return false;

@@ -7,11 +7,11 @@
 namespace unisono {
 namespace {
 
-// Feeds a RateControl with one report per millisecond, at a round trip of 400 us.
+// Feeds a RateControl with one report per millisecond. The round trip is 400 us.
 struct Reporter {
   explicit Reporter(uint64_t start = 10'000'000) : control({.start = start}) { rtt.sample(400 * microsecond); }
 
-  // In the last millisecond `datagrams` more were sent, and `lost` of them did not arrive.
+  // Reports that `datagrams` more were sent in the last millisecond, and that `lost` of them did not arrive.
   bool report(uint32_t datagrams, uint32_t lost, int32_t delay_us) {
     now += millisecond;
     for (uint32_t i = 0; i < datagrams; ++i) control.sent(1472);
@@ -20,7 +20,7 @@ struct Reporter {
     totals.delay_us = delay_us;
     return control.feedback(totals, rtt, now);
   }
-  // Sends at the present rate, a millisecond of it in each report.
+  // Sends at the current rate for `count` milliseconds, with one report per millisecond.
   void full(int count, double loss, int32_t delay_us) {
     for (int i = 0; i < count; ++i) {
       const auto datagrams = static_cast<uint32_t>(std::max(1.0, static_cast<double>(control.rate()) / 1472e3));
@@ -30,7 +30,7 @@ struct Reporter {
       report(datagrams, lost, delay_us);
     }
   }
-  // Ends the doubling: the delay is too long once, and then normal again.
+  // Ends the doubling of the rate: one report has a delay that is too long, and the next reports are normal again.
   void settle() {
     full(1, 0, 0);
     full(1, 0, 4000);
@@ -46,110 +46,110 @@ struct Reporter {
 };
 
 TEST(RateControl, goes_down_to_seven_tenths_at_a_queue_delay_of_four_targets) {
-  Reporter ends;
-  ends.report(10, 0, -123'456);
-  ends.report(10, 0, -123'456 + 4000);
-  EXPECT_EQ(ends.control.rate(), 7'000'000u);
-  EXPECT_EQ(ends.control.queue_delay(), 4 * millisecond);
-  EXPECT_EQ(ends.control.decreases(), 1u);
+  Reporter reporter;
+  reporter.report(10, 0, -123'456);
+  reporter.report(10, 0, -123'456 + 4000);
+  EXPECT_EQ(reporter.control.rate(), 7'000'000u);
+  EXPECT_EQ(reporter.control.queue_delay(), 4 * millisecond);
+  EXPECT_EQ(reporter.control.decreases(), 1u);
 }
 
 TEST(RateControl, has_a_target_of_a_quarter_of_a_long_round_trip) {
-  Reporter ends;
-  ends.rtt = {};
-  ends.rtt.sample(40 * millisecond);
-  ends.report(10, 0, 0);
-  ends.now += 40 * millisecond;
-  ends.report(10, 0, 9'000);
-  EXPECT_EQ(ends.control.decreases(), 0u);
-  ends.now += 40 * millisecond;
-  ends.report(10, 0, 20'000);
-  EXPECT_EQ(ends.control.rate(), 8'000'000u) << "1 - 0.4 (1 - 10/20)";
+  Reporter reporter;
+  reporter.rtt = {};
+  reporter.rtt.sample(40 * millisecond);
+  reporter.report(10, 0, 0);
+  reporter.now += 40 * millisecond;
+  reporter.report(10, 0, 9'000);
+  EXPECT_EQ(reporter.control.decreases(), 0u);
+  reporter.now += 40 * millisecond;
+  reporter.report(10, 0, 20'000);
+  EXPECT_EQ(reporter.control.rate(), 8'000'000u) << "1 - 0.4 (1 - 10/20)";
 }
 
 TEST(RateControl, doubles_until_the_first_decrease_and_then_grows_by_a_fiftieth) {
-  Reporter ends;
-  ends.full(4, 0, 0);
-  EXPECT_EQ(ends.control.rate(), 80'000'000u);
-  ends.full(1, 0, 2000);
-  EXPECT_EQ(ends.control.rate(), 64'000'000u);
-  EXPECT_FALSE(ends.control.starting());
-  ends.full(4, 0, 700);
-  EXPECT_EQ(ends.control.rate(), 64'000'000u) << "between half the target and the target";
-  ends.full(1, 0, 400);
-  EXPECT_EQ(ends.control.rate(), 65'472'000u) << "one datagram per millisecond is more than a fiftieth";
-  ends.full(1, 0, 400);
-  EXPECT_EQ(ends.control.rate(), 66'944'000u);
+  Reporter reporter;
+  reporter.full(4, 0, 0);
+  EXPECT_EQ(reporter.control.rate(), 80'000'000u);
+  reporter.full(1, 0, 2000);
+  EXPECT_EQ(reporter.control.rate(), 64'000'000u);
+  EXPECT_FALSE(reporter.control.starting());
+  reporter.full(4, 0, 700);
+  EXPECT_EQ(reporter.control.rate(), 64'000'000u) << "between half the target and the target";
+  reporter.full(1, 0, 400);
+  EXPECT_EQ(reporter.control.rate(), 65'472'000u) << "one datagram per millisecond is more than a fiftieth";
+  reporter.full(1, 0, 400);
+  EXPECT_EQ(reporter.control.rate(), 66'944'000u);
 }
 
 TEST(RateControl, grows_by_a_fiftieth_where_that_is_more_than_a_datagram) {
-  Reporter ends(200'000'000);
-  ends.settle();
-  const auto before = ends.control.rate();
-  ends.full(1, 0, 400);
-  EXPECT_NEAR(static_cast<double>(ends.control.rate()), 1.02 * static_cast<double>(before), 1);
+  Reporter reporter(200'000'000);
+  reporter.settle();
+  const auto before = reporter.control.rate();
+  reporter.full(1, 0, 400);
+  EXPECT_NEAR(static_cast<double>(reporter.control.rate()), 1.02 * static_cast<double>(before), 1);
 }
 
 TEST(RateControl, does_not_raise_a_rate_that_is_not_used) {
-  Reporter ends;
-  for (int i = 0; i < 50; ++i) ends.report(2, 0, 0);
-  EXPECT_EQ(ends.control.rate(), 10'000'000u);
+  Reporter reporter;
+  for (int i = 0; i < 50; ++i) reporter.report(2, 0, 0);
+  EXPECT_EQ(reporter.control.rate(), 10'000'000u);
 }
 
-TEST(RateControl, raises_a_rate_that_something_waits_for_although_little_goes_out) {
-  Reporter ends;
+TEST(RateControl, a_rate_rises_while_datagrams_wait_although_little_is_sent) {
+  Reporter reporter;
   for (int i = 0; i < 3; ++i) {
-    ends.control.held_back(ends.now);
-    ends.report(2, 0, 0);
+    reporter.control.held_back(reporter.now);
+    reporter.report(2, 0, 0);
   }
-  EXPECT_GT(ends.control.rate(), 10'000'000u);
-  const auto rate = ends.control.rate();
-  for (int i = 0; i < 3; ++i) ends.report(2, 0, 0);
-  EXPECT_EQ(ends.control.rate(), rate) << "nothing waited since";
+  EXPECT_GT(reporter.control.rate(), 10'000'000u);
+  const auto rate = reporter.control.rate();
+  for (int i = 0; i < 3; ++i) reporter.report(2, 0, 0);
+  EXPECT_EQ(reporter.control.rate(), rate) << "nothing waited since";
 }
 
 TEST(RateControl, is_not_slowed_down_by_one_late_report_of_four) {
-  Reporter ends;
-  ends.settle();
-  const auto decreases = ends.control.decreases();
+  Reporter reporter;
+  reporter.settle();
+  const auto decreases = reporter.control.decreases();
   for (int i = 0; i < 10; ++i) {
-    ends.full(1, 0, 9000);
-    ends.full(3, 0, 0);
+    reporter.full(1, 0, 9000);
+    reporter.full(3, 0, 0);
   }
-  EXPECT_EQ(ends.control.decreases(), decreases);
-  ends.full(4, 0, 4000);
-  EXPECT_EQ(ends.control.decreases(), decreases + 1) << "four running are a queue";
+  EXPECT_EQ(reporter.control.decreases(), decreases);
+  reporter.full(4, 0, 4000);
+  EXPECT_EQ(reporter.control.decreases(), decreases + 1) << "four running are a queue";
 }
 
 TEST(RateControl, is_not_lowered_again_while_the_queue_gets_shorter) {
-  Reporter ends;
-  ends.settle();
-  ends.full(4, 0, 8000);
-  const auto decreases = ends.control.decreases();
-  for (const int32_t delay : {7000, 6000, 5000, 4000, 3000, 2000}) ends.full(2, 0, delay);
-  EXPECT_EQ(ends.control.decreases(), decreases);
-  ends.full(6, 0, 2000);
-  EXPECT_GT(ends.control.decreases(), decreases) << "it does not get shorter any more";
+  Reporter reporter;
+  reporter.settle();
+  reporter.full(4, 0, 8000);
+  const auto decreases = reporter.control.decreases();
+  for (const int32_t delay : {7000, 6000, 5000, 4000, 3000, 2000}) reporter.full(2, 0, delay);
+  EXPECT_EQ(reporter.control.decreases(), decreases);
+  reporter.full(6, 0, 2000);
+  EXPECT_GT(reporter.control.decreases(), decreases) << "it does not get shorter any more";
 }
 
-// Controls of several destinations beside the one of all, with reports a millisecond apart.
+// One control per destination and the control for all destinations. Each destination reports once per millisecond.
 struct Destinations {
   explicit Destinations(size_t count) {
     for (size_t i = 0; i < count; ++i) each.emplace_back();
   }
   void report(const std::vector<int32_t>& delays_us) {
     for (size_t i = 0; i < each.size(); ++i) {
-      auto& ends = each[i];
-      ends.now += millisecond;
+      auto& reporter = each[i];
+      reporter.now += millisecond;
       for (int datagram = 0; datagram < 8; ++datagram) {
-        ends.control.sent(1472);
+        reporter.control.sent(1472);
         all.sent(1472);
       }
-      ends.totals.highest_flow_seq += 8;
-      ends.totals.received += 8;
-      ends.totals.delay_us = delays_us[i];
-      ends.totals.echo_sent_at_us = static_cast<uint32_t>(ends.now / microsecond) - 200;
-      ends.control.feedback(ends.totals, ends.rtt, ends.now, &all);
+      reporter.totals.highest_flow_seq += 8;
+      reporter.totals.received += 8;
+      reporter.totals.delay_us = delays_us[i];
+      reporter.totals.echo_sent_at_us = static_cast<uint32_t>(reporter.now / microsecond) - 200;
+      reporter.control.feedback(reporter.totals, reporter.rtt, reporter.now, &all);
     }
   }
 
@@ -157,70 +157,71 @@ struct Destinations {
   std::vector<Reporter> each;
 };
 
-TEST(RateControl, what_all_destinations_wait_for_alike_slows_them_together_and_none_by_itself) {
-  Destinations ends(3);
-  for (int i = 0; i < 20; ++i) ends.report({-500, 7000, 0});
-  const auto before = ends.all.decreases();
-  for (int i = 0; i < 10; ++i) ends.report({3500, 11'000, 4000});
-  EXPECT_GT(ends.all.decreases(), before);
-  for (const auto& one : ends.each) EXPECT_EQ(one.control.decreases(), 0u);
+TEST(RateControl, a_delay_of_all_destinations_lowers_only_the_common_rate) {
+  Destinations destinations(3);
+  for (int i = 0; i < 20; ++i) destinations.report({-500, 7000, 0});
+  const auto before = destinations.all.decreases();
+  for (int i = 0; i < 10; ++i) destinations.report({3500, 11'000, 4000});
+  EXPECT_GT(destinations.all.decreases(), before);
+  for (const auto& one : destinations.each) EXPECT_EQ(one.control.decreases(), 0u);
 }
 
-TEST(RateControl, what_one_destination_waits_for_slows_only_that_one) {
-  Destinations ends(3);
-  for (int i = 0; i < 20; ++i) ends.report({0, 0, 0});
-  const auto before = ends.all.decreases();
-  for (int i = 0; i < 20; ++i) ends.report({0, 9000, 0});
-  EXPECT_EQ(ends.all.decreases(), before);
-  EXPECT_EQ(ends.each[0].control.decreases(), 0u);
-  EXPECT_GT(ends.each[1].control.decreases(), 1u);
-  EXPECT_LT(ends.each[1].control.rate(), ends.each[2].control.rate() / 2);
+TEST(RateControl, a_delay_of_one_destination_lowers_only_its_rate) {
+  Destinations destinations(3);
+  for (int i = 0; i < 20; ++i) destinations.report({0, 0, 0});
+  const auto before = destinations.all.decreases();
+  for (int i = 0; i < 20; ++i) destinations.report({0, 9000, 0});
+  EXPECT_EQ(destinations.all.decreases(), before);
+  EXPECT_EQ(destinations.each[0].control.decreases(), 0u);
+  EXPECT_GT(destinations.each[1].control.decreases(), 1u);
+  EXPECT_LT(destinations.each[1].control.rate(), destinations.each[2].control.rate() / 2);
 }
 
-TEST(RateControl, halts_for_drops_of_the_receivers_own_buffer) {
-  Reporter ends;
-  ends.full(1, 0, 0);
-  ends.totals.own_drops = 3;
-  ends.report(7, 3, 0);
-  EXPECT_EQ(ends.control.rate(), 7'000'000u);
-  ends.report(5, 0, 700);
-  EXPECT_EQ(ends.control.rate(), 7'000'000u) << "counted once";
+TEST(RateControl, drops_in_the_receivers_buffer_lower_the_rate) {
+  Reporter reporter;
+  reporter.full(1, 0, 0);
+  reporter.totals.own_drops = 3;
+  reporter.report(7, 3, 0);
+  EXPECT_EQ(reporter.control.rate(), 7'000'000u);
+  reporter.report(5, 0, 700);
+  EXPECT_EQ(reporter.control.rate(), 7'000'000u) << "counted once";
 }
 
 TEST(RateControl, does_not_take_loss_for_congestion) {
   for (const double loss : {0.01, 0.1, 0.3}) {
-    Reporter ends;
-    ends.control.set_limit(2'000'000'000);
-    ends.full(500, loss, 0);
-    EXPECT_EQ(ends.control.decreases(), 0u);
-    EXPECT_GT(ends.control.rate(), 1'000'000'000u);
+    Reporter reporter;
+    reporter.control.set_limit(2'000'000'000);
+    reporter.full(500, loss, 0);
+    EXPECT_EQ(reporter.control.decreases(), 0u);
+    EXPECT_GT(reporter.control.rate(), 1'000'000'000u);
   }
 }
 
 TEST(RateControl, takes_loss_far_above_its_minimum_for_congestion_when_it_lasts_for_two_windows) {
-  Reporter ends(200'000'000);
-  ends.settle();
-  ends.full(12, 0.05, 700);  // two windows take 4 reports
-  const auto before = ends.control.rate();
-  const auto decreases = ends.control.decreases();
-  ends.full(12, 0.08, 700);
-  EXPECT_EQ(ends.control.decreases(), decreases);
-  while (ends.control.loss() < 0.2) ends.full(1, 0.25, 700);
-  EXPECT_EQ(ends.control.decreases(), decreases) << "one window may be chance";
-  while (ends.control.decreases() == decreases) ends.full(1, 0.25, 700);
-  EXPECT_NEAR(static_cast<double>(ends.control.rate()), 0.75 * static_cast<double>(before), 0.02 * static_cast<double>(before))
+  Reporter reporter(200'000'000);
+  reporter.settle();
+  reporter.full(12, 0.05, 700);  // 12 reports are six windows of loss: a window takes 2 reports
+  const auto before = reporter.control.rate();
+  const auto decreases = reporter.control.decreases();
+  reporter.full(12, 0.08, 700);
+  EXPECT_EQ(reporter.control.decreases(), decreases);
+  while (reporter.control.loss() < 0.2) reporter.full(1, 0.25, 700);
+  EXPECT_EQ(reporter.control.decreases(), decreases) << "one window may be chance";
+  while (reporter.control.decreases() == decreases) reporter.full(1, 0.25, 700);
+  EXPECT_NEAR(static_cast<double>(reporter.control.rate()), 0.75 * static_cast<double>(before),
+              0.02 * static_cast<double>(before))
       << "the rate delivered";
-  while (ends.control.decreases() == decreases + 1) ends.full(1, 0.6, 700);
-  EXPECT_NEAR(static_cast<double>(ends.control.rate()), 0.7 * 0.75 * static_cast<double>(before),
+  while (reporter.control.decreases() == decreases + 1) reporter.full(1, 0.6, 700);
+  EXPECT_NEAR(static_cast<double>(reporter.control.rate()), 0.7 * 0.75 * static_cast<double>(before),
               0.02 * static_cast<double>(before))
       << "but not below 0.7";
 }
 
 TEST(RateControl, stays_above_a_megabit_and_within_its_limit) {
-  Reporter ends;
-  ends.full(1, 0, 0);
-  ends.full(60, 0, 50'000);
-  EXPECT_EQ(ends.control.rate(), 125'000u);
+  Reporter reporter;
+  reporter.full(1, 0, 0);
+  reporter.full(60, 0, 50'000);
+  EXPECT_EQ(reporter.control.rate(), 125'000u);
   Reporter limited;
   limited.control.set_limit(15'000'000);
   limited.full(10, 0, 0);
@@ -230,67 +231,76 @@ TEST(RateControl, stays_above_a_megabit_and_within_its_limit) {
 }
 
 TEST(RateControl, starts_at_half_of_what_the_train_showed) {
-  Reporter ends;
-  ends.control.probed(60'000'000);
-  EXPECT_EQ(ends.control.rate(), 30'000'000u);
-  ends.settle();
-  const auto before = ends.control.rate();
-  ends.control.probed(60'000'000);
-  EXPECT_EQ(ends.control.rate(), before);
+  Reporter reporter;
+  reporter.control.probed(60'000'000);
+  EXPECT_EQ(reporter.control.rate(), 30'000'000u);
+  reporter.settle();
+  const auto before = reporter.control.rate();
+  reporter.control.probed(60'000'000);
+  EXPECT_EQ(reporter.control.rate(), before);
+}
+
+TEST(RateControl, the_first_train_to_any_destination_raises_the_common_rate) {
+  RateControl all({});
+  all.keep_below(1'250'000);  // the rate with which every destination begins
+  all.destination_probed(30'000'000, 60'000'000);
+  EXPECT_EQ(all.rate(), 30'000'000u);
+  all.destination_probed(10'000'000, 20'000'000);
+  EXPECT_EQ(all.rate(), 30'000'000u) << "a slow path slows down nobody else";
 }
 
 TEST(RateControl, updates_once_per_round_trip) {
-  Reporter ends;
-  ends.rtt = {};
-  ends.rtt.sample(10 * millisecond);
-  ends.full(1, 0, 0);
-  ends.full(9, 0, 0);
-  EXPECT_EQ(ends.control.rate(), 10'000'000u);
-  ends.full(1, 0, 0);
-  EXPECT_EQ(ends.control.rate(), 20'000'000u);
+  Reporter reporter;
+  reporter.rtt = {};
+  reporter.rtt.sample(10 * millisecond);
+  reporter.full(1, 0, 0);
+  reporter.full(9, 0, 0);
+  EXPECT_EQ(reporter.control.rate(), 10'000'000u);
+  reporter.full(1, 0, 0);
+  EXPECT_EQ(reporter.control.rate(), 20'000'000u);
 }
 
 TEST(RateControl, ignores_reports_that_were_overtaken) {
-  Reporter ends;
-  ends.full(3, 0, 0);
-  const auto before = ends.control.rate();
-  auto old = ends.totals;
+  Reporter reporter;
+  reporter.full(3, 0, 0);
+  const auto before = reporter.control.rate();
+  auto old = reporter.totals;
   old.received -= 5;
   old.highest_flow_seq -= 5;
   old.delay_us = 100'000;
-  EXPECT_FALSE(ends.control.feedback(old, ends.rtt, ends.now + 5 * millisecond));
-  EXPECT_EQ(ends.control.rate(), before);
+  EXPECT_FALSE(reporter.control.feedback(old, reporter.rtt, reporter.now + 5 * millisecond));
+  EXPECT_EQ(reporter.control.rate(), before);
 }
 
 TEST(RateControl, knows_delays_across_the_wrap_of_the_clocks) {
-  Reporter ends;
-  ends.report(10, 0, INT32_MAX - 100);
-  ends.report(10, 0, INT32_MIN + 3899);
-  EXPECT_EQ(ends.control.rate(), 7'000'000u);
+  Reporter reporter;
+  reporter.report(10, 0, INT32_MAX - 100);
+  reporter.report(10, 0, INT32_MIN + 3899);
+  EXPECT_EQ(reporter.control.rate(), 7'000'000u);
 }
 
 TEST(RateControl, forgets_a_delay_of_ten_seconds_ago) {
-  Reporter ends;
-  ends.settle();
-  ends.report(1, 0, -5000);  // the path was shorter then
+  Reporter reporter;
+  reporter.settle();
+  reporter.report(1, 0, -5000);  // a low minimum: the path was shorter when this report was made
   for (int i = 0; i < 100; ++i) {
-    ends.now += 109 * millisecond;
-    ends.report(1, 0, 0);
+    reporter.now += 109 * millisecond;
+    reporter.report(1, 0, 0);
   }
-  EXPECT_EQ(ends.control.queue_delay(), 0);
-  EXPECT_GT(ends.control.decreases(), 50u) << "it counted until then";
+  EXPECT_EQ(reporter.control.queue_delay(), 0);
+  EXPECT_GT(reporter.control.decreases(), 50u) << "it counted until then";
 }
 
-TEST(RateControl, survives_reports_that_cannot_be) {
-  Reporter ends;
-  ends.full(3, 0, 0);
-  ends.totals.received += 2'000'000'000;
-  ends.totals.highest_flow_seq += 7;
-  ends.report(3, 0, INT32_MIN);
-  ends.rtt = {};
-  for (int i = 0; i < 100; ++i) ends.report(static_cast<uint32_t>(i) * 40u, 0, i % 2 == 0 ? INT32_MIN : INT32_MAX);
-  EXPECT_GE(ends.control.rate(), 125'000u);
-  EXPECT_LE(ends.control.rate(), 100'000'000'000u);
+TEST(RateControl, impossible_reports_do_no_harm) {
+  Reporter reporter;
+  reporter.full(3, 0, 0);
+  reporter.totals.received += 2'000'000'000;
+  reporter.totals.highest_flow_seq += 7;
+  reporter.report(3, 0, INT32_MIN);
+  reporter.rtt = {};
+  for (int i = 0; i < 100; ++i) reporter.report(static_cast<uint32_t>(i) * 40u, 0, i % 2 == 0 ? INT32_MIN : INT32_MAX);
+  EXPECT_GE(reporter.control.rate(), 125'000u);
+  EXPECT_LE(reporter.control.rate(), 100'000'000'000u);
 }
 
 TEST(ArrivalMeter, reports_the_mean_delay_since_the_last_report_and_the_latest_echo) {

@@ -28,13 +28,13 @@ TEST(RttEstimator, waits_50_ms_before_the_first_sample_and_never_less_than_2_ms_
   EXPECT_EQ(rtt.repair_interval(), 2 * millisecond);
 }
 
-TEST(RttEstimator, takes_echoes_across_the_wrap_of_the_clock_and_without_the_time_they_were_held) {
+TEST(RttEstimator, echoes_work_across_the_wrap_and_exclude_the_held_time) {
   RttEstimator rtt;
   rtt.echoed(100, UINT32_MAX - 399, 200);
   EXPECT_EQ(rtt.latest(), 300 * microsecond);
 }
 
-TEST(RttEstimator, ignores_echoes_that_cannot_be) {
+TEST(RttEstimator, impossible_echoes_are_ignored) {
   RttEstimator rtt;
   rtt.echoed(1000, 900, 101);
   EXPECT_FALSE(rtt.measured()) << "held for longer than it took";

@@ -32,7 +32,8 @@ AckFault read_ack(std::span<const std::byte> payload, uint32_t highest_sent, Ack
   for (size_t i = 0; i < count; ++i) {
     const auto range = reader.read<SequenceRange>();
     if (sequence_before(range.last, range.first)) return AckFault::inverted;
-    // Ranges do not touch each other, and together span less than half of the numbers, so their order is well defined.
+    // Two ranges must not touch each other, and all ranges together must span less than half of all numbers. Only then is their
+    // order well defined.
     if (i > 0 && !sequence_before(range.last + 1, ack.ranges[i - 1].first)) return AckFault::order;
     if (i > 0 && sequence_before(ack.ranges[0].last, range.first)) return AckFault::order;
     if (sequence_before(highest_sent, range.last) || sequence_before(highest_sent, range.first)) return AckFault::never_sent;
@@ -44,29 +45,31 @@ AckFault read_ack(std::span<const std::byte> payload, uint32_t highest_sent, Ack
 
 bool AckBuilder::received(uint32_t flow_seq, bool eliciting, Nanos now) {
   bool opens_gap = false;
-  const bool fresh = note(flow_seq, opens_gap);
-  if (fresh && written_count_ >= tellings && sequence_before(flow_seq, newest_at_[written_count_ % tellings]))
-    all_again_ = tellings;
+  const bool fresh = add_number(flow_seq, opens_gap);
+  if (fresh && written_count_ >= reports_per_range && sequence_before(flow_seq, newest_at_[written_count_ % reports_per_range]))
+    full_reports_left_ = reports_per_range;
   if (!eliciting) return fresh;
-  // A datagram that we have already: the sender does not know that, so it is acknowledged again soon.
-  ++unsaid_;
+  // Count a repeated datagram, too. Its sender does not know that the first copy arrived, so the datagram must be acknowledged
+  // again.
+  ++unacknowledged_;
   const uint32_t every = std::clamp<uint32_t>(settings_.every, 2, 32);
   Nanos due = now + settings_.delay_max;
-  if (unsaid_ >= every) due = now;
+  if (unacknowledged_ >= every) due = now;
   else if (opens_gap || !fresh) due = std::max(now, written_ + settings_.gap_spacing);
   due_ = std::min(due_, due);
   return fresh;
 }
 
-void AckBuilder::ask(Nanos now) { due_ = std::min(due_, now); }
+void AckBuilder::make_due(Nanos now) { due_ = std::min(due_, now); }
 
-// Keeps the ranges newest first and apart from each other. If there are too many, the oldest is forgotten.
-bool AckBuilder::note(uint32_t flow_seq, bool& opens_gap) {
+// Adds a number to ranges_. The ranges stay sorted, newest first, and have gaps between them. If there are too many ranges, the
+// oldest is dropped. Returns false if the number was already in a range or is too old.
+bool AckBuilder::add_number(uint32_t flow_seq, bool& opens_gap) {
   if (count_ > 0 && sequence_before(flow_seq, ranges_[0].last - ack_reach)) return false;
-  size_t i = 0;  // the first range that does not lie wholly after it, with a gap between
+  size_t i = 0;  // index of the first range that contains flow_seq, touches it, or comes before it
   while (i < count_ && sequence_before(flow_seq + 1, ranges_[i].first)) ++i;
   if (i < count_ && !sequence_before(ranges_[i].last + 1, flow_seq)) return extend(i, flow_seq);
-  if (i == ranges_.size()) return false;  // older than all that is remembered, so it may have been seen
+  if (i == ranges_.size()) return false;  // The number is older than all ranges, so it may have been received before.
   opens_gap = i == 0 && count_ > 0;
   const size_t moved_end = std::min(count_, ranges_.size() - 1);
   for (size_t j = moved_end; j > i; --j) ranges_[j] = ranges_[j - 1];
@@ -76,11 +79,12 @@ bool AckBuilder::note(uint32_t flow_seq, bool& opens_gap) {
   return true;
 }
 
-// Requires that flow_seq is in the range or next to it. Returns false if it is in it.
+// Adds flow_seq to the range at `index`. The range must contain flow_seq, or be next to it. Returns false if the range
+// contained it already.
 bool AckBuilder::extend(size_t index, uint32_t flow_seq) {
   auto& range = ranges_[index];
   if (flow_seq == range.last + 1) {
-    range.last = flow_seq;  // note() has checked that it does not touch the next newer range
+    range.last = flow_seq;  // add_number() has checked that flow_seq does not touch the next newer range
     forget_old();
     return true;
   }
@@ -101,23 +105,23 @@ void AckBuilder::forget_old() {
   if (sequence_before(last.first, oldest)) last.first = oldest;
 }
 
-// How many of the newest ranges to report: without those that were reported often enough.
-size_t AckBuilder::worth_telling(size_t count) const {
-  if (all_again_ > 0 || written_count_ < tellings) return count;
-  const auto told = newest_at_[written_count_ % tellings];
-  while (count > 1 && sequence_before(ranges_[count - 1].last, told)) --count;
+// Returns how many of the newest `count` ranges must be reported. Ranges that were reported often enough are left out.
+size_t AckBuilder::ranges_to_report(size_t count) const {
+  if (full_reports_left_ > 0 || written_count_ < reports_per_range) return count;
+  const auto reported = newest_at_[written_count_ % reports_per_range];
+  while (count > 1 && sequence_before(ranges_[count - 1].last, reported)) --count;
   return count;
 }
 
 size_t AckBuilder::write(const FlowFeedback& feedback, std::span<std::byte> out, Nanos now) {
   UNISONO_CHECK(out.size() >= sizeof feedback);
   const size_t credit = (out.size() - sizeof feedback) / sizeof(SequenceRange);
-  const size_t count = worth_telling(std::min({count_, credit, std::max<size_t>(settings_.ranges_max, 1)}));
-  if (all_again_ > 0) --all_again_;
-  if (count_ > 0) newest_at_[written_count_++ % tellings] = ranges_[0].last;
+  const size_t count = ranges_to_report(std::min({count_, credit, std::max<size_t>(settings_.ranges_max, 1)}));
+  if (full_reports_left_ > 0) --full_reports_left_;
+  if (count_ > 0) newest_at_[written_count_++ % reports_per_range] = ranges_[0].last;
   std::memcpy(out.data(), &feedback, sizeof feedback);
   if (count > 0) std::memcpy(out.data() + sizeof feedback, ranges_.data(), count * sizeof(SequenceRange));
-  unsaid_ = 0;
+  unacknowledged_ = 0;
   due_ = never;
   written_ = now;
   return sizeof feedback + count * sizeof(SequenceRange);

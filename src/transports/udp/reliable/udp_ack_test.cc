@@ -44,37 +44,37 @@ TEST(Acknowledgement, may_have_no_ranges_and_may_wrap) {
   EXPECT_EQ(fault_of({}), AckFault::none);
   EXPECT_EQ(fault_of({{2, 5}, {UINT32_MAX - 5, 0}}), AckFault::none);
 }
-TEST(Acknowledgement, shorter_than_feedback_is_refused) {
+TEST(Acknowledgement, a_payload_shorter_than_feedback_is_refused) {
   Acknowledgement ack;
   EXPECT_EQ(read_ack(std::vector<std::byte>(23), 0, ack), AckFault::too_short);
   EXPECT_EQ(read_ack({}, 0, ack), AckFault::too_short);
 }
-TEST(Acknowledgement, with_part_of_a_range_is_refused) {
+TEST(Acknowledgement, a_partial_range_is_refused) {
   auto payload = payload_of({{1, 2}});
   payload.pop_back();
   Acknowledgement ack;
   EXPECT_EQ(read_ack(payload, 1000, ack), AckFault::length);
 }
-TEST(Acknowledgement, with_too_many_ranges_is_refused) {
+TEST(Acknowledgement, too_many_ranges_are_refused) {
   std::vector<SequenceRange> ranges;
   for (uint32_t i = 0; i < ack_ranges_max; ++i) ranges.push_back({900 - 3 * i, 900 - 3 * i});
   EXPECT_EQ(fault_of(ranges), AckFault::none);
   ranges.push_back({1, 1});
   EXPECT_EQ(fault_of(ranges), AckFault::too_many);
 }
-TEST(Acknowledgement, with_an_inverted_range_is_refused) { EXPECT_EQ(fault_of({{5, 4}}), AckFault::inverted); }
-TEST(Acknowledgement, with_the_older_range_first_is_refused) { EXPECT_EQ(fault_of({{1, 2}, {8, 9}}), AckFault::order); }
-TEST(Acknowledgement, with_ranges_that_touch_is_refused) { EXPECT_EQ(fault_of({{8, 9}, {5, 7}}), AckFault::order); }
-TEST(Acknowledgement, with_ranges_that_overlap_is_refused) { EXPECT_EQ(fault_of({{8, 9}, {5, 8}}), AckFault::order); }
-TEST(Acknowledgement, all_around_the_circle_is_refused) {
+TEST(Acknowledgement, an_inverted_range_is_refused) { EXPECT_EQ(fault_of({{5, 4}}), AckFault::inverted); }
+TEST(Acknowledgement, an_older_range_first_is_refused) { EXPECT_EQ(fault_of({{1, 2}, {8, 9}}), AckFault::order); }
+TEST(Acknowledgement, ranges_that_touch_are_refused) { EXPECT_EQ(fault_of({{8, 9}, {5, 7}}), AckFault::order); }
+TEST(Acknowledgement, ranges_that_overlap_are_refused) { EXPECT_EQ(fault_of({{8, 9}, {5, 8}}), AckFault::order); }
+TEST(Acknowledgement, ranges_over_more_than_half_of_all_numbers_are_refused) {
   EXPECT_EQ(fault_of({{900, 900}, {900 - (1u << 30), 800}, {900u - (1u << 31) - 100, 700 - (1u << 30)}}), AckFault::order);
 }
-TEST(Acknowledgement, of_a_number_never_sent_is_refused) {
+TEST(Acknowledgement, a_number_never_sent_is_refused) {
   EXPECT_EQ(fault_of({{5, 6}}, 6), AckFault::none);
   EXPECT_EQ(fault_of({{5, 7}}, 6), AckFault::never_sent);
 }
 
-TEST(AckBuilder, waits_a_millisecond_or_for_so_many_datagrams) {
+TEST(AckBuilder, an_acknowledgement_waits_a_millisecond_or_for_a_number_of_datagrams) {
   AckBuilder builder({.every = 4});
   EXPECT_EQ(builder.due(), never);
   EXPECT_TRUE(builder.received(1, false, 0));
@@ -90,7 +90,7 @@ TEST(AckBuilder, waits_a_millisecond_or_for_so_many_datagrams) {
   EXPECT_EQ(builder.due(), never);
 }
 
-TEST(AckBuilder, tells_a_gap_at_once_but_not_too_often) {
+TEST(AckBuilder, a_gap_is_reported_at_once_but_not_too_often) {
   AckBuilder builder({});
   builder.received(1, true, 100);
   builder.received(3, true, 200);
@@ -103,10 +103,10 @@ TEST(AckBuilder, tells_a_gap_at_once_but_not_too_often) {
   EXPECT_EQ(ranges_of(builder), (std::vector<SequenceRange>{{3, 5}, {1, 1}}));
 }
 
-TEST(AckBuilder, answers_at_once_when_asked_and_soon_to_a_duplicate) {
+TEST(AckBuilder, make_due_is_immediate_and_a_duplicate_is_acknowledged_soon) {
   AckBuilder builder({});
   builder.received(1, true, 100);
-  builder.ask(150);
+  builder.make_due(150);
   EXPECT_EQ(builder.due(), 150);
   std::byte out[ack_bytes_max];
   builder.write({}, out, 150);
@@ -114,7 +114,7 @@ TEST(AckBuilder, answers_at_once_when_asked_and_soon_to_a_duplicate) {
   EXPECT_EQ(builder.due(), second);
 }
 
-TEST(AckBuilder, says_within_a_millisecond_how_far_refused_datagrams_came) {
+TEST(AckBuilder, refused_datagrams_are_reported_within_a_millisecond) {
   AckBuilder builder({});
   builder.refused(100);
   builder.refused(200);
@@ -122,7 +122,7 @@ TEST(AckBuilder, says_within_a_millisecond_how_far_refused_datagrams_came) {
   EXPECT_TRUE(builder.newest_first().empty());
 }
 
-TEST(AckBuilder, writes_the_newest_of_what_it_has_credit_for) {
+TEST(AckBuilder, the_newest_ranges_that_fit_are_written) {
   AckBuilder builder({});
   for (uint32_t i = 0; i < 300; ++i) builder.received(2 * i, true, 0);
   EXPECT_EQ(builder.newest_first().size(), ack_ranges_max);
@@ -133,12 +133,13 @@ TEST(AckBuilder, writes_the_newest_of_what_it_has_credit_for) {
   EXPECT_EQ(ack.ranges[1], (SequenceRange{596, 596}));
 }
 
-// A lost datagram's number never arrives, so the range before it would be reported for ever.
-TEST(AckBuilder, tells_what_does_not_change_thirty_two_times) {
+// A lost datagram's number never arrives. Without a limit, the range before the gap would be reported for ever. So it is
+// reported 32 times only.
+TEST(AckBuilder, an_unchanged_range_is_reported_thirty_two_times) {
   AckBuilder builder({});
   std::byte out[ack_bytes_max];
   Nanos now = 0;
-  const auto told = [&] {
+  const auto reported = [&] {
     Acknowledgement ack;
     EXPECT_EQ(read_ack({out, builder.write({}, out, now += millisecond)}, 1000, ack), AckFault::none);
     return std::vector(ack.newest_first().begin(), ack.newest_first().end());
@@ -147,21 +148,21 @@ TEST(AckBuilder, tells_what_does_not_change_thirty_two_times) {
   builder.received(1, true, 0);
   builder.received(3, true, 0);
   for (int i = 0; i < 32; ++i) {
-    EXPECT_EQ(told(), (Ranges{{3, 3}, {1, 1}})) << i;
+    EXPECT_EQ(reported(), (Ranges{{3, 3}, {1, 1}})) << i;
   }
-  EXPECT_EQ(told(), (Ranges{{3, 3}})) << "the newest is always told";
+  EXPECT_EQ(reported(), (Ranges{{3, 3}})) << "the newest is always reported";
   builder.received(5, true, now);
-  for (int i = 0; i < 32; ++i) EXPECT_EQ(told().front(), (SequenceRange{5, 5})) << i;
-  EXPECT_EQ(told(), (Ranges{{5, 5}}));
-  // The missing datagram comes late after all.
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(reported().front(), (SequenceRange{5, 5})) << i;
+  EXPECT_EQ(reported(), (Ranges{{5, 5}}));
+  // The missing datagram 2 arrives late after all.
   builder.received(2, true, now);
-  for (int i = 0; i < 32; ++i) EXPECT_EQ(told(), (Ranges{{5, 5}, {1, 3}})) << i;
-  EXPECT_EQ(told(), (Ranges{{5, 5}}));
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(reported(), (Ranges{{5, 5}, {1, 3}})) << i;
+  EXPECT_EQ(reported(), (Ranges{{5, 5}}));
   EXPECT_EQ(ranges_of(builder), (Ranges{{5, 5}, {1, 3}})) << "it is not forgotten: a copy is known as one";
   EXPECT_FALSE(builder.received(1, true, now));
 }
 
-TEST(AckBuilder, forgets_what_is_too_far_behind_for_the_order_to_be_clear) {
+TEST(AckBuilder, ranges_too_far_behind_are_forgotten) {
   AckBuilder builder({});
   builder.received(5, true, 0);
   builder.received(7, true, 0);
@@ -173,22 +174,22 @@ TEST(AckBuilder, forgets_what_is_too_far_behind_for_the_order_to_be_clear) {
   EXPECT_EQ(ranges_of(steady), (std::vector<SequenceRange>{{ack_reach - 1, 2 * ack_reach - 1}}));
 }
 
-TEST(AckBuilder, holds_exactly_what_has_arrived_in_any_order_across_the_wrap) {
+TEST(AckBuilder, ranges_hold_exactly_the_arrived_numbers_across_the_wrap) {
   const uint64_t seed = 5;
   Random random(seed);
   for (int round = 0; round < 300; ++round) {
     AckBuilder builder({});
-    std::set<uint32_t> seen;  // without the base
+    std::set<uint32_t> seen;  // offsets from `base`
     const auto base = static_cast<uint32_t>(0u - random.below(100));
     for (int i = 0; i < 80; ++i) {
       const auto offset = static_cast<uint32_t>(random.below(120));
       EXPECT_EQ(builder.received(base + offset, true, 0), seen.insert(offset).second);
     }
-    std::set<uint32_t> told;
+    std::set<uint32_t> reported;
     for (const auto& range : builder.newest_first()) {
-      for (uint32_t seq = range.first; seq != range.last + 1; ++seq) EXPECT_TRUE(told.insert(seq - base).second);
+      for (uint32_t seq = range.first; seq != range.last + 1; ++seq) EXPECT_TRUE(reported.insert(seq - base).second);
     }
-    EXPECT_EQ(told, seen);
+    EXPECT_EQ(reported, seen);
     std::byte out[ack_bytes_max];
     const auto bytes = builder.write({}, out, 0);
     Acknowledgement ack;

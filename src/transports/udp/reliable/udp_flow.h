@@ -1,9 +1,10 @@
-// One side of an established link over UDP: frames, acknowledgements, reports, probes and the goodbye. The streams of lossy
-// groups share its sequence numbers, rate and address.
+// One process's side of an established UDP link. It handles frames, acknowledgements, reports, probes and the goodbye. The
+// streams of lossy groups share the link's sequence numbers, its rate and its address.
 //
-// There are two series of sequence numbers. Datagrams that ask for an answer or a report (fragments, data, ends, control) use
-// the first, so losses show as gaps. Answers use the second; otherwise reports would ask for reports. Every datagram passed to
-// heard() has passed all checks including its tag. No clock: `now` comes with every call that needs it.
+// There are two series of sequence numbers. The first series numbers the datagrams that need an answer or a report (fragments,
+// data, ends, control), and a gap in it shows a loss. The second series numbers the answers. If answers had numbers of the
+// first series, reports would cause reports. A datagram that is passed to on_datagram() has passed all checks, including the
+// check of its tag. There is no clock: calls that need the time get it as the argument `now`.
 #pragma once
 
 #include <array>
@@ -16,10 +17,13 @@
 #include <vector>
 
 #include "transports/transport.h"
+#include "transports/udp/lossy/udp_range_parts.h"
 #include "transports/udp/lossy/udp_streams.h"
+#include "transports/udp/path/udp_black_hole.h"
 #include "transports/udp/path/udp_path_probe.h"
 #include "transports/udp/path/udp_rate_control.h"
 #include "transports/udp/path/udp_rtt.h"
+#include "transports/udp/path/udp_size_change.h"
 #include "transports/udp/reliable/udp_loss_detector.h"
 #include "transports/udp/reliable/udp_outbox.h"
 #include "transports/udp/reliable/udp_reassembler.h"
@@ -30,92 +34,100 @@ namespace unisono {
 
 struct UdpFlowOptions {
   PeerIndex peer = 0;
-  DatagramGroup group{};      // of the link: two ranks
-  TcpAddress address{};       // of the peer
-  uint32_t window_bytes = 0;  // how much the peer can buffer, as it announced
+  DatagramGroup group{};      // the link, seen as a group of two ranks
+  TcpAddress address{};       // address of the peer
+  uint32_t window_bytes = 0;  // the peer can buffer this many bytes, as its hello says
   uint32_t datagram_bytes_max = 8972;
-  uint64_t rate_limit = 0;  // bytes/s; 0: none
+  uint64_t rate_limit = 0;  // in bytes/s; 0: no limit
   Nanos keep_alive = 500 * millisecond;
   Nanos silence = 10 * second;
   Nanos started = 0;
 };
 
-// A peer of one group: its streams, and the seals of the group's links between the two.
+// A peer in its role as a rank of one lossy group. It holds the streams to this rank, and the keys that seal the group's
+// datagrams to and from this rank.
 struct UdpGroupPeer {
   DatagramGroup group;
   Rank rank = 0;
   DatagramSeal out_seal, in_seal;
   UdpStreams streams;
+  RangeParts parts;  // ranges from this rank that come in parts
   uint64_t received = 0, ends_sent = 0;
   uint64_t dropped[datagram_fault_count] = {};
   uint64_t firewalled_before = 0, refused_before = 0;
 };
 
-// now: when the datagram was found in the socket. came: when the network delivered it.
+// Two times of a received datagram. now: when it was found in the socket. came: when the network delivered it to this host.
 struct UdpArrival {
   Nanos now = 0, came = 0;
 };
 
 // Memory of one flow is bounded, whatever its peer does:
-//   tables              at most table_bytes_max: datagrams in flight 640 KiB, fragment bits of 256 frames in each direction
-//                       1 MiB, 4160 waiting frames (UdpOptions: queue_frames_max, extra_frames_max; one more ends the link)
-//                       850 KiB, repair requests, sequence numbers and the rest 100 KiB
-//   arriving payloads   PayloadPoolLimits::owner_bytes_max, or one frame. A fragment without memory is not acknowledged, and
-//                       comes again
-//   leaving payloads    4 KiB of each waiting frame, in pages; and frames in flight whose operation was cancelled: 40 MiB, in
-//                       powers of two
-// Streams add 16 bytes per range of this process's own operations. An unauthenticated peer gets no memory at all.
+//   tables              at most table_bytes_max:
+//                       640 KiB  datagrams in flight
+//                         1 MiB  fragment bits of 256 frames in each direction
+//                       850 KiB  4160 waiting frames (UdpOptions: queue_frames_max, extra_frames_max); one more ends the link
+//                       100 KiB  repair requests, sequence numbers and the rest
+//   received payloads   PayloadPoolLimits::owner_bytes_max, or one frame. A fragment without memory is not acknowledged, so the
+//                       sender repeats it
+//   sent payloads       4 KiB for each waiting frame (whole pages), and 40 MiB (in powers of two) for copies of frames in
+//                       flight whose operation was cancelled
+// Streams add 16 bytes per range of this process's operations, and RangeParts::bytes_max per rank of a group while ranges come
+// in parts. An unauthenticated peer gets no memory at all.
 class UdpFlow {
  public:
   static constexpr size_t table_bytes_max = 4u << 20;
 
-  // all: the rate control of everything that goes to all peers together.
+  // `all` is the rate control for all peers together. `destination` is the number that the flow has in the pacer.
   UdpFlow(const UdpFlowOptions& options, PayloadPool& pool, RateControl& all, size_t destination);
 
-  // Frames.
+  // frames() holds the frames to the peer, reassembler() the frames from the peer.
   UdpFrames& frames() { return frames_; }
   const UdpFrames& frames() const { return frames_; }
   Reassembler& reassembler() { return reassembler_; }
-  // Ids of frames whose payloads have arrived at the peer since the last call; the caller clears it.
+  // Returns the ids of frames whose payloads have arrived at the peer. The caller must report the ids and clear the vector.
   std::vector<uint64_t>& sent() { return sent_; }
 
-  // Handles an authentic datagram of the link's own epoch. May call sink.place and sink.received. Returns duplicate for a copy,
-  // which changes nothing and above all is no sign of life.
-  DatagramFault heard(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival, Sink& sink);
-  // Handles an authentic datagram of a group: it is a sign of life, and counts in reports. Returns duplicate for a copy, which
-  // the caller must ignore.
+  // Handles an authentic datagram of the link's own epoch. May call sink.receive_buffer and sink.received. Returns `duplicate`
+  // if the datagram is a copy of an earlier one. A copy changes nothing; above all, it does not show that the peer is alive.
+  DatagramFault on_datagram(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival,
+                            Sink& sink);
+  // Handles an authentic datagram of a group: it shows that the peer is alive, and is counted for the reports. Returns
+  // `duplicate` if it is a copy of an earlier datagram; the caller must ignore a copy.
   DatagramFault on_group_datagram(const DatagramHeader& header, const UdpArrival& arrival);
-  // The network reported that nobody listens at the peer's address.
+  // Call when the network has reported that nobody listens at the peer's address.
   void refused(Nanos now);
 
-  // Sends everything that is not paced: acknowledgements, reports, answers, probes, and repetitions that are due. False: the
-  // outbox is full.
-  bool speak(Nanos now, uint32_t own_drops, UdpOutbox& outbox);
-  // Size of the next fragment or stream datagram; 0: there is none now.
-  uint32_t wanted(Nanos now);
-  // Sends it; requires outbox.credit() > 0. Returns its size, or 0 if there was nothing after all.
+  // Sends all datagrams that are not paced: acknowledgements, reports, answers, probes, and control messages that must be
+  // repeated now. Returns false if the outbox is full.
+  bool send_unpaced(Nanos now, uint32_t own_drops, UdpOutbox& outbox);
+  // Returns the size of the next paced datagram, which is a fragment or a datagram of a stream. 0 means that there is none now.
+  uint32_t next_datagram_bytes(Nanos now);
+  // Sends the next paced datagram, and returns its size; 0: there was none. Call this only if outbox.credit() > 0.
   uint32_t send_next(Nanos now, UdpOutbox& outbox);
-  // Queues a repair request to be sent as soon as possible. If there are too many, the oldest is dropped.
-  void say(const UdpGroupPeer& group, const DatagramHeader& header, uint32_t first, std::span<const std::byte> bitmap);
-  // Detects losses by time, and a dead peer. True if anything was done.
+  // Queues a repair request. It is sent as soon as possible. If too many requests are queued, the oldest is dropped.
+  void queue_repair(const UdpGroupPeer& group, const DatagramHeader& header, uint32_t first, std::span<const std::byte> bitmap);
+  // Checks whether the time has come to declare fragments lost, or the peer dead. Returns true if it checked fragments.
   bool step(Nanos now);
-  // The next time for step() or speak(). Ends of streams that are due already wait for the pacer, not for a time.
+  // Returns the time at which step() or send_unpaced() must be called next. `end` datagrams whose time has already come do not
+  // count, because they wait for the pacer.
   Nanos next_deadline(Nanos now) const;
 
-  // Sends a goodbye until it is answered. Call it when all frames have arrived.
-  void say_goodbye(Nanos now);
-  // Sends one goodbye at once, and waits for no answer.
-  void say_last_goodbye(Nanos now, UdpOutbox& outbox);
+  // Begins to send a goodbye, which is repeated until it is answered. Call this when all frames have arrived.
+  void start_goodbye(Nanos now);
+  // Sends one goodbye at once, and does not wait for an answer.
+  void send_last_goodbye(Nanos now, UdpOutbox& outbox);
   bool goodbye_answered() const { return goodbye_answered_; }
-  // The goodbye was repeated long enough, or nobody listens there: a peer that missed it will find this port closed.
+  // Returns true if the goodbye was repeated for long enough, or if nobody listens at the peer's address. If the peer missed
+  // the goodbye, it will find that our port is closed.
   bool goodbye_abandoned(Nanos now) const {
     return goodbye_.active &&
-           (goodbye_refused_ || (goodbye_.tries > goodbye_tries_min && now - goodbye_.since >= goodbye_patience));
+           (goodbye_refused_ || (goodbye_.tries > goodbye_tries_min && now - goodbye_.since >= goodbye_timeout));
   }
-  // The peer has sent a goodbye.
-  bool heard_goodbye() const { return heard_goodbye_; }
+  // Returns true if the peer has sent a goodbye.
+  bool goodbye_received() const { return goodbye_received_; }
   static bool is_goodbye(const DatagramHeader& header, std::span<const std::byte> payload);
-  // The reason why the link must end; ok if it need not.
+  // Returns why the link must end; ok if it need not end.
   const Status& end() const { return end_; }
   FrameFault fault() const { return reassembler_.fault(); }
 
@@ -127,11 +139,17 @@ class UdpFlow {
   const DatagramSeal& in_seal() const { return in_seal_; }
   const RttEstimator& rtt() const { return rtt_; }
   uint64_t rate() const { return rate_.rate(); }
+  // Measures the rate of the path, once (PathProbe).
+  void measure_rate(Nanos now) { probe_.measure_rate(now); }
+  bool measures_rate() const { return probe_.measures_rate(); }
+  bool rate_asked() const { return probe_.rate_asked(); }
   void held_back(Nanos now) { rate_.held_back(now); }
   const RateControl& rate_control() const { return rate_; }
   const LossDetector& losses() const { return losses_; }
   uint32_t datagram_bytes() const { return probe_.datagram_bytes(); }
   bool datagram_bytes_known() const { return probe_.sizes_known(); }
+  // Returns the last change of datagram_bytes() since the first search for the size ended. The transport reports each change.
+  const DatagramSizeChange& size_change() const { return size_change_; }
   size_t destination() const { return destination_; }
   UdpSendCounters& sending() { return sending_; }
   uint64_t refusals() const { return refusals_; }
@@ -140,29 +158,30 @@ class UdpFlow {
   std::string numbers(Nanos now) const;
 
  private:
-  enum class Word : uint8_t { ping = 1, goodbye = 2 };
-  // A control message, repeated until it is answered.
+  enum class ControlKind : uint8_t { ping = 1, goodbye = 2 };
+  // A control message that is repeated until it is answered.
   struct Control {
     bool active = false;
     uint32_t id = 0;
     Nanos since = 0, next = 0, interval = 0;
     uint32_t tries = 0;
   };
-  struct Message {
+  struct RepairRequest {
     DatagramHeader header;
     DatagramSeal seal;
     uint32_t bytes = 0;
     std::array<std::byte, sizeof(uint32_t) + repair_bitmap_bytes_max> payload{};
   };
-  static constexpr size_t messages_max = 32;
-  // If three of ten datagrams are lost, one goodbye in 1400 does not arrive in 6 tries; a fast link makes 12 tries in that
-  // time.
+  static constexpr size_t requests_max = 32;
+  // If 30 % of the datagrams are lost, one goodbye in 1400 gets lost in all of 6 tries. A fast link makes 12 tries in
+  // goodbye_timeout.
   static constexpr uint32_t goodbye_tries_min = 6;
-  static constexpr Nanos goodbye_patience = 300 * millisecond;
+  static constexpr Nanos goodbye_timeout = 300 * millisecond;
   static uint32_t clock_us(Nanos now) { return static_cast<uint32_t>(now / microsecond); }
 
-  DatagramHeader numbered(DatagramKind kind, Nanos now);
-  DatagramHeader answering(DatagramKind kind, Nanos now);
+  DatagramHeader numbered_header(DatagramKind kind, uint32_t number, Nanos now) const;
+  DatagramHeader make_header(DatagramKind kind, Nanos now);
+  DatagramHeader make_answer_header(DatagramKind kind, Nanos now);
   void address_header(DatagramHeader& header, const DatagramGroup& group, Rank to) const;
   void put(DatagramHeader header, std::span<const std::byte> payload, UdpOutbox& outbox);
   bool is_new(const DatagramHeader& header);
@@ -172,18 +191,21 @@ class UdpFlow {
   DatagramFault acknowledgement(const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
   DatagramFault probe(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival);
   DatagramFault control(std::span<const std::byte> payload, Nanos now);
-  void settle(Nanos now);
-  void confirm(Nanos now);
+  void note_alive(Nanos now);
+  void confirm_next_hop(Nanos now);
   void start(Control& control, Nanos now);
-  void speak_control(Control& control, Word word, Nanos now, UdpOutbox& outbox);
-  void put_control(uint32_t id, Word word, Nanos now, UdpOutbox& outbox);
-  bool speak_probe(Nanos now, UdpOutbox& outbox);
-  bool speak_messages(Nanos now, UdpOutbox& outbox);
-  uint32_t send_fragment(const FragmentPlace& place, Nanos now, UdpOutbox& outbox);
+  void send_control(Control& control, ControlKind kind, Nanos now, UdpOutbox& outbox);
+  void add_control(uint32_t id, ControlKind kind, Nanos now, UdpOutbox& outbox);
+  bool send_probes(Nanos now, UdpOutbox& outbox);
+  bool send_questions(Nanos now, UdpOutbox& outbox);
+  void take_refused_size(Nanos now);
+  void follow_size(uint32_t before, bool refused);
+  bool send_repair_requests(Nanos now, UdpOutbox& outbox);
+  uint32_t send_fragment(const FragmentPosition& position, Nanos now, UdpOutbox& outbox);
   uint32_t send_stream(Nanos now, UdpOutbox& outbox);
   void count_sent(size_t bytes);
-  std::optional<FragmentPlace> next_fragment();
-  bool stream_waits(Nanos now) const;
+  std::optional<FragmentPosition> next_fragment();
+  bool stream_is_ready(Nanos now) const;
 
   UdpFlowOptions options_;
   size_t destination_;
@@ -196,24 +218,27 @@ class UdpFlow {
   UdpReplayWindow numbers_seen_, answers_seen_;
   LossDetector losses_;
   PathProbe probe_;
+  BlackHoleWatch watch_;
+  DatagramSizeChange size_change_;
   TrainMeter train_;
   UdpFrames frames_;
   Reassembler reassembler_;
   UdpSendCounters sending_;
   std::vector<UdpGroupPeer*> groups_;
   std::vector<uint64_t> sent_;
-  std::vector<FragmentName> arrived_, lost_;  // from one acknowledgement
-  std::vector<Message> messages_;             // ring of messages_max
-  size_t first_message_ = 0, message_count_ = 0;
-  std::vector<uint32_t> control_answers_;  // ids
+  std::vector<FragmentName> arrived_, lost_;    // filled when an acknowledgement is handled
+  std::vector<RepairRequest> repair_requests_;  // circular buffer of queued repair requests; it has space for requests_max
+  size_t first_request_ = 0, request_count_ = 0;
+  std::vector<uint32_t> control_answers_;  // ids of the control messages that must be answered
   Control ping_, goodbye_;
   uint32_t next_seq_ = 1, next_answer_seq_ = 1, next_control_ = 1;
-  uint32_t newest_report_ = 0, reported_ = 0;  // reported_: the count that the peer last reported as received
-  bool report_heard_ = false;
-  bool goodbye_answered_ = false, goodbye_refused_ = false, heard_goodbye_ = false;
-  int64_t stream_share_ = 0;  // bytes; frames and streams get equal shares while both wait
-  size_t group_turn_ = 0;
-  Nanos last_heard_ = 0, silent_since_ = 0, last_step_ = 0, first_refusal_ = 0, confirmed_at_ = 0;
+  // newest_report_: flow_seq of the newest report. reported_: the number of received datagrams in that report.
+  uint32_t newest_report_ = 0, reported_ = 0;
+  bool report_received_ = false;
+  bool goodbye_answered_ = false, goodbye_refused_ = false, goodbye_received_ = false;
+  int64_t stream_debt_bytes_ = 0;  // Streams are behind frames by this many bytes. While both wait, they get equal shares.
+  size_t next_group_ = 0;
+  Nanos last_received_at_ = 0, silent_since_ = 0, last_step_ = 0, first_refusal_ = 0, confirmed_at_ = 0;
   uint32_t refusals_in_row_ = 0;
   uint64_t refusals_ = 0, received_frames_ = 0, received_bytes_ = 0;
   Status end_;

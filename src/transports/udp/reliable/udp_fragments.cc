@@ -7,24 +7,24 @@
 
 namespace unisono {
 
-void put_place(const FragmentPlace& place, DatagramHeader& header) {
+void write_position(const FragmentPosition& position, DatagramHeader& header) {
   header.kind = DatagramKind::fragment;
-  header.op = place.name.frame;
-  header.packet_index = place.name.index;
-  header.deadline_us = place.frame_bytes;
-  header.slice = static_cast<uint16_t>(place.fragment_bytes);
-  header.payload_bytes = static_cast<uint16_t>(place.bytes());
+  header.op = position.name.frame;
+  header.packet_index = position.name.index;
+  header.deadline_us = position.frame_bytes;
+  header.slice = static_cast<uint16_t>(position.fragment_bytes);
+  header.payload_bytes = static_cast<uint16_t>(position.bytes());
 }
 
-bool get_place(const DatagramHeader& header, FragmentPlace& place) {
-  place = {.name{header.op, header.packet_index}, .frame_bytes = header.deadline_us, .fragment_bytes = header.slice};
-  if (place.frame_bytes < sizeof(FrameHeader) || place.frame_bytes > frame_bytes_max) return false;
-  if (place.fragment_bytes < fragment_bytes_min || place.fragment_bytes > fragment_bytes_max) return false;
-  return place.name.index < place.fragments() && header.payload_bytes == place.bytes();
+bool read_position(const DatagramHeader& header, FragmentPosition& position) {
+  position = {.name{header.op, header.packet_index}, .frame_bytes = header.deadline_us, .fragment_bytes = header.slice};
+  if (position.frame_bytes < sizeof(FrameHeader) || position.frame_bytes > frame_bytes_max) return false;
+  if (position.fragment_bytes < fragment_bytes_min || position.fragment_bytes > fragment_bytes_max) return false;
+  return position.name.index < position.fragments() && header.payload_bytes == position.bytes();
 }
 
-FragmentParts fragment_parts(const FragmentPlace& place, const FrameHeader& header, std::span<const std::byte> payload) {
-  const size_t begin = place.offset(), end = begin + place.bytes();
+FragmentParts fragment_parts(const FragmentPosition& position, const FrameHeader& header, std::span<const std::byte> payload) {
+  const size_t begin = position.offset(), end = begin + position.bytes();
   const auto header_bytes = std::as_bytes(std::span(&header, 1));
   FragmentParts parts;
   if (begin < sizeof header) parts.header = header_bytes.subspan(begin, std::min(end, sizeof header) - begin);
@@ -39,17 +39,36 @@ void add(std::vector<uint64_t>& set, uint32_t index) { set[index / 64] |= uint64
 void remove(std::vector<uint64_t>& set, uint32_t index) { set[index / 64] &= ~(uint64_t{1} << (index % 64)); }
 }  // namespace
 
-FragmentQueue::FragmentQueue() : frames_(fragment_frames_max) {}
+std::vector<uint64_t> recut_bits(const std::vector<uint64_t>& bits, uint32_t frame_bytes, uint32_t from, uint32_t to) {
+  const uint32_t fragments = (frame_bytes + to - 1) / to;
+  std::vector<uint64_t> result((fragments + 63) / 64, 0);
+  for (uint32_t index = 0; index < fragments; ++index) {
+    bool whole = true;
+    const uint32_t last = (std::min((index + 1) * to, frame_bytes) - 1) / from;
+    for (uint32_t old = index * to / from; whole && old <= last; ++old) whole = in(bits, old);
+    if (whole) add(result, index);
+  }
+  return result;
+}
+
+uint32_t count_bits(const std::vector<uint64_t>& bits) {
+  uint32_t count = 0;
+  for (const auto word : bits) count += static_cast<uint32_t>(std::popcount(word));
+  return count;
+}
+
+FragmentQueue::FragmentQueue() = default;
 
 uint32_t FragmentQueue::push(uint32_t frame_bytes, uint32_t fragment_bytes) {
   UNISONO_CHECK(!full() && frame_bytes >= sizeof(FrameHeader) && frame_bytes <= frame_bytes_max &&
                 fragment_bytes >= fragment_bytes_min && fragment_bytes <= fragment_bytes_max);
+  frames_.resize(fragment_frames_max);  // with the first frame: most links of a large group carry none
   const uint32_t number = next_frame_++;
   auto& frame = frames_[number % fragment_frames_max];
   frame.number = number;
   frame.frame_bytes = frame_bytes;
   frame.fragment_bytes = fragment_bytes;
-  frame.fragments = FragmentPlace{.name{}, .frame_bytes = frame_bytes, .fragment_bytes = fragment_bytes}.fragments();
+  frame.fragments = FragmentPosition{.name{}, .frame_bytes = frame_bytes, .fragment_bytes = fragment_bytes}.fragments();
   frame.unsent = frame.arrived_count = frame.lost_count = 0;
   frame.arrived.assign((frame.fragments + 63) / 64, 0);
   frame.lost.assign((frame.fragments + 63) / 64, 0);
@@ -64,32 +83,32 @@ FragmentQueue::Frame* FragmentQueue::find(uint32_t number) {
   return frame.open ? &frame : nullptr;
 }
 
-std::optional<FragmentPlace> FragmentQueue::next() {
+std::optional<FragmentPosition> FragmentQueue::next() {
   const auto unsent = next_unsent();
   if (lost_total_ == 0 || (unsent && lost_in_a_row_ >= lost_in_a_row_max)) return unsent;
   return next_lost();
 }
 
-// Requires that some fragment is lost.
-FragmentPlace FragmentQueue::next_lost() {
-  for (;; turn_ = {turn_.frame + 1, 0}) {
-    if (turn_.frame - oldest_ >= next_frame_ - oldest_) turn_ = {oldest_, 0};
-    const auto* frame = find(turn_.frame);
-    if (frame == nullptr || frame->lost_count == 0 || turn_.index >= frame->fragments) continue;
-    uint64_t bits = frame->lost[turn_.index / 64] & (~uint64_t{0} << (turn_.index % 64));
-    size_t word = turn_.index / 64;
+// Returns the next lost fragment in turn. Call this only if some fragment is lost.
+FragmentPosition FragmentQueue::next_lost() {
+  for (;; search_position_ = {search_position_.frame + 1, 0}) {
+    if (search_position_.frame - oldest_ >= next_frame_ - oldest_) search_position_ = {oldest_, 0};
+    const auto* frame = find(search_position_.frame);
+    if (frame == nullptr || frame->lost_count == 0 || search_position_.index >= frame->fragments) continue;
+    uint64_t bits = frame->lost[search_position_.index / 64] & (~uint64_t{0} << (search_position_.index % 64));
+    size_t word = search_position_.index / 64;
     while (bits == 0 && ++word < frame->lost.size()) bits = frame->lost[word];
     if (bits == 0) continue;
-    turn_.index = static_cast<uint32_t>(word * 64 + static_cast<size_t>(std::countr_zero(bits)));
-    return {turn_, frame->frame_bytes, frame->fragment_bytes};
+    search_position_.index = static_cast<uint32_t>(word * 64 + static_cast<size_t>(std::countr_zero(bits)));
+    return {search_position_, frame->frame_bytes, frame->fragment_bytes};
   }
 }
 
-std::optional<FragmentPlace> FragmentQueue::next_unsent() {
+std::optional<FragmentPosition> FragmentQueue::next_unsent() {
   for (; unsent_frame_ != next_frame_; ++unsent_frame_) {
     const auto* frame = find(unsent_frame_);
     if (frame != nullptr && frame->unsent < frame->fragments)
-      return FragmentPlace{{frame->number, frame->unsent}, frame->frame_bytes, frame->fragment_bytes};
+      return FragmentPosition{{frame->number, frame->unsent}, frame->frame_bytes, frame->fragment_bytes};
   }
   return std::nullopt;
 }
@@ -105,7 +124,7 @@ void FragmentQueue::taken(FragmentName name) {
     --frame->lost_count;
     --lost_total_;
     ++lost_in_a_row_;
-    turn_ = {name.frame, name.index + 1};
+    search_position_ = {name.frame, name.index + 1};
   }
 }
 
@@ -131,6 +150,31 @@ void FragmentQueue::lost(FragmentName name) {
   add(frame->lost, name.index);
   ++lost_total_;
   ++frame->lost_count;
+}
+
+void FragmentQueue::recut(Frame& frame) {
+  const auto from = frame.fragment_bytes, to = recut_fragment_bytes;
+  const auto sent_bytes = std::min(frame.unsent * from, frame.frame_bytes);
+  frame.arrived = recut_bits(frame.arrived, frame.frame_bytes, from, to);
+  frame.arrived_count = count_bits(frame.arrived);
+  frame.fragment_bytes = to;
+  frame.fragments = (frame.frame_bytes + to - 1) / to;
+  frame.unsent = (sent_bytes + to - 1) / to;
+}
+
+void FragmentQueue::recut() {
+  lost_total_ = 0;
+  search_position_ = {oldest_, 0};
+  for (auto& frame : frames_) {
+    if (!frame.open) continue;
+    if (frame.fragment_bytes > recut_fragment_bytes) recut(frame);
+    frame.lost.assign((frame.fragments + 63) / 64, 0);
+    for (uint32_t index = 0; index < frame.unsent; ++index) {
+      if (!in(frame.arrived, index)) add(frame.lost, index);
+    }
+    frame.lost_count = count_bits(frame.lost);
+    lost_total_ += frame.lost_count;
+  }
 }
 
 }  // namespace unisono

@@ -1,9 +1,10 @@
-// Fragments of frames: their borders, and the queue of fragments to send on one link. udp_reassembler.h puts them together.
+// Fragments of frames. This file defines how a frame is cut into fragments, and the queue of the fragments to send on one link.
+// The receiving half is in udp_reassembler.h.
 //
-// Fragment i of a frame carries bytes [i*F, (i+1)*F) of the 64-byte header followed by the payload. F belongs to the frame and
-// travels in every fragment (DatagramHeader::slice), so the size of datagrams may change from frame to frame. Frames of a link
-// are numbered in order. At most fragment_frames_max of them, counted from the oldest unconfirmed one, may be in flight, so
-// both ends need memory for that many and no more.
+// A frame is its 64-byte header followed by its payload. Fragment i carries the bytes [i*F, (i+1)*F) of the frame. Every
+// fragment says what F is (DatagramHeader::slice), so F may change from frame to frame. The frames of a link are numbered in
+// order. At most fragment_frames_max frames may be in flight, counted from the oldest unconfirmed frame. Therefore the sender
+// and the receiver need memory for only this many frames.
 #pragma once
 
 #include <cstddef>
@@ -20,74 +21,89 @@ namespace unisono {
 
 inline constexpr uint32_t fragment_bytes_min = 512, fragment_bytes_max = 65'507 - datagram_header_bytes;
 inline constexpr uint32_t frame_bytes_max = sizeof(FrameHeader) + payload_bytes_max;
-inline constexpr uint32_t fragment_frames_max = 256;  // a power of two, equal at both ends
+// If the path no longer carries the fragments of a frame, the frame is cut again, into fragments of this size. This happens at
+// most once per frame, and never to a frame that was cut into fragments of this size or shorter ones.
+inline constexpr uint32_t recut_fragment_bytes = base_datagram_bytes - datagram_header_bytes;
+inline constexpr uint32_t fragment_frames_max = 256;  // A power of two. The sender and the receiver must use the same number.
 
-struct FragmentPlace {
+struct FragmentPosition {
   FragmentName name;
-  uint32_t frame_bytes = 0;     // header included
-  uint32_t fragment_bytes = 0;  // F
+  uint32_t frame_bytes = 0;     // size of the whole frame, including its header
+  uint32_t fragment_bytes = 0;  // F: the size of each fragment except the last
   uint32_t fragments() const { return (frame_bytes + fragment_bytes - 1) / fragment_bytes; }
   uint32_t offset() const { return name.index * fragment_bytes; }
   uint32_t bytes() const { return name.index + 1 < fragments() ? fragment_bytes : frame_bytes - offset(); }
 };
-// Write and read a fragment's fields of the datagram header. get_place returns false if there is no such fragment, or if its
-// payload has the wrong size.
-void put_place(const FragmentPlace& place, DatagramHeader& header);
-bool get_place(const DatagramHeader& header, FragmentPlace& place);
+// write_position() writes the fields of a fragment into the datagram header, and read_position() reads them. read_position()
+// returns false if no such fragment can exist, or if the payload does not have the right size.
+void write_position(const FragmentPosition& position, DatagramHeader& header);
+bool read_position(const DatagramHeader& header, FragmentPosition& position);
 
-// The bytes of a fragment in two parts, of the header and of the payload; either may be empty. The header is sealed already.
+// The sender and the receiver keep one bit per fragment. Returns these bits for a frame that was cut into fragments of `from`
+// bytes, and is now cut into fragments of `to` bytes. A new fragment has its bit only if all its bytes were in fragments that
+// had theirs.
+std::vector<uint64_t> recut_bits(const std::vector<uint64_t>& bits, uint32_t frame_bytes, uint32_t from, uint32_t to);
+uint32_t count_bits(const std::vector<uint64_t>& bits);
+
+// The bytes of a fragment: a part of the frame's header (which is already sealed) and a part of its payload. Each of the two
+// parts may be empty.
 struct FragmentParts {
   std::span<const std::byte> header, payload;
 };
-FragmentParts fragment_parts(const FragmentPlace& place, const FrameHeader& header, std::span<const std::byte> payload);
+FragmentParts fragment_parts(const FragmentPosition& position, const FrameHeader& header, std::span<const std::byte> payload);
 
-// The fragments to send on one link: lost ones first, then new ones, in order. Lost ones of all frames take turns: a receiver
-// without memory for the oldest frame may have it for others, and these must not wait. New frames must not wait for ever behind
-// lost fragments, either.
+// The fragments to send on one link. Lost fragments are sent first, and then new ones, in order. But after some lost fragments
+// in a row a new fragment is sent, so that new frames do not wait for ever. Frames with lost fragments take turns: the receiver
+// may lack memory for the oldest frame, and still have memory for later frames.
 class FragmentQueue {
  public:
   FragmentQueue();
 
-  // True if no further frame may be begun.
+  // Returns true if no further frame may be pushed now.
   bool full() const { return next_frame_ - oldest_ >= fragment_frames_max || open_bytes_ >= open_bytes_max; }
-  // Adds a frame and returns its number. Requires !full(). frame_bytes includes the header.
+  // Adds a frame, and returns its number. Call this only if full() is false. frame_bytes includes the header.
   uint32_t push(uint32_t frame_bytes, uint32_t fragment_bytes);
-  // The fragment to send next, if any; it stays in the queue until taken().
-  std::optional<FragmentPlace> next();
+  // Returns the fragment to send next, if any. The fragment stays in the queue until taken().
+  std::optional<FragmentPosition> next();
   void taken(FragmentName name);
-  // Whether some fragment was never sent. If not, push another frame even if lost fragments wait: they must not delay new
-  // frames.
+  // Returns true if some fragment was never sent. If the result is false, push another frame even if lost fragments wait: they
+  // must not delay new frames.
   bool has_unsent() { return next_unsent().has_value(); }
-  // Marks a fragment as arrived. Returns true once, when the whole frame has arrived. Finished frames and fragments that have
-  // arrived before change nothing.
+  // Marks a fragment as arrived. Returns true if the whole frame has arrived with it; this happens once per frame. If the
+  // fragment had arrived before, nothing changes.
   bool arrived(FragmentName name);
   void lost(FragmentName name);
+  // The path carries only short datagrams from now on. Cuts frames with longer fragments again, and marks all fragments as lost
+  // that were sent and have not arrived.
+  void recut();
 
-  bool empty() const { return next_frame_ == oldest_; }  // all frames have arrived
-  uint32_t oldest() const { return oldest_; }  // the oldest frame that has not arrived; equals the next number if empty
+  bool empty() const { return next_frame_ == oldest_; }  // true if all frames have arrived
+  // Returns the number of the oldest frame that has not arrived. If empty(), this is the number of the next frame.
+  uint32_t oldest() const { return oldest_; }
 
  private:
   struct Frame {
     uint32_t number = 0, frame_bytes = 0, fragment_bytes = 0;
-    uint32_t fragments = 0, unsent = 0;  // unsent: the first fragment that was never sent
+    uint32_t fragments = 0, unsent = 0;  // unsent: index of the first fragment that was never sent
     uint32_t arrived_count = 0, lost_count = 0;
-    std::vector<uint64_t> arrived, lost;  // bit per fragment
+    std::vector<uint64_t> arrived, lost;  // one bit per fragment
     bool open = false;
   };
-  // Bytes of frames in flight before the last one; with the last frame at most 40 MiB. The receiver has memory for them, unless
-  // its sink keeps much (PayloadPoolLimits).
+  // push() is allowed only while fewer bytes than this are in flight. The last frame may exceed this limit, so at most 40 MiB
+  // are in flight. The receiver has memory for 40 MiB, unless its sink keeps many views (see PayloadPoolLimits).
   static constexpr size_t open_bytes_max = 24u << 20;
-  static constexpr uint32_t lost_in_a_row_max = 8;  // then a new one
+  static constexpr uint32_t lost_in_a_row_max = 8;  // after this many lost fragments a new fragment is sent
   Frame* find(uint32_t number);
-  FragmentPlace next_lost();
-  std::optional<FragmentPlace> next_unsent();
+  static void recut(Frame& frame);
+  FragmentPosition next_lost();
+  std::optional<FragmentPosition> next_unsent();
 
-  std::vector<Frame> frames_;  // by number modulo fragment_frames_max
+  std::vector<Frame> frames_;  // frame number n is at n % fragment_frames_max
   uint32_t oldest_ = 0, next_frame_ = 0;
-  uint32_t unsent_frame_ = 0;  // the first frame with a fragment that was never sent
+  uint32_t unsent_frame_ = 0;  // In all frames before this one, every fragment was sent at least once.
   size_t open_bytes_ = 0;
   uint32_t lost_total_ = 0, lost_in_a_row_ = 0;
-  FragmentName turn_;  // where the search for lost ones goes on
+  FragmentName search_position_;  // next_lost() continues its search at this fragment.
 };
 
 }  // namespace unisono

@@ -15,7 +15,7 @@ Acknowledgement ack_of(std::initializer_list<SequenceRange> ranges) {
   return ack;
 }
 
-// A link with a round trip of 400 us. Its fragments have the numbers of their datagrams, counted from `base`.
+// A link with a round trip of 400 us. All fragments belong to frame 1. Fragment i is sent as datagram `base` + i.
 struct Link {
   explicit Link(size_t datagrams = 256, uint32_t base_number = 0) : losses(datagrams), base(base_number) {
     rtt.sample(400 * microsecond);
@@ -45,7 +45,7 @@ Names names(std::initializer_list<uint32_t> indices) {
   return result;
 }
 
-TEST(LossDetector, calls_lost_what_three_later_ones_have_overtaken) {
+TEST(LossDetector, a_fragment_overtaken_by_three_is_lost) {
   for (const uint32_t base : {0u, UINT32_MAX - 3}) {
     Link link(256, base);
     for (uint32_t i = 0; i < 6; ++i) link.send(i, i);
@@ -59,7 +59,7 @@ TEST(LossDetector, calls_lost_what_three_later_ones_have_overtaken) {
   }
 }
 
-TEST(LossDetector, calls_lost_what_is_older_than_nine_eighths_of_the_round_trip) {
+TEST(LossDetector, a_fragment_older_than_nine_eighths_of_the_round_trip_is_lost) {
   Link link;
   link.rtt = {};
   link.rtt.sample(4 * millisecond);
@@ -75,7 +75,7 @@ TEST(LossDetector, calls_lost_what_is_older_than_nine_eighths_of_the_round_trip)
   EXPECT_EQ(link.losses.due(), never);
 }
 
-TEST(LossDetector, is_never_more_impatient_than_a_millisecond) {
+TEST(LossDetector, the_loss_delay_is_at_least_a_millisecond) {
   Link link;
   link.send(0, 0);
   link.send(1, 0);
@@ -83,7 +83,7 @@ TEST(LossDetector, is_never_more_impatient_than_a_millisecond) {
   EXPECT_EQ(link.losses.due(), millisecond);
 }
 
-TEST(LossDetector, calls_the_two_oldest_lost_after_silence_and_waits_longer_each_time) {
+TEST(LossDetector, silence_marks_the_two_oldest_lost_at_growing_intervals) {
   Link link;
   for (uint32_t i = 0; i < 5; ++i) link.send(i, 0);
   const Nanos first = link.losses.due();
@@ -109,7 +109,7 @@ TEST(LossDetector, calls_the_two_oldest_lost_after_silence_and_waits_longer_each
   EXPECT_LE(link.losses.due() - now, 2 * millisecond + 200 * microsecond) << "heard again";
 }
 
-TEST(LossDetector, takes_an_acknowledgement_of_what_it_called_lost) {
+TEST(LossDetector, a_late_acknowledgement_of_a_lost_fragment_counts) {
   Link link;
   for (uint32_t i = 0; i < 10; ++i) link.send(i, 0);
   link.acknowledge({{5, 5}}, 1000);
@@ -123,7 +123,7 @@ TEST(LossDetector, takes_an_acknowledgement_of_what_it_called_lost) {
   EXPECT_EQ(link.lost, names({3}));
 }
 
-TEST(LossDetector, tries_what_was_refused_again_ever_more_seldom_until_something_is_taken) {
+TEST(LossDetector, refused_fragments_are_repeated_at_growing_intervals_until_one_is_accepted) {
   Link link;
   for (uint32_t i = 0; i < 20; ++i) link.send(i, 0);
   auto nothing_taken = ack_of({});
@@ -144,7 +144,7 @@ TEST(LossDetector, tries_what_was_refused_again_ever_more_seldom_until_something
   EXPECT_EQ(link.lost.size(), 19u) << "17 to 36 but 25: there is memory again";
 }
 
-TEST(LossDetector, believes_no_number_that_was_not_sent) {
+TEST(LossDetector, numbers_that_were_not_sent_are_ignored) {
   Link link;
   for (uint32_t i = 0; i < 6; ++i) link.send(i, 0);
   auto ack = ack_of({{0, 0}});
@@ -170,7 +170,7 @@ TEST(LossDetector, an_old_acknowledgement_changes_nothing) {
   EXPECT_EQ(link.losses.due(), due);
 }
 
-TEST(LossDetector, hears_nothing_new_behind_what_is_still_outstanding) {
+TEST(LossDetector, a_number_behind_outstanding_fragments_changes_nothing) {
   Link link;
   for (uint32_t i = 0; i < 4; ++i) link.send(i, 0);
   link.acknowledge({{1, 2}}, 1000);
@@ -180,7 +180,7 @@ TEST(LossDetector, hears_nothing_new_behind_what_is_still_outstanding) {
   EXPECT_EQ(link.losses.spurious_count(), 0u);
 }
 
-TEST(LossDetector, forgets_the_oldest_lost_ones_when_it_has_no_credit_for_them) {
+TEST(LossDetector, the_oldest_lost_fragments_are_forgotten_when_the_ring_is_full) {
   Link link(16);
   uint32_t next = 0;
   for (int round = 0; round < 20; ++round) {
@@ -205,7 +205,7 @@ TEST(LossDetector, ignores_numbers_of_other_datagrams_and_of_long_ago) {
   EXPECT_EQ(link.arrived, names({100}));
 }
 
-TEST(LossDetector, bounds_what_is_outstanding) {
+TEST(LossDetector, outstanding_fragments_are_bounded) {
   Link link(16);
   EXPECT_TRUE(link.losses.may_send(LossDetector::window_bytes_min, 0, link.rtt));
   EXPECT_FALSE(link.losses.may_send(LossDetector::window_bytes_min + 1, 0, link.rtt));
@@ -217,7 +217,7 @@ TEST(LossDetector, bounds_what_is_outstanding) {
   EXPECT_TRUE(link.losses.may_send(1, 1'000'000'000, link.rtt));
 }
 
-TEST(LossDetector, goes_on_while_the_oldest_is_never_acknowledged) {
+TEST(LossDetector, sending_continues_while_the_oldest_is_never_acknowledged) {
   Link link(16);
   Nanos now = 0;
   uint32_t next = 0, sent = 0;
@@ -241,6 +241,24 @@ TEST(LossDetector, goes_on_while_the_oldest_is_never_acknowledged) {
   for (const auto& name : all_lost) indices.push_back(name.index);
   std::sort(indices.begin(), indices.end());
   EXPECT_EQ(std::adjacent_find(indices.begin(), indices.end()), indices.end()) << "each is called lost once";
+}
+
+TEST(LossDetector, forgotten_fragments_are_neither_confirmed_nor_lost) {
+  for (const uint32_t base : {0u, UINT32_MAX - 3}) {
+    Link link(256, base);
+    for (uint32_t i = 0; i < 6; ++i) link.send(i, i);
+    link.losses.forget();
+    EXPECT_EQ(link.losses.outstanding(), 0u);
+    EXPECT_EQ(link.losses.outstanding_bytes(), 0u);
+    EXPECT_EQ(link.losses.due(), never);
+    link.acknowledge({{0, 5}}, 1000);
+    EXPECT_TRUE(link.arrived.empty());
+    link.send(6, 2000);
+    link.send(7, 2000);
+    link.acknowledge({{0, 6}}, 3000);
+    EXPECT_EQ(link.arrived, names({6}));
+    EXPECT_EQ(link.losses.outstanding(), 1u);
+  }
 }
 
 }  // namespace

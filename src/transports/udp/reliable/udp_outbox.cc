@@ -16,12 +16,18 @@ void note_too_long(UdpSendCounters& counters, size_t bytes) {
 }  // namespace
 
 UdpOutbox::UdpOutbox(DatagramSocket& socket, size_t scratch_bytes)
-    : socket_(socket), scratch_bytes_(scratch_bytes), scratch_(std::make_unique<std::byte[]>(batch * scratch_bytes)) {}
+    : socket_(socket),
+      scratch_bytes_(scratch_bytes),
+      scratch_(std::make_unique_for_overwrite<std::byte[]>(batch * scratch_bytes)) {}
 
 void UdpOutbox::add(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload,
                     const DatagramSeal& seal, UdpSendCounters& counters) {
   UNISONO_CHECK(count_ < batch && !blocked_ && payload.size() <= scratch_bytes_ && header.payload_bytes == payload.size());
-  datagrams_[count_] = {.to = &to, .header = header, .payload = payload, .confirms = std::exchange(counters.confirm, false)};
+  datagrams_[count_] = {.to = &to,
+                        .header = header,
+                        .payload = payload,
+                        .confirms = std::exchange(counters.confirm, false),
+                        .alone = counters.alone};
   counters_[count_] = &counters;
   tagged_[count_] = tagged(std::as_bytes(std::span(&datagrams_[count_].header, 1)), payload, seal);
   ++count_;
@@ -75,11 +81,11 @@ void UdpOutbox::keep_rest(size_t from) {
   for (size_t i = from; i < count_; ++i) {
     const size_t to = i - from;
     auto datagram = datagrams_[i];
-    auto* place = scratch_.get() + to * scratch_bytes_;
-    // A payload in scratch memory lies at or behind its new position. Copied in order, nothing is overwritten before it is
-    // read.
-    if (!datagram.payload.empty()) std::memmove(place, datagram.payload.data(), datagram.payload.size());
-    datagram.payload = {place, datagram.payload.size()};
+    auto* destination = scratch_.get() + to * scratch_bytes_;
+    // Payloads in scratch memory only move to lower addresses, and the lowest moves first. Therefore no payload is overwritten
+    // before it has moved.
+    if (!datagram.payload.empty()) std::memmove(destination, datagram.payload.data(), datagram.payload.size());
+    datagram.payload = {destination, datagram.payload.size()};
     datagrams_[to] = datagram;
     counters_[to] = counters_[i];
   }

@@ -1,8 +1,8 @@
-// Datagrams on their way to one socket: collected, sealed, and given to the network in batches.
+// Collects the datagrams for one socket, seals them, and passes them to the network in batches.
 //
-// Datagrams that the network does not take now (its queue is full) stay here with a copied payload, and go first next time.
-// Until then no new ones may be added, so the sender learns that it must wait. After flush() no memory of a sender is used any
-// more.
+// If the network's queue is full, the outbox keeps the datagrams that are left, with copies of their payloads. The next flush()
+// sends these datagrams first. Until then no datagram may be added; this tells the caller to wait. After flush(), the outbox
+// uses no memory of a caller any more.
 #pragma once
 
 #include <array>
@@ -15,41 +15,42 @@
 
 namespace unisono {
 
-// Counters of one receiver: what happened to its datagrams on this host.
+// The outcome of sending on this host, for the datagrams to one receiver.
 struct UdpSendCounters {
   uint64_t datagrams = 0, bytes = 0;
-  uint64_t firewalled = 0;      // EPERM
-  uint64_t too_long = 0;        // EMSGSIZE
-  uint32_t too_long_bytes = 0;  // the shortest of them; the reader sets it back to 0
-  uint64_t failed = 0;          // no route and the like
-  bool confirm = false;         // set OutDatagram::confirms in its next datagram
+  uint64_t firewalled = 0;      // sends that failed with EPERM
+  uint64_t too_long = 0;        // sends that failed with EMSGSIZE
+  uint32_t too_long_bytes = 0;  // Size of the shortest datagram that was too long. The reader sets it back to 0.
+  uint64_t failed = 0;          // sends that failed with another error, such as a missing route
+  bool confirm = false;         // a request: OutDatagram::confirms must be set in the next datagram for this receiver
+  bool alone = false;           // a request: OutDatagram::alone must be set in all datagrams for this receiver
 };
 
 class UdpOutbox {
  public:
   static constexpr size_t batch = datagrams_per_batch;
 
-  // scratch_bytes: the largest payload that has no memory of its own.
+  // scratch_bytes must be the size of the largest payload that is written into scratch().
   UdpOutbox(DatagramSocket& socket, size_t scratch_bytes);
 
-  // How many more datagrams may be added; 0 while the network takes nothing.
+  // Returns how many more datagrams may be added. The result is 0 while the network takes nothing.
   size_t credit() const { return blocked_ ? 0 : batch - count_; }
   bool empty() const { return count_ == 0; }
   bool blocked() const { return blocked_; }
-  // Memory for the payload of the next datagram to be added.
+  // Returns memory for the payload of the datagram that is added next.
   std::byte* scratch() { return scratch_.get() + count_ * scratch_bytes_; }
-  // Adds a datagram; requires credit() > 0. It is sealed when the batch leaves. `to` and `counters` must live until then, and
-  // the payload until flush(). The caller flushes full batches.
+  // Adds a datagram, which flush() will seal. Call this only if credit() > 0; if credit() is 0, call flush(). `payload` must
+  // stay valid until flush(). `to` and `counters` must stay valid until the datagram has left the outbox.
   void add(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload, const DatagramSeal& seal,
            UdpSendCounters& counters);
   // Adds a datagram that is sealed already.
   void add_sealed(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload,
                   UdpSendCounters& counters);
-  // Gives everything to the network. True if it took all.
+  // Passes all datagrams to the network. Returns true if the outbox is empty afterwards.
   bool flush();
-  // Drops the datagrams for this receiver, whose address and counters go away.
+  // Drops all datagrams for the receiver that has these counters. Call this before its address and counters are freed.
   void forget(const UdpSendCounters& counters);
-  // True after ENOBUFS: the handle does not show when the network takes datagrams again.
+  // Returns true after ENOBUFS. In this case the socket's handle does not show when the network takes datagrams again.
   bool wants_time() const { return blocked_ && wants_time_; }
   DatagramSocket& socket() const { return socket_; }
 
@@ -63,7 +64,7 @@ class UdpOutbox {
   std::array<OutDatagram, batch> datagrams_;
   std::array<UdpSendCounters*, batch> counters_{};
   std::array<DatagramTagged, batch> tagged_;
-  size_t count_ = 0, sealed_ = 0;  // sealed_: how many of the first ones are sealed
+  size_t count_ = 0, sealed_ = 0;  // The first sealed_ of the count_ datagrams are sealed.
   bool blocked_ = false, wants_time_ = false;
 };
 

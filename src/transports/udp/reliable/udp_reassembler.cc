@@ -14,6 +14,7 @@ const char* name(FragmentResult result) {
     case FragmentResult::whole: return "whole";
     case FragmentResult::duplicate: return "duplicate";
     case FragmentResult::no_memory: return "no memory";
+    case FragmentResult::outdated: return "outdated";
     case FragmentResult::ahead: return "ahead";
     case FragmentResult::inconsistent: return "inconsistent";
     case FragmentResult::corrupt: return "corrupt";
@@ -21,32 +22,41 @@ const char* name(FragmentResult result) {
   return "?";
 }
 
-Reassembler::Reassembler(PeerIndex from, PayloadPool& pool) : from_(from), pool_(pool), frames_(fragment_frames_max) {}
+Reassembler::Reassembler(PeerIndex from, PayloadPool& pool) : from_(from), pool_(pool) {}
 
-FragmentResult Reassembler::add(const FragmentPlace& place, std::span<const std::byte> payload, Sink& sink) {
+FragmentResult Reassembler::add(const FragmentPosition& position, std::span<const std::byte> payload, Sink& sink) {
   if (fault_ != FrameFault::none) return FragmentResult::corrupt;
-  // The sender may be fragment_frames_max ahead of the oldest frame that it does not know to have arrived, and that one is
-  // never after ours. So every frame before our oldest is finished, and no frame may be further ahead of it.
-  const uint32_t ahead = place.name.frame - oldest_;
+  // The sender's window (the frames that it may send) has fragment_frames_max frames, and begins at the sender's oldest
+  // unconfirmed frame. That frame is not after our oldest_, because a confirmed frame has arrived here. Therefore a valid frame
+  // is less than fragment_frames_max after oldest_. All frames before oldest_ have arrived.
+  const uint32_t ahead = position.name.frame - oldest_;
   if (static_cast<int32_t>(ahead) < 0) return FragmentResult::duplicate;
   if (ahead >= fragment_frames_max) return FragmentResult::ahead;
-  auto& frame = this->frame(place.name.frame);
+  frames_.resize(fragment_frames_max);  // with the first fragment: most links of a large group carry none
+  auto& frame = this->frame(position.name.frame);
   if (frame.state == State::over) return FragmentResult::duplicate;
-  if (frame.state == State::empty) begin(frame, place);
-  if (frame.frame_bytes != place.frame_bytes || frame.fragment_bytes != place.fragment_bytes)
-    return FragmentResult::inconsistent;
-  auto& word = frame.stored[place.name.index / 64];
-  const uint64_t bit = uint64_t{1} << (place.name.index % 64);
+  if (frame.state == State::empty) begin(frame, position);
+  if (frame.frame_bytes != position.frame_bytes) return FragmentResult::inconsistent;
+  if (frame.fragment_bytes != position.fragment_bytes) {
+    const bool is_recut = frame.fragment_bytes == recut_fragment_bytes;
+    if (is_recut && position.fragment_bytes > recut_fragment_bytes) return FragmentResult::outdated;
+    if (position.fragment_bytes != recut_fragment_bytes || frame.fragment_bytes < recut_fragment_bytes)
+      return FragmentResult::inconsistent;
+    recut(frame);
+  }
+  auto& word = frame.stored[position.name.index / 64];
+  const uint64_t bit = uint64_t{1} << (position.name.index % 64);
   if ((word & bit) != 0) return FragmentResult::duplicate;
 
-  const bool first = place.name.index == 0;
+  const bool first = position.name.index == 0;
   if (first && !take_header(frame, payload, sink)) return FragmentResult::corrupt;
   const auto part = first ? payload.subspan(sizeof(FrameHeader)) : payload;
   if (!part.empty() && !frame.discard) {
     if (!find_memory(frame)) return FragmentResult::no_memory;
-    const size_t at = first ? 0 : place.offset() - sizeof(FrameHeader);
+    const size_t at = first ? 0 : position.offset() - sizeof(FrameHeader);
     std::memcpy(frame.target + at, part.data(), part.size());
-    // The next fragment has probably arrived, and the memory that it will overwrite is in no cache.
+    // Prefetch the place where the next fragment will be written. That fragment has probably arrived, and the place is in no
+    // cache.
     const size_t end = at + part.size();
     prefetch_to_write({frame.target + end, std::min(part.size(), frame.frame_bytes - sizeof(FrameHeader) - end)});
   }
@@ -54,12 +64,12 @@ FragmentResult Reassembler::add(const FragmentPlace& place, std::span<const std:
   return ++frame.stored_count == frame.fragments ? finish(frame, sink) : FragmentResult::stored;
 }
 
-void Reassembler::begin(Frame& frame, const FragmentPlace& place) {
+void Reassembler::begin(Frame& frame, const FragmentPosition& position) {
   frame.state = State::partial;
   frame.header_known = frame.discard = false;
-  frame.frame_bytes = place.frame_bytes;
-  frame.fragment_bytes = place.fragment_bytes;
-  frame.fragments = place.fragments();
+  frame.frame_bytes = position.frame_bytes;
+  frame.fragment_bytes = position.fragment_bytes;
+  frame.fragments = position.fragments();
   frame.stored_count = 0;
   frame.target = nullptr;
   frame.block = {};
@@ -67,8 +77,16 @@ void Reassembler::begin(Frame& frame, const FragmentPlace& place) {
   ++partial_;
 }
 
-// Called once per frame, even if fragment 0 is then refused for lack of memory. Asks the sink for a receive buffer and copies
-// earlier fragments into it.
+void Reassembler::recut(Frame& frame) {
+  frame.stored = recut_bits(frame.stored, frame.frame_bytes, frame.fragment_bytes, recut_fragment_bytes);
+  frame.stored_count = count_bits(frame.stored);
+  frame.fragment_bytes = recut_fragment_bytes;
+  frame.fragments = (frame.frame_bytes + recut_fragment_bytes - 1) / recut_fragment_bytes;
+}
+
+// Handles the frame header in fragment 0: asks the sink for a receive buffer, and copies the fragments that came earlier into
+// it. This happens once per frame, even if fragment 0 itself is then refused because there is no memory. Returns false if the
+// header is invalid.
 bool Reassembler::take_header(Frame& frame, std::span<const std::byte> payload, Sink& sink) {
   if (frame.header_known) return true;
   std::memcpy(&frame.header, payload.data(), sizeof(FrameHeader));
@@ -78,14 +96,14 @@ bool Reassembler::take_header(Frame& frame, std::span<const std::byte> payload, 
   if (fault_ != FrameFault::none) return false;
   frame.header_known = true;
   if (frame.header.payload_bytes == 0) return true;
-  auto* const target = sink.place(from_, frame.header);
+  auto* const target = sink.receive_buffer(from_, frame.header);
   if (target == nullptr) return true;
   if (frame.block) {
     for (uint32_t index = 1; index < frame.fragments && frame.stored_count > 0; ++index) {
       if ((frame.stored[index / 64] >> (index % 64) & 1) == 0) continue;
-      const FragmentPlace place{{0, index}, frame.frame_bytes, frame.fragment_bytes};
-      const size_t at = place.offset() - sizeof(FrameHeader);
-      std::memcpy(target + at, frame.target + at, place.bytes());
+      const FragmentPosition position{{0, index}, frame.frame_bytes, frame.fragment_bytes};
+      const size_t at = position.offset() - sizeof(FrameHeader);
+      std::memcpy(target + at, frame.target + at, position.bytes());
     }
     pool_.give(frame.block.handle);
     frame.block = {};
@@ -109,7 +127,7 @@ FragmentResult Reassembler::finish(Frame& frame, Sink& sink) {
     fault_ = FrameFault::payload_checksum;
     return FragmentResult::corrupt;
   }
-  // The sink may call back, so the frame is ended before this upcall.
+  // End the frame before the upcall, because the sink may call the transport in the upcall.
   frame.block = {};
   end(frame);
   if (wanted) sink.received(from_, header, view);

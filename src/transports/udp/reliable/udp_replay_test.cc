@@ -22,7 +22,7 @@ TEST(UdpReplayWindow, takes_each_number_once) {
   EXPECT_EQ(window.newest(), 9000u);
 }
 
-// Compared with a set of all numbers, over jumps, late numbers and the wrap.
+// Compares the window with a set of all numbers, over jumps, late numbers and the wrap.
 TEST(UdpReplayWindow, forgets_nothing_within_its_reach) {
   constexpr uint64_t seed = 20261124;
   std::cout << "seed " << seed << '\n';
@@ -31,7 +31,7 @@ TEST(UdpReplayWindow, forgets_nothing_within_its_reach) {
   for (uint32_t number = 0; number < UINT32_MAX - 100'000;)
     ASSERT_TRUE(window.take(number += UdpReplayWindow::step_max - 1)) << number;
   std::set<uint64_t> taken;
-  uint64_t newest = window.newest();  // without the wrap
+  uint64_t newest = window.newest();  // 64 bits, so it does not wrap
   taken.insert(newest);
   for (int i = 0; i < 300'000; ++i) {
     const bool late = random.chance(0.3);
@@ -45,7 +45,7 @@ TEST(UdpReplayWindow, forgets_nothing_within_its_reach) {
   EXPECT_GT(newest, uint64_t{1} << 32) << "it has wrapped";
 }
 
-TEST(UdpReplayWindow, believes_no_step_that_only_a_recording_makes) {
+TEST(UdpReplayWindow, a_step_that_only_a_recording_makes_is_refused) {
   UdpReplayWindow window;
   EXPECT_TRUE(window.take(UdpReplayWindow::step_max));
   EXPECT_FALSE(window.take(2 * UdpReplayWindow::step_max + 1));

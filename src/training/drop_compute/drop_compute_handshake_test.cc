@@ -1,5 +1,5 @@
-// DropCompute when ranks meet: different options, checkpoints, re-formed groups, replicas of several processes, and collectives
-// at the wrong time.
+// DropCompute's handshake between ranks: different options, checkpoints, re-formed groups, replicas of several processes, and
+// collectives inside a micro-batch.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,17 +15,18 @@ using test::ms;
 using test::with_stalls;
 using test::Worker;
 
-TEST(DropComputeHandshake, refuses_options_that_differ_and_allows_shards_that_do) {
+TEST(DropComputeHandshake, refuses_differing_options_and_allows_differing_shards) {
   in_group(2, [](Group& group) {
     Worker worker(group, 4, constant_latency);
     const auto made = worker.make(group.rank() == 0 ? "auto" : "auto:lag=1");
     EXPECT_EQ(made.code(), Code::invalid);
-    EXPECT_NE(made.message().find("config_mismatch"), std::string::npos);
+    EXPECT_TRUE(made.message().starts_with("config_mismatch: options of DropCompute differ: rank ")) << made.message();
+    EXPECT_NE(made.message().find("lag=1"), std::string::npos) << made.message();
     EXPECT_TRUE(worker.make("auto", 10 + group.rank()).ok());
   });
 }
 
-TEST(DropComputeHandshake, says_that_the_rule_at_needs_a_second_buffer) {
+TEST(DropComputeHandshake, reports_that_the_rule_at_needs_a_second_buffer) {
   in_group(2, [](Group& group) {
     Worker worker(group, 4, constant_latency);
     ASSERT_TRUE(worker.make("0.002:rule=at").ok());
@@ -35,7 +36,7 @@ TEST(DropComputeHandshake, says_that_the_rule_at_needs_a_second_buffer) {
   });
 }
 
-TEST(DropComputeHandshake, names_collectives_that_are_called_inside_a_micro_batch) {
+TEST(DropComputeHandshake, reports_collectives_inside_a_micro_batch) {
   in_group(2, [](Group& group) {
     Worker worker(group, 3, constant_latency);
     worker.inside = [&] { EXPECT_TRUE(group.barrier().ok()); };
@@ -46,7 +47,7 @@ TEST(DropComputeHandshake, names_collectives_that_are_called_inside_a_micro_batc
   });
 }
 
-TEST(DropComputeHandshake, goes_on_from_a_checkpoint_at_its_place_in_the_data_and_warms_up_again) {
+TEST(DropComputeHandshake, continues_from_a_checkpoint_at_its_data_position_and_warms_up_again) {
   in_group(2, [](Group& group) {
     const auto latency = [](uint32_t rank, uint64_t, uint32_t) { return (1 + rank) * ms; };
     Worker worker(group, 4, latency), other(group, 4, latency);
@@ -66,7 +67,7 @@ TEST(DropComputeHandshake, goes_on_from_a_checkpoint_at_its_place_in_the_data_an
   });
 }
 
-TEST(DropComputeHandshake, refuses_checkpoints_that_are_damaged_or_of_something_else_and_changes_nothing) {
+TEST(DropComputeHandshake, refuses_damaged_and_foreign_checkpoints_and_changes_nothing) {
   in_group(1, [](Group& group) {
     Worker worker(group, 4, constant_latency);
     ASSERT_TRUE(worker.make("0.005", 100).ok());
@@ -87,9 +88,9 @@ TEST(DropComputeHandshake, refuses_checkpoints_that_are_damaged_or_of_something_
   });
 }
 
-// The table of times is sent exactly, whatever codec and delivery the gradients use (check 23 of
-// docs/design/methods/drop_compute.md).
-TEST(DropComputeHandshake, tells_times_that_no_codec_could_carry) {
+// Check 23 of docs/design/methods/drop_compute.md: recorded times are sent exactly, even if gradients use a lossy codec or
+// delivery.
+TEST(DropComputeHandshake, exchanges_times_without_a_lossy_codec) {
   for (const auto* transport : {"shm", "udp"}) {
     SCOPED_TRACE(transport);
     Options options;
@@ -117,16 +118,16 @@ TEST(DropComputeHandshake, tells_times_that_no_codec_could_carry) {
   }
 }
 
-TEST(DropComputeHandshake, in_a_replica_of_several_processes_the_first_decides) {
+TEST(DropComputeHandshake, the_first_process_of_a_replica_decides) {
   in_group(4, [](Group& group) {
-    // Ranks 0 and 1 compute one replica, 2 and 3 another; gradients are averaged between 0 and 2, and between 1 and 3.
+    // Ranks 0 and 1 form one replica, ranks 2 and 3 another. Gradients are averaged between 0 and 2, and between 1 and 3.
     const uint32_t rank = group.rank(), mate = rank ^ 1u, first = rank & 2u;
     const std::vector<uint32_t> replica_ranks{first, first + 1};
     auto replica = group.split(replica_ranks);
     const std::vector<uint32_t> even{0, 2}, odd{1, 3};
     auto data = group.split(rank % 2 == 0 ? even : odd);
     ASSERT_TRUE(replica.ok() && data.ok()) << mate;
-    // The clocks of the second processes would decide differently.
+    // Ranks 1 and 3 are the second processes of their replicas. Their clocks would lead to other decisions.
     Worker worker(*data, 4, [&](uint32_t, uint64_t, uint32_t) { return rank == 0 ? 3 * ms : rank == 3 ? 50 * ms : ms; });
     ASSERT_TRUE(worker.make("0.005:warmup=1", 0, {}, *replica).ok());
     EXPECT_EQ(worker.step()->computed, 4u);
@@ -134,7 +135,7 @@ TEST(DropComputeHandshake, in_a_replica_of_several_processes_the_first_decides) 
   });
 }
 
-TEST(DropComputeHandshake, keeps_the_threshold_when_a_rank_is_lost_and_foresees_anew) {
+TEST(DropComputeHandshake, keeps_the_threshold_and_updates_the_prediction_when_a_rank_is_lost) {
   std::atomic<uint32_t> survivors{0};
   in_group(4, [&](Group& group) {
     const uint32_t was = group.rank();
@@ -143,7 +144,7 @@ TEST(DropComputeHandshake, keeps_the_threshold_when_a_rank_is_lost_and_foresees_
     worker.run(151);
     const auto before = worker.drop->report();
     ASSERT_EQ(before.state, "dropping");
-    if (was == 1) return;  // this rank leaves
+    if (was == 1) return;  // rank 1 leaves the group
     const auto failed = worker.step();
     ASSERT_FALSE(failed.ok());
     ASSERT_TRUE(group.reform().ok());
@@ -156,16 +157,17 @@ TEST(DropComputeHandshake, keeps_the_threshold_when_a_rank_is_lost_and_foresees_
     EXPECT_GT(after.predicted_total, 1);
     EXPECT_EQ(after.steps, 100u);
     worker.run(100);
-    EXPECT_EQ(after.state, "dropping") << after.to_string();  // three ranks are slower than four, which is no reason to stop
+    // Three ranks compute fewer micro-batches per second than four. This must not switch dropping off.
+    EXPECT_EQ(after.state, "dropping") << after.to_string();
     ++survivors;
   });
   EXPECT_EQ(survivors, 3u);
 }
 
-TEST(DropComputeHandshake, spares_a_rank_that_has_just_come_while_it_warms_up) {
+TEST(DropComputeHandshake, a_joining_rank_drops_nothing_while_it_warms_up) {
   std::atomic<uint32_t> done{0};
   const auto latency = [](uint32_t, uint64_t, uint32_t) { return 2 * ms; };
-  const auto go_on = [&](Worker& worker, bool fresh) {
+  const auto continue_training = [&](Worker& worker, bool fresh) {
     for (uint32_t i = 0; i < 8; ++i) {
       const auto step = worker.step();
       ASSERT_TRUE(step.ok()) << step.status().to_string();
@@ -183,21 +185,21 @@ TEST(DropComputeHandshake, spares_a_rank_that_has_just_come_while_it_warms_up) {
         while (group.world_size() < 3) ASSERT_TRUE(group.reform().ok());
         const auto resumed = worker.drop->resume(group);
         ASSERT_TRUE(resumed.ok()) << resumed.to_string();
-        ASSERT_NO_FATAL_FAILURE(go_on(worker, false));
+        ASSERT_NO_FATAL_FAILURE(continue_training(worker, false));
       },
       {},
       [&](Group& group) {
         Worker worker(group, 4, latency);
         const auto made = worker.make("0.005");
         ASSERT_TRUE(made.ok()) << made.to_string();
-        ASSERT_NO_FATAL_FAILURE(go_on(worker, true));
+        ASSERT_NO_FATAL_FAILURE(continue_training(worker, true));
       });
   EXPECT_EQ(done, 3u);
 }
 
-TEST(DropComputeHandshake, records_until_all_ranks_have_enough_if_one_joins_meanwhile) {
+TEST(DropComputeHandshake, extends_the_recording_if_a_rank_joins_meanwhile) {
   std::atomic<uint32_t> done{0};
-  const auto go_on = [&](Worker& worker, int recording) {
+  const auto continue_training = [&](Worker& worker, int recording) {
     for (int i = 0; i < recording; ++i) ASSERT_EQ(worker.step()->computed, 12u);
     worker.run(101);
     EXPECT_EQ(worker.drop->report().state, "dropping") << worker.drop->report().to_string();
@@ -211,15 +213,16 @@ TEST(DropComputeHandshake, records_until_all_ranks_have_enough_if_one_joins_mean
         worker.run(8);
         while (group.world_size() < 3) ASSERT_TRUE(group.reform().ok());
         ASSERT_TRUE(worker.drop->resume(group).ok());
-        // The new rank records steps 11 to 14 of steps 9 to 14; then six more follow.
-        ASSERT_NO_FATAL_FAILURE(go_on(worker, 12));
+        // The old ranks record steps 9 to 14. The new rank warms up until step 10, so all ranks have recorded four steps.
+        // Recording goes on for six steps, because the minimum is ten.
+        ASSERT_NO_FATAL_FAILURE(continue_training(worker, 12));
       },
       {},
       [&](Group& group) {
         Worker worker(group, 12, with_stalls);
         worker.now = 5'000 * ms;
         ASSERT_TRUE(worker.make("auto:warmup=2,calibration=12,min_calibration=10,max_drop=0.5").ok());
-        ASSERT_NO_FATAL_FAILURE(go_on(worker, 12));
+        ASSERT_NO_FATAL_FAILURE(continue_training(worker, 12));
       });
   EXPECT_EQ(done, 3u);
 }

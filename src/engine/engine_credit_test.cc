@@ -1,4 +1,4 @@
-// Many operations at once that have no room to send.
+// Many concurrent operations that lack send credit.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -9,9 +9,9 @@
 namespace unisono {
 namespace {
 
-// Each blocked operation asks for what is lent to be given back, but not each of them again whenever one of them could go on:
-// the frames would fill the ring that the payloads need.
-TEST(EngineCredit, is_asked_for_about_once_by_each_operation_that_lacks_it) {
+// An operation without credit asks the peer to copy out its zero-copy views. It must not repeat that each time another
+// operation proceeds: the requests would fill the ring, which payloads need.
+TEST(EngineCredit, each_operation_without_credit_requests_it_about_once) {
   constexpr size_t count = 400, elements = 100;
   TestCluster cluster(2);
   std::vector<std::vector<int32_t>> data[2];
@@ -31,13 +31,13 @@ TEST(EngineCredit, is_asked_for_about_once_by_each_operation_that_lacks_it) {
   }
   for (const auto& tensor : data[0]) EXPECT_EQ(tensor, std::vector<int32_t>(elements, 3));
   const auto frames = cluster.hub().at(0).counters().sent_frames;
-  EXPECT_GT(frames, count) << "they had room: this tests nothing";
+  EXPECT_GT(frames, count) << "no operation lacked credit, so this tests nothing";
   EXPECT_LE(frames, 3 * count);
   EXPECT_EQ(cluster.engine(0).held_bytes() + cluster.engine(1).held_bytes(), 0u);
 }
 
-// Ranks 0 and 1 begin two sums and wait for rank 2. Gives the bytes that both then hold in memory of their own; zero-copy views
-// do not count. ids: the caller's, or 0 for the order of calls.
+// Ranks 0 and 1 begin two sums and wait for rank 2. Returns the bytes that both then hold in their own buffers, without
+// zero-copy views. Each id is a CallOptions::id, or 0 for call order.
 size_t held_while_waiting(uint64_t first_id, uint64_t second_id) {
   constexpr size_t elements = 3000;
   TestCluster cluster(3, {}, {}, 3);
@@ -62,7 +62,7 @@ size_t held_while_waiting(uint64_t first_id, uint64_t second_id) {
   return held;
 }
 
-TEST(EngineCredit, what_waits_in_operations_that_all_begin_in_one_order_stays_where_it_was_lent) {
+TEST(EngineCredit, operations_in_call_order_keep_waiting_messages_as_zero_copy_views) {
   EXPECT_EQ(held_while_waiting(0, 0), 0u);
   EXPECT_GE(held_while_waiting(7, 8), 2 * 1000 * sizeof(int32_t))
       << "others may have begun 8 first, and nothing more fits before it is through";

@@ -1,4 +1,4 @@
-#include "cli/common/verdict.h"
+#include "cli/common/job_outcome.h"
 
 #include <fmt/format.h>
 
@@ -9,21 +9,21 @@
 
 namespace unisono::cli {
 
-Verdict::Verdict(std::vector<std::string> hosts) : ranks_(hosts.size()) {
+JobOutcome::JobOutcome(std::vector<std::string> hosts) : ranks_(hosts.size()) {
   for (size_t rank = 0; rank < hosts.size(); ++rank) ranks_[rank].host = std::move(hosts[rank]);
 }
 
-void Verdict::forgive(uint32_t rank) {
-  if (rank < ranks_.size()) ranks_[rank].forgiven = true;
+void JobOutcome::allow_failure(uint32_t rank) {
+  if (rank < ranks_.size()) ranks_[rank].may_fail = true;
 }
 
-void Verdict::started(uint32_t rank, uint32_t pid) {
+void JobOutcome::started(uint32_t rank, uint32_t pid) {
   if (rank >= ranks_.size()) return;
   ranks_[rank].state = State::running;
   ranks_[rank].pid = pid;
 }
 
-void Verdict::ended(uint32_t rank, const Ended& ended, bool asked) {
+void JobOutcome::ended(uint32_t rank, const Ended& ended, bool asked) {
   if (rank >= ranks_.size()) return;
   ranks_[rank].state = ended.by_signal ? State::killed : State::exited;
   ranks_[rank].ended = ended;
@@ -31,7 +31,7 @@ void Verdict::ended(uint32_t rank, const Ended& ended, bool asked) {
   if (ended.by_signal || ended.code != 0) note_failure(rank);
 }
 
-void Verdict::refused(uint32_t rank, const Refused& refused) {
+void JobOutcome::refused(uint32_t rank, const Refused& refused) {
   if (rank >= ranks_.size()) return;
   ranks_[rank].state = State::refused;
   ranks_[rank].message = refused.message;
@@ -39,23 +39,23 @@ void Verdict::refused(uint32_t rank, const Refused& refused) {
   note_failure(rank);
 }
 
-void Verdict::lost(uint32_t rank, const std::string& why) {
+void JobOutcome::lost(uint32_t rank, const std::string& why) {
   if (rank >= ranks_.size() || ranks_[rank].state > State::running) return;
   ranks_[rank].state = State::lost;
   ranks_[rank].message = why;
   note_failure(rank);
 }
 
-void Verdict::note_failure(uint32_t rank) {
-  if (first_ < 0 && !ranks_[rank].forgiven) first_ = rank;
+void JobOutcome::note_failure(uint32_t rank) {
+  if (first_ < 0 && !ranks_[rank].may_fail) first_ = rank;
 }
 
-uint32_t Verdict::running_count() const {
+uint32_t JobOutcome::running_count() const {
   return static_cast<uint32_t>(
       std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.state == State::running; }));
 }
 
-std::string Verdict::describe(uint32_t number) const {
+std::string JobOutcome::describe(uint32_t number) const {
   const auto& rank = ranks_[number];
   std::string who = fmt::format("rank {}", number);
   if (rank.pid != 0) {
@@ -74,13 +74,13 @@ std::string Verdict::describe(uint32_t number) const {
   }
 }
 
-std::string Verdict::fate(const Rank& rank) const {
+std::string JobOutcome::end_text(const Rank& rank) const {
   switch (rank.state) {
     case State::waiting: return "not started";
     case State::running: return "still running";
     case State::exited:
       if (rank.ended.code == 0) return "finished";
-      return rank.asked ? fmt::format("ended with code {} when told to", rank.ended.code)
+      return rank.asked ? fmt::format("ended with code {} on request", rank.ended.code)
                         : fmt::format("exited with code {}", rank.ended.code);
     case State::killed:
       return rank.asked ? "ended" : fmt::format("killed by signal {} ({})", rank.ended.code, signal_name(rank.ended.code));
@@ -90,11 +90,11 @@ std::string Verdict::fate(const Rank& rank) const {
   return "unknown";
 }
 
-std::string Verdict::others() const {
+std::string JobOutcome::others() const {
   std::vector<std::pair<std::string, std::vector<uint32_t>>> groups;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     if (rank == first_) continue;
-    const auto text = fate(ranks_[rank]);
+    const auto text = end_text(ranks_[rank]);
     auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& entry) { return entry.first == text; });
     if (group == groups.end()) group = groups.insert(groups.end(), {text, {}});
     group->second.push_back(rank);
@@ -108,7 +108,7 @@ std::string Verdict::others() const {
   return out;
 }
 
-int Verdict::exit_code() const {
+int JobOutcome::exit_code() const {
   if (first_ < 0) return 0;
   const auto& rank = ranks_[static_cast<size_t>(first_)];
   switch (rank.state) {

@@ -1,0 +1,52 @@
+// The parts of which an Operation consists (executor/operation.h): its lanes, the messages that wait to be sent, and the places
+// of received messages in its plan.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "executor/port.h"
+
+namespace unisono {
+
+// One slice of one chunk.
+struct OperationLane {
+  uint32_t chunk = 0;  // index into Plan::chunks
+  uint32_t slice = 0;
+  uint32_t stage = 0;     // index into Plan::stages
+  uint32_t arrivals = 0;  // the first entry of the lane in the ArrivalMap
+  uint32_t elements = 0;
+  uint32_t sends_pending = 0;
+  uint32_t arrived_messages = 0;  // number of messages of the current stage that have arrived
+  bool entered = false, computing = false, combined = false, has_output = false, committed = false, ready = false,
+       finished = false, has_error = false;
+};
+
+// A transport slot into which a lane's sum is written.
+struct OutgoingSlot {
+  uint32_t lane = 0;
+  PortSlot slot;
+  bool filled = false;
+};
+
+// A message that waits to be sent. The messages of one queue form a list.
+struct QueuedSend {
+  uint32_t lane = 0;
+  uint32_t stage = 0;
+  int32_t next = -1;
+};
+
+// Counts the messages that are missing between this rank and another one.
+struct MissingMessages {
+  uint64_t bytes = 0, messages = 0, unsent_bytes = 0;
+  std::pair<uint32_t, uint32_t> first{UINT32_MAX, UINT32_MAX};  // earliest (round, slice) of a missing message
+};
+
+// The place of a received frame in the plan.
+struct LocatedMessage {
+  uint32_t lane = 0, stage = 0;
+  size_t entry = 0;  // in the ArrivalMap
+};
+
+}  // namespace unisono

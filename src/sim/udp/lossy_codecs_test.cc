@@ -1,0 +1,112 @@
+// Lossy operations with codecs: what travels in a datagram, what reports say, and ranks whose codecs differ.
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <tuple>
+
+#include "sim/udp/lossy_cluster_test_support.h"
+
+namespace unisono::sim {
+namespace {
+
+CallOptions with_codec(const char* text) {
+  CallOptions options{.op = ReduceOp::avg, .delivery = Delivery::lossy};
+  options.codec = *Codec::parse(text);
+  return options;
+}
+
+// 54 groups of 32 elements take 54 * (3 * 4 + 2 * 2 + 2 * 2 + 2) = 1188 bytes: docs/design/methods/flash.md. With a header of
+// eight bytes they would take 1196.
+TEST(LossyCodecs, ranges_are_blocks_without_header_and_fill_datagrams) {
+  constexpr uint32_t range_elements = 54 * 32, range_bytes = 1188, ranges = 10;
+  LossyCluster cluster({.ranks = 2, .datagram_bytes = 1200 + datagram_header_bytes});
+  auto values = random_values(2, size_t{2} * ranges * range_elements, 1);
+  const auto outcomes = cluster.all_reduce(values, with_codec("int3:group=32,metadata=f16,spikes=on"));
+  for (const auto& outcome : outcomes) {
+    ASSERT_TRUE(outcome.ok()) << outcome.status().to_string();
+    EXPECT_EQ(outcome->sent_messages, 2 * ranges) << "contributions and results";
+    EXPECT_EQ(outcome->sent_payload, 2 * ranges * range_bytes);
+    EXPECT_EQ(outcome->sent_elements, 2 * ranges * range_elements);
+    EXPECT_EQ(outcome->bits_per_element(), 8.0 * range_bytes / range_elements);
+  }
+  EXPECT_EQ(values[0], values[1]);
+}
+
+TEST(LossyCodecs, reports_say_how_often_elements_are_encoded) {
+  LossyCluster cluster({.ranks = 3});
+  for (const auto& [codec, passes, text] :
+       {std::tuple("int8", 2u, "encoded 2 times"), std::tuple("f16", 2u, "encoded 2 times"), std::tuple("plain", 0u, "")}) {
+    SCOPED_TRACE(codec);
+    auto values = random_values(3, 5000, 1);
+    for (const auto& outcome : cluster.all_reduce(values, with_codec(codec))) {
+      ASSERT_TRUE(outcome.ok()) << outcome.status().to_string();
+      EXPECT_EQ(outcome->passes, passes);
+      EXPECT_NE(outcome->to_string().find(text), std::string::npos) << outcome->to_string();
+    }
+  }
+}
+
+TEST(LossyCodecs, reports_count_what_was_too_large_in_each_operation_alone) {
+  LossyCluster cluster({.ranks = 2});
+  for (int round = 0; round < 2; ++round) {
+    auto values = random_values(2, 5000, 1);
+    values[0][4000] = 1e6f;  // too large for fp16 metadata
+    values[1][100] = std::numeric_limits<float>::infinity();
+    const auto outcomes = cluster.all_reduce(values, with_codec("int8:metadata=f16"));
+    ASSERT_TRUE(outcomes[0].ok() && outcomes[1].ok());
+    EXPECT_EQ(outcomes[0]->saturated, 1u);
+    EXPECT_EQ(outcomes[1]->nonfinite_groups, 1u);
+    auto small = random_values(2, 5000, 2);
+    for (const auto& outcome : cluster.all_reduce(small, with_codec("int8:metadata=f16"))) {
+      EXPECT_EQ(outcome->saturated, 0u);
+      EXPECT_EQ(outcome->nonfinite_groups, 0u);
+    }
+  }
+}
+
+// Both codecs have messages of equal size, so only the announcements of the calls can tell them apart.
+constexpr const char* one_codec = "int8:metadata=f16";
+constexpr const char* other_codec = "int8:metadata=bf16";
+
+std::vector<std::shared_ptr<Completion>> calls_that_differ(LossyCluster& cluster, std::vector<std::vector<float>>& values) {
+  return {cluster.submit(0, values[0], with_codec(one_codec)), cluster.submit(1, values[1], with_codec(other_codec))};
+}
+
+TEST(LossyCodecs, ranks_whose_codecs_differ_get_invalid) {
+  LossyCluster cluster({.ranks = 2});
+  auto values = random_values(2, 5000, 1);
+  const auto done = calls_that_differ(cluster, values);
+  cluster.finish(done);
+  for (Rank rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(done[rank]->status.code(), Code::invalid);
+    EXPECT_EQ(done[rank]->status.message(),
+              concat("all_reduce 0: calls differ: rank ", 1 - rank, " (process ", 1 - rank,
+                     ") calls all_reduce(f32 avg, 5000 elements, two_step), rank ", rank,
+                     " calls all_reduce(f32 avg, 5000 elements, two_step); all ranks must make the same call: these two differ "
+                     "in root, block sizes, slice size, agreement, or options of the codec"));
+  }
+}
+
+TEST(LossyCodecs, if_the_announcement_comes_after_the_data_the_next_call_names_the_wrong_result) {
+  LossyCluster cluster({.ranks = 2});
+  auto values = random_values(2, 5000, 1);
+  cluster.hold_announcements(true);
+  cluster.finish(calls_that_differ(cluster, values));
+  cluster.hold_announcements(false);
+  cluster.pass(10 * millisecond);
+  for (const bool differs : {true, false}) {
+    const auto outcomes = cluster.all_reduce(values, with_codec(one_codec));
+    for (Rank rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ(outcomes[rank].ok(), !differs) << rank;
+      if (!differs) continue;
+      EXPECT_EQ(outcomes[rank].status().code(), Code::invalid);
+      EXPECT_NE(outcomes[rank].status().message().find(
+                    concat("the result of lossy operation 0 is wrong: calls differ: rank ", 1 - rank, " (process ")),
+                std::string::npos)
+          << outcomes[rank].status().message();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace unisono::sim
