@@ -1,8 +1,9 @@
-// The seam between the TCP transport and what carries its bytes: stream connections, listeners, and a set that says which of
-// them are ready. The kernel's sockets implement it (transports/tcp/kernel_streams.h), and so does the simulator
-// (sim/tcp/virtual_streams.h), which drives the same transport with virtual connections.
+// The seam between the TCP transport and what carries its bytes: stream connections, listeners, and watchers, which say which of
+// them are ready. The kernel's sockets implement it (transports/tcp/kernel_streams.h). The simulator implements it, too, so that
+// it drives the same transport over virtual connections.
 //
-// No call blocks. Errors are errno values.
+// No call blocks. No call on a connection allocates memory. Errors are errno values. Only one thread at a time may use a network
+// and the objects that it has made. A watcher must live longer than the sockets that it watches.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +11,13 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include <sys/uio.h>
 
 #include "base/clock.h"
-#include "unisono/status.h"
 #include "net/socket_address.h"
+#include "unisono/status.h"
 
 namespace unisono {
 
@@ -31,82 +31,105 @@ struct Unacknowledged {
   bool has_long_segments() const { return bytes >= segment_bytes; }
 };
 
-class StreamWatcher;
+// Says which sockets are ready. Events are level-triggered: a tag is reported in every call until its cause is gone.
+class StreamWatcher {
+ public:
+  virtual ~StreamWatcher() = default;
+  // Fills `tags` from its beginning with tags that are ready, and returns their number. If more are ready, later calls return
+  // the others. Does not wait.
+  virtual size_t ready(std::span<uint64_t> tags) = 0;
+  // Returns a descriptor that is readable if any event is ready, or -1 if there is none (simulator).
+  virtual int wait_handle() const = 0;
+};
 
-// One connection, or an attempt to make one. The destructor closes it.
+// One connection, or an attempt to make one. The destructor closes it, and its watcher forgets it.
 class StreamSocket {
  public:
   virtual ~StreamSocket() = default;
 
-  // Of a connection that connect() began: nothing while it is in progress, 0 when it is connected, otherwise why it failed.
+  // For a socket from StreamNetwork::connect(). Returns nothing while the connection is being made, 0 once it is there, and
+  // otherwise the error for which it failed.
   virtual std::optional<int> connected() = 0;
-  // Returns the number of bytes taken; 0: nothing can be written now; -errno: the connection has failed.
+  // Writes the parts one after the other. Returns the number of bytes taken; 0: nothing can be written now, or the host lacks
+  // memory for it; -errno: the connection has failed.
   virtual ptrdiff_t write(const iovec* parts, int count) = 0;
-  // Returns the number of bytes read, or -errno. The result is 0 if nothing is available (then `ended` is false), or if the
-  // peer has ended its side (then `ended` is true).
+  // Returns the number of bytes read, or -errno. The result is 0 if nothing is available (then `ended` is false), or if the peer
+  // has ended its side and everything is read (then `ended` is true). The parts must have space for at least one byte.
   virtual ptrdiff_t read(const iovec* parts, int count, bool& ended) = 0;
   // Like read(), but the bytes stay.
   virtual ptrdiff_t peek(std::span<std::byte> bytes, bool& ended) = 0;
   // Ends this side: the peer reads what was written, and then the end.
   virtual void shut_down() = 0;
 
-  // Chooses the events for which `watcher` reports `tag`. A socket has at most one watcher. With neither event the watcher
-  // forgets the socket. Returns false if it cannot be watched.
+  // Chooses the events for which `watcher` reports `tag`. An end or an error of the connection counts as both events. A socket
+  // has one watcher at most: a call with another watcher moves it. With neither event the watcher forgets the socket, and reports
+  // no end either. Returns false if the socket cannot be watched; this happens only to a socket that was not watched before.
   [[nodiscard]] virtual bool watch(StreamWatcher& watcher, bool readable, bool writable, uint64_t tag) = 0;
-  virtual void unwatch() = 0;
 
-  // Call this when the connection begins to carry frames: chooses congestion control and buffer bounds for its path.
+  // Chooses congestion control and buffer bounds for the path. Call this when the connection begins to carry frames.
   virtual void tune() = 0;
   virtual TcpAddress local() const = 0;
+  // Returns the address of the other side. For an accepted connection it is known even if the connection has ended since.
   virtual TcpAddress remote() const = 0;
-  // Returns true if the peer's host has not answered for `silence`, despite at least two retransmissions or probes.
+  // Returns true if the peer's host has not answered for `silence`, despite at least two retransmissions or probes. If only the
+  // peer's process is stopped or slow, its host still answers.
   virtual bool host_is_silent(Nanos silence) const = 0;
+  // Returns whether the peer's host has acknowledged all bytes that were written. Returns false if this is not known.
+  virtual bool all_acknowledged() const = 0;
   virtual Unacknowledged unacknowledged() const = 0;
-  // Returns how many of the written bytes the peer's host has not acknowledged. One system call.
-  virtual uint64_t unacknowledged_bytes() const = 0;
 };
 
-// A set of listening sockets that have one port.
+// Write and read one span. The results are those of StreamSocket::write() and read().
+inline ptrdiff_t write_some(StreamSocket& socket, std::span<const std::byte> bytes) {
+  const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  return socket.write(&part, 1);
+}
+inline ptrdiff_t read_some(StreamSocket& socket, std::span<std::byte> bytes, bool& ended) {
+  const iovec part{bytes.data(), bytes.size()};
+  return socket.read(&part, 1, ended);
+}
+
+// What StreamListener::accept() has found.
+struct StreamArrival {
+  std::unique_ptr<StreamSocket> socket{};
+  // Why no connection can be accepted, for example EMFILE. 0: `socket` is a new connection, or no connection waits.
+  int error = 0;
+  // True: no descriptor was free, so a connection was accepted and closed. Otherwise the watcher would report it for ever.
+  bool dropped = false;
+};
+
+// A set of listening sockets that have one port. The destructor closes them, and the watcher forgets them.
 class StreamListener {
  public:
   virtual ~StreamListener() = default;
   virtual uint16_t port() const = 0;
-  // Returns a connection that has arrived, or nothing. `error` is 0 if none waits. Out of descriptors (EMFILE, ENFILE, …), the
-  // connection is accepted and closed, so that the watcher does not report it for ever.
-  virtual std::unique_ptr<StreamSocket> accept(int& error) = 0;
+  // Returns a connection that has arrived at any of the sockets. It calls on the sockets in turn, so that many connections at
+  // one address cannot keep those at another address waiting.
+  virtual StreamArrival accept() = 0;
 };
 
-// Says which sockets are ready. Events are level-triggered: they are reported until the cause is gone.
-class StreamWatcher {
- public:
-  virtual ~StreamWatcher() = default;
-  // Appends at most `max` tags that are ready, and returns their number. Does not wait.
-  virtual size_t ready(std::span<uint64_t> tags) = 0;
-  // A descriptor that is readable if any event is ready, or -1 (simulator).
-  virtual int wait_handle() const = 0;
-};
-
-// Where listening begins: at the given addresses, or at every address of this host if there is none.
+// The addresses at which to listen.
 struct StreamListenRequest {
-  std::vector<InterfaceAddress> addresses{};
-  uint16_t port = 0;  // 0: a free one
+  std::vector<InterfaceAddress> addresses{};  // empty: all addresses of this host
+  uint16_t port = 0;                          // 0: one that is free at all of them
 };
 
+// Makes connections, listeners and watchers for one process.
 class StreamNetwork {
  public:
   virtual ~StreamNetwork() = default;
-  // All interfaces of this host, best first.
+  // Returns the addresses of all interfaces that are up, in any order.
   virtual Result<std::vector<InterfaceAddress>> interfaces() = 0;
-  // `outer`: the new watcher is itself watched by it under `tag`. Returns unavailable if no descriptor is free.
+  // If `outer` is not nullptr, it watches the new watcher, and reports `tag` while an event of the new one is ready. `outer` must
+  // live longer. Returns the error unavailable if no descriptor is free.
   virtual Result<std::unique_ptr<StreamWatcher>> make_watcher(StreamWatcher* outer, uint64_t tag) = 0;
-  // Listens, and lets `watcher` report `tag` when connections wait. Returns unavailable, with address and port in the text.
-  virtual Result<std::unique_ptr<StreamListener>> listen(const StreamListenRequest& request, StreamWatcher& watcher, uint64_t tag) = 0;
-  // Begins to connect. `sources`: local addresses, of which the one of the same kind as `to` is used; none: the kernel chooses.
-  // Returns no socket and sets `error` if even the beginning failed.
+  // Listens. `watcher` reports `tag` while a connection waits. Addresses that this host lacks at the moment are skipped, if there
+  // is another. Returns the error unavailable if the port is taken or cannot be bound; the message has address and port.
+  virtual Result<std::unique_ptr<StreamListener>> listen(const StreamListenRequest& request, StreamWatcher& watcher,
+                                                         uint64_t tag) = 0;
+  // Begins to connect. The connection comes from the first of `sources` that is of the same kind as `to` (family, link-local,
+  // loopback, scope). If there is none, the network chooses. Returns no socket and sets `error` if even the beginning failed.
   virtual std::unique_ptr<StreamSocket> connect(const TcpAddress& to, std::span<const TcpAddress> sources, int& error) = 0;
 };
-
-// The kernel's sockets. One object serves every transport of a process.
-StreamNetwork& kernel_streams();
 
 }  // namespace unisono
