@@ -1,6 +1,7 @@
 // Results of collectives between real processes: every type, operation and odd size, over shared memory and over TCP.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "base/concat.h"
