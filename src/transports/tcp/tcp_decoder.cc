@@ -35,6 +35,7 @@ TcpDecoder::Space TcpDecoder::space() {
 TcpDecoder::Progress TcpDecoder::took(size_t bytes, Sink& sink) {
   if (fault_ != FrameFault::none) return Progress::fault;
   counters_.bytes += bytes;
+  position_ += bytes;
   if (in_payload_ && !discard_ && target_ != nullptr) {
     const size_t landed = std::min(bytes, header_.payload_bytes - done_);
     done_ += landed;
@@ -55,15 +56,22 @@ TcpDecoder::Progress TcpDecoder::took(size_t bytes, Sink& sink) {
 
 bool TcpDecoder::begin_frame(Sink& sink) {
   std::memcpy(&header_, inbox_.get() + begin_, sizeof header_);
-  fault_ = check_frame(header_);
+  fault_ = check_frame(header_, FrameKind::leaving);
   if (fault_ != FrameFault::none) return false;
   begin_ += sizeof header_;
   in_payload_ = true;
   buffer_requested_ = header_.payload_bytes == 0;
-  discard_ = false;
+  discard_ = !is_for_sink();
   done_ = 0;
+  note_confirmed(header_.confirmed);
   expect_large_ = header_.payload_bytes >= large_bytes;
   return true;
+}
+
+// Keeps the later one of two values that wrap at 32 bits. A frame that is sent again may say an older value.
+void TcpDecoder::note_confirmed(uint32_t low) {
+  auto& latest = confirmation_.confirmed;
+  if (!latest || static_cast<int32_t>(low - *latest) > 0) latest = low;
 }
 
 bool TcpDecoder::find_target(Sink& sink) {
@@ -100,6 +108,10 @@ bool TcpDecoder::finish_frame(Sink& sink) {
     --counters_.frames;
     return false;
   }
+  if (header_.kind != FrameKind::confirm) ++confirmation_.frames;
+  // Only now, so that the answer covers the whole frame.
+  confirmation_.asked |= (header_.flags & frame_flag_confirm_now) != 0;
+  left_ |= header_.kind == FrameKind::leaving;
   // Be ready for the next frame before the upcall, because during the upcall the sink may call the transport.
   const auto header = header_;
   target_ = nullptr;
@@ -122,7 +134,10 @@ void TcpDecoder::reset() {
   target_ = nullptr;
   begin_ = end_ = done_ = 0;
   in_payload_ = buffer_requested_ = discard_ = expect_large_ = false;
+  left_ = false;
   fault_ = FrameFault::none;
+  position_ = 0;
+  confirmation_ = {};
 }
 
 }  // namespace unisono

@@ -6,11 +6,17 @@
 // readv can read the end of one frame and the beginning of the next. If small frames are expected, the inbox takes many frames
 // at once, and payloads are copied out of it. If large frames are expected, only a little is read into the inbox, so that large
 // payloads are not copied.
+//
+// The decoder counts the position of the stream, which outlives connections. Where a connection breaks, also inside a header or
+// a payload, the decoder goes on with the next one's first byte of a frame: nothing has to be told to it. It handles the kinds
+// confirm, nothing and leaving itself, and the sink does not see them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include <sys/uio.h>
 
@@ -41,6 +47,12 @@ class TcpDecoder {
     no_memory,  // The peer has used up its share of the pool. Call resume() when a view has been released.
     fault,      // The stream is damaged; fault() says how. From now on, only reset() may be called.
   };
+  // What the frames said about confirmations since the last take_confirmation().
+  struct Confirmation {
+    std::optional<uint32_t> confirmed;  // the highest FrameHeader::confirmed
+    bool asked = false;                 // a complete frame asked for a confirmation at once
+    uint32_t frames = 0;                // complete frames, without those that only confirm
+  };
   struct Space {
     iovec parts[2] = {};
     int count = 0;
@@ -61,7 +73,12 @@ class TcpDecoder {
   // If a frame of this operation is half received, no more bytes are written into the sink's receive buffer. The rest of that
   // frame is discarded.
   void cancel(uint32_t group, uint64_t operation);
-  // Prepares the decoder for a new stream. If a block is half filled, it is given back to the pool.
+  // Returns how many bytes of the stream were read, in all its connections. This is the position that a confirmation says.
+  uint64_t position() const { return position_; }
+  Confirmation take_confirmation() { return std::exchange(confirmation_, {}); }
+  // Returns true if the peer has sent its last frame.
+  bool left() const { return left_; }
+  // Prepares the decoder for a new stream, at position 0. If a block is half filled, it is given back to the pool.
   void reset();
 
   size_t payload_bytes() const { return header_.payload_bytes; }
@@ -73,6 +90,8 @@ class TcpDecoder {
   bool find_target(Sink& sink);
   bool fill_from_inbox();
   bool finish_frame(Sink& sink);
+  void note_confirmed(uint32_t low);
+  bool is_for_sink() const { return header_.kind < FrameKind::confirm; }
 
   PeerIndex from_;
   PayloadPool& pool_;
@@ -88,7 +107,10 @@ class TcpDecoder {
   bool buffer_requested_ = false;  // sink.receive_buffer() was already called for this frame, or the frame has no payload
   bool discard_ = false;
   bool expect_large_ = false;
+  bool left_ = false;
   FrameFault fault_ = FrameFault::none;
+  uint64_t position_ = 0;
+  Confirmation confirmation_;
 };
 
 }  // namespace unisono

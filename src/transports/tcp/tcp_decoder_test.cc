@@ -191,6 +191,87 @@ TEST_F(TcpDecoderTest, forgets_everything_on_reset) {
   expect_all(1);
 }
 
+TEST_F(TcpDecoderTest, a_reset_inside_a_placed_payload_costs_no_byte) {
+  // The stream is one sequence of bytes, whatever connections carry it. A break may be at each byte, and the decoder is told
+  // nothing about it.
+  frame(1, 300);
+  frame(2, 0);
+  frame(3, 5000);
+  Bytes memory(5000);
+  sink.target = [&](const FrameHeader& head) { return head.payload_bytes == 5000 ? memory.data() : nullptr; };
+  for (size_t cut = 0; cut <= stream.size(); cut += cut < 600 ? 1 : 97) {
+    at = 0;
+    sink.payloads.clear();
+    sink.headers.clear();
+    sink.buffer_requests = 0;
+    const uint64_t before = decoder.position();
+    feed(70, cut);
+    EXPECT_EQ(decoder.position(), before + cut);
+    EXPECT_EQ(feed(1000), TcpDecoder::Progress::more);
+    expect_all(3);
+    EXPECT_EQ(sink.buffer_requests, 2u) << "no payload is placed twice";
+    EXPECT_EQ(decoder.position(), before + stream.size());
+  }
+  EXPECT_EQ(memory, pattern(5000, 3));
+}
+
+TEST_F(TcpDecoderTest, the_position_counts_bytes_that_wait_for_memory) {
+  sink.keep = true;
+  for (uint64_t i = 0; i < 3; ++i) frame(i, 500'000);
+  EXPECT_EQ(feed(SIZE_MAX), TcpDecoder::Progress::no_memory);
+  EXPECT_EQ(decoder.position(), at);
+  for (const auto& view : sink.views) pool.give(view.handle);
+  decoder.resume(sink);
+  feed(SIZE_MAX);
+  EXPECT_EQ(decoder.position(), stream.size());
+}
+
+TEST_F(TcpDecoderTest, tells_the_latest_confirmation_and_passes_over_stale_ones) {
+  const auto confirm = [&](uint32_t low) {
+    auto head = header(1, 0);
+    head.confirmed = low;
+    seal_frame(head);
+    append(head, {});
+    feed(SIZE_MAX);
+  };
+  EXPECT_FALSE(decoder.take_confirmation().confirmed);
+  confirm(0xFFFF'FF00);
+  confirm(5);
+  confirm(0xFFFF'FFF0);
+  EXPECT_EQ(decoder.take_confirmation().confirmed, 5u);
+  EXPECT_FALSE(decoder.take_confirmation().confirmed);
+}
+
+TEST_F(TcpDecoderTest, a_frame_asks_for_a_confirmation_when_it_is_complete) {
+  auto head = header(1, 1000);
+  head.flags = frame_flag_confirm_now;
+  seal_frame(head);
+  append(head, pattern(1000, 1));
+  feed(SIZE_MAX, 900);
+  EXPECT_FALSE(decoder.take_confirmation().asked);
+  feed(SIZE_MAX);
+  const auto told = decoder.take_confirmation();
+  EXPECT_TRUE(told.asked);
+  EXPECT_EQ(told.frames, 1u);
+  EXPECT_FALSE(decoder.take_confirmation().asked);
+}
+
+TEST_F(TcpDecoderTest, swallows_what_is_for_the_stream_alone) {
+  for (const auto kind : {FrameKind::confirm, FrameKind::nothing, FrameKind::leaving}) {
+    frame(1, 10);
+    auto head = header(2, kind == FrameKind::nothing ? 3'000'000 : 0);
+    head.kind = kind;
+    seal_frame(head);
+    append(head, Bytes(head.payload_bytes));
+    EXPECT_EQ(feed(100'000), TcpDecoder::Progress::more);
+    EXPECT_EQ(decoder.left(), kind == FrameKind::leaving);
+    EXPECT_EQ(decoder.take_confirmation().frames, kind == FrameKind::confirm ? 1u : 2u);
+  }
+  expect_all(3);
+  for (const auto& head : sink.headers) EXPECT_EQ(head.operation, 1u);
+  EXPECT_EQ(pool.blocks_out(), 0u);
+}
+
 TEST_F(TcpDecoderTest, refuses_another_magic) {
   EXPECT_EQ(feed_damaged(0, std::byte{1}), TcpDecoder::Progress::fault);
   EXPECT_EQ(decoder.fault(), FrameFault::magic);

@@ -1,0 +1,24 @@
+#include "transports/tcp/resend_memory.h"
+
+#include "base/check.h"
+
+namespace unisono {
+
+// The counters order no other memory, so relaxed operations are enough.
+bool ResendMemory::take(size_t bytes) {
+  size_t used = used_.load(std::memory_order_relaxed);
+  do {
+    if (bytes > bytes_max_ || used > bytes_max_ - bytes) return false;
+  } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+  if (whole_ == nullptr || whole_->take(bytes)) return true;
+  used_.fetch_sub(bytes, std::memory_order_relaxed);
+  return false;
+}
+
+void ResendMemory::give(size_t bytes) {
+  const size_t before = used_.fetch_sub(bytes, std::memory_order_relaxed);
+  UNISONO_CHECK(before >= bytes);
+  if (whole_ != nullptr) whole_->give(bytes);
+}
+
+}  // namespace unisono
