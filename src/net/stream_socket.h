@@ -40,6 +40,10 @@ class StreamWatcher {
   virtual size_t ready(std::span<uint64_t> tags) = 0;
   // Returns a descriptor that is readable if any event is ready, or -1 if there is none (simulator).
   virtual int wait_handle() const = 0;
+  // Lets `outer` report `tag` while an event of this watcher is ready. Several watchers may do so. Returns false if `outer`
+  // cannot take it. The other function ends this; a watcher that is destroyed does so by itself.
+  [[nodiscard]] virtual bool report_to(StreamWatcher& outer, uint64_t tag) = 0;
+  virtual void stop_reporting_to(StreamWatcher& outer) = 0;
 };
 
 // One connection, or an attempt to make one. The destructor closes it, and its watcher forgets it.
