@@ -78,8 +78,9 @@ class StreamSocket {
   // Returns true if the peer's host has not answered for `silence`, despite at least two retransmissions or probes. If only the
   // peer's process is stopped or slow, its host still answers.
   virtual bool host_is_silent(Nanos silence) const = 0;
-  // Returns whether the peer's host has acknowledged all bytes that were written. Returns false if this is not known.
-  virtual bool all_acknowledged() const = 0;
+  // Returns how many of the written bytes the peer's host has not acknowledged. Returns `unknown` if this is not known.
+  virtual uint64_t unacknowledged_bytes() const = 0;
+  static constexpr uint64_t unknown = UINT64_MAX;
   virtual Unacknowledged unacknowledged() const = 0;
 };
 

@@ -47,6 +47,7 @@ TcpDecoder::Progress TcpDecoder::took(size_t bytes, Sink& sink) {
     if (!in_payload_) {
       if (end_ - begin_ < sizeof(FrameHeader)) return Progress::more;
       if (!begin_frame(sink)) return Progress::fault;
+      if (!in_payload_) return Progress::more;  // an upcall has reset the decoder
     }
     if (!find_target(sink)) return Progress::no_memory;
     if (!fill_from_inbox()) return Progress::more;
@@ -63,15 +64,9 @@ bool TcpDecoder::begin_frame(Sink& sink) {
   buffer_requested_ = header_.payload_bytes == 0;
   discard_ = !is_for_sink();
   done_ = 0;
-  note_confirmed(header_.confirmed);
   expect_large_ = header_.payload_bytes >= large_bytes;
+  if (confirmations_ != nullptr) confirmations_->confirmed(header_.confirmed, sink);
   return true;
-}
-
-// Keeps the later one of two values that wrap at 32 bits. A frame that is sent again may say an older value.
-void TcpDecoder::note_confirmed(uint32_t low) {
-  auto& latest = confirmation_.confirmed;
-  if (!latest || static_cast<int32_t>(low - *latest) > 0) latest = low;
 }
 
 bool TcpDecoder::find_target(Sink& sink) {
@@ -108,9 +103,9 @@ bool TcpDecoder::finish_frame(Sink& sink) {
     --counters_.frames;
     return false;
   }
-  if (header_.kind != FrameKind::confirm) ++confirmation_.frames;
+  if (header_.kind != FrameKind::confirm) ++request_.frames;
   // Only now, so that the answer covers the whole frame.
-  confirmation_.asked |= (header_.flags & frame_flag_confirm_now) != 0;
+  request_.now |= (header_.flags & frame_flag_confirm_now) != 0;
   left_ |= header_.kind == FrameKind::leaving;
   // Be ready for the next frame before the upcall, because during the upcall the sink may call the transport.
   const auto header = header_;
@@ -137,7 +132,7 @@ void TcpDecoder::reset() {
   left_ = false;
   fault_ = FrameFault::none;
   position_ = 0;
-  confirmation_ = {};
+  request_ = {};
 }
 
 }  // namespace unisono

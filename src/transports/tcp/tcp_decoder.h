@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include <sys/uio.h>
@@ -47,11 +46,19 @@ class TcpDecoder {
     no_memory,  // The peer has used up its share of the pool. Call resume() when a view has been released.
     fault,      // The stream is damaged; fault() says how. From now on, only reset() may be called.
   };
-  // What the frames said about confirmations since the last take_confirmation().
-  struct Confirmation {
-    std::optional<uint32_t> confirmed;  // the highest FrameHeader::confirmed
-    bool asked = false;                 // a complete frame asked for a confirmation at once
-    uint32_t frames = 0;                // complete frames, without those that only confirm
+  // Hears what the peer confirms.
+  class Confirmations {
+   public:
+    virtual ~Confirmations() = default;
+    // A frame's header has arrived that says `low` (FrameHeader::confirmed). This comes before the sink is asked for the buffer
+    // of the frame's payload, because a confirmation may set that buffer free. A frame that is sent again may say an older
+    // value than the frame before. The callee may use the sink.
+    virtual void confirmed(uint32_t low, Sink& sink) = 0;
+  };
+  // The confirmations that the peer wants, since the last take_request().
+  struct Request {
+    bool now = false;     // a complete frame asked for a confirmation at once
+    uint32_t frames = 0;  // complete frames, without those that only confirm
   };
   struct Space {
     iovec parts[2] = {};
@@ -59,8 +66,12 @@ class TcpDecoder {
     size_t bytes() const { return (count > 0 ? parts[0].iov_len : 0) + (count > 1 ? parts[1].iov_len : 0); }
   };
 
-  TcpDecoder(PeerIndex from, PayloadPool& pool, TcpReceiveCounters& counters)
-      : from_(from), pool_(pool), counters_(counters), inbox_(std::make_unique_for_overwrite<std::byte[]>(inbox_bytes)) {}
+  TcpDecoder(PeerIndex from, PayloadPool& pool, TcpReceiveCounters& counters, Confirmations* confirmations = nullptr)
+      : from_(from),
+        pool_(pool),
+        counters_(counters),
+        confirmations_(confirmations),
+        inbox_(std::make_unique_for_overwrite<std::byte[]>(inbox_bytes)) {}
   ~TcpDecoder() { reset(); }
   TcpDecoder(const TcpDecoder&) = delete;
   TcpDecoder& operator=(const TcpDecoder&) = delete;
@@ -75,7 +86,7 @@ class TcpDecoder {
   void cancel(uint32_t group, uint64_t operation);
   // Returns how many bytes of the stream were read, in all its connections. This is the position that a confirmation says.
   uint64_t position() const { return position_; }
-  Confirmation take_confirmation() { return std::exchange(confirmation_, {}); }
+  Request take_request() { return std::exchange(request_, {}); }
   // Returns true if the peer has sent its last frame.
   bool left() const { return left_; }
   // Prepares the decoder for a new stream, at position 0. If a block is half filled, it is given back to the pool.
@@ -90,12 +101,12 @@ class TcpDecoder {
   bool find_target(Sink& sink);
   bool fill_from_inbox();
   bool finish_frame(Sink& sink);
-  void note_confirmed(uint32_t low);
   bool is_for_sink() const { return header_.kind < FrameKind::confirm; }
 
   PeerIndex from_;
   PayloadPool& pool_;
   TcpReceiveCounters& counters_;
+  Confirmations* confirmations_;
   std::unique_ptr<std::byte[]> inbox_;
   size_t begin_ = 0, end_ = 0;  // unread part of the inbox
   FrameHeader header_;          // header of the frame whose payload is being received
@@ -110,7 +121,7 @@ class TcpDecoder {
   bool left_ = false;
   FrameFault fault_ = FrameFault::none;
   uint64_t position_ = 0;
-  Confirmation confirmation_;
+  Request request_;
 };
 
 }  // namespace unisono

@@ -226,20 +226,28 @@ TEST_F(TcpDecoderTest, the_position_counts_bytes_that_wait_for_memory) {
   EXPECT_EQ(decoder.position(), stream.size());
 }
 
-TEST_F(TcpDecoderTest, tells_the_latest_confirmation_and_passes_over_stale_ones) {
-  const auto confirm = [&](uint32_t low) {
-    auto head = header(1, 0);
+TEST_F(TcpDecoderTest, tells_what_a_frame_confirms_before_it_asks_for_the_buffer) {
+  struct Heard final : TcpDecoder::Confirmations {
+    std::vector<std::pair<uint32_t, size_t>> values;
+    RecordingSink* sink = nullptr;
+    void confirmed(uint32_t low, Sink&) override { values.emplace_back(low, sink->buffer_requests); }
+  } heard;
+  heard.sink = &sink;
+  TcpDecoder hearing(1, pool, counters, &heard);
+  for (const uint32_t low : {7u, 9u}) {
+    auto head = header(1, 100);
     head.confirmed = low;
     seal_frame(head);
-    append(head, {});
-    feed(SIZE_MAX);
-  };
-  EXPECT_FALSE(decoder.take_confirmation().confirmed);
-  confirm(0xFFFF'FF00);
-  confirm(5);
-  confirm(0xFFFF'FFF0);
-  EXPECT_EQ(decoder.take_confirmation().confirmed, 5u);
-  EXPECT_FALSE(decoder.take_confirmation().confirmed);
+    append(head, pattern(100, 1));
+  }
+  for (size_t at = 0; at < stream.size();) {
+    const auto space = hearing.space();
+    const size_t count = std::min({space.parts[0].iov_len, stream.size() - at, size_t{70}});
+    std::memcpy(space.parts[0].iov_base, stream.data() + at, count);
+    at += count;
+    ASSERT_EQ(hearing.took(count, sink), TcpDecoder::Progress::more);
+  }
+  EXPECT_EQ(heard.values, (std::vector<std::pair<uint32_t, size_t>>{{7, 0}, {9, 1}}));
 }
 
 TEST_F(TcpDecoderTest, a_frame_asks_for_a_confirmation_when_it_is_complete) {
@@ -248,12 +256,12 @@ TEST_F(TcpDecoderTest, a_frame_asks_for_a_confirmation_when_it_is_complete) {
   seal_frame(head);
   append(head, pattern(1000, 1));
   feed(SIZE_MAX, 900);
-  EXPECT_FALSE(decoder.take_confirmation().asked);
+  EXPECT_FALSE(decoder.take_request().now);
   feed(SIZE_MAX);
-  const auto told = decoder.take_confirmation();
-  EXPECT_TRUE(told.asked);
+  const auto told = decoder.take_request();
+  EXPECT_TRUE(told.now);
   EXPECT_EQ(told.frames, 1u);
-  EXPECT_FALSE(decoder.take_confirmation().asked);
+  EXPECT_FALSE(decoder.take_request().now);
 }
 
 TEST_F(TcpDecoderTest, swallows_what_is_for_the_stream_alone) {
@@ -265,7 +273,7 @@ TEST_F(TcpDecoderTest, swallows_what_is_for_the_stream_alone) {
     append(head, Bytes(head.payload_bytes));
     EXPECT_EQ(feed(100'000), TcpDecoder::Progress::more);
     EXPECT_EQ(decoder.left(), kind == FrameKind::leaving);
-    EXPECT_EQ(decoder.take_confirmation().frames, kind == FrameKind::confirm ? 1u : 2u);
+    EXPECT_EQ(decoder.take_request().frames, kind == FrameKind::confirm ? 1u : 2u);
   }
   expect_all(3);
   for (const auto& head : sink.headers) EXPECT_EQ(head.operation, 1u);

@@ -98,7 +98,8 @@ void TcpPort::remove(uint64_t number) {
 }
 
 void TcpPort::watch_by_some() {
-  auto watching = static_cast<size_t>(std::count_if(members_.begin(), members_.end(), [](const auto& m) { return m.second.watches; }));
+  auto watching =
+      static_cast<size_t>(std::count_if(members_.begin(), members_.end(), [](const auto& m) { return m.second.watches; }));
   for (auto& [number, member] : members_) {
     if (watching >= watching_max) return;
     if (member.watches || !watcher_->report_to(*member.settings.watcher, 0)) continue;
@@ -141,7 +142,8 @@ bool TcpPort::accept_some(const TcpPortMember& stepping, Nanos now) {
 bool TcpPort::settle(Pending& pending, Nanos now) {
   bool ended = false;
   const auto count = read_some(*pending.socket, std::span(pending.bytes).subspan(pending.byte_count), ended);
-  if (count < 0 || ended) return refuse(pending, TcpRefusal::not_unisono, "it closed the connection before its preamble was complete"), true;
+  if (count < 0 || ended)
+    return refuse(pending, TcpRefusal::not_unisono, "it closed the connection before its preamble was complete"), true;
   pending.byte_count += static_cast<size_t>(count);
   if (!may_become_preamble(pending.bytes.data(), pending.byte_count))
     return refuse(pending, TcpRefusal::not_unisono, "another protocol than Unisono"), true;
