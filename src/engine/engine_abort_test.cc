@@ -206,7 +206,7 @@ TEST_F(EngineAbort, an_invalid_abort_message_is_counted_and_ends_nothing) {
   const auto waits = sum(1, 1 << 20);
   auto of_its_own = right, nobody = right, data = right, credit = right;
   of_its_own.sender = 1;
-  nobody.sender = 70'000;
+  nobody.sender = 60'000;
   data.kind = FrameKind::data;
   credit.kind = FrameKind::credit;
   credit.amount = 5;

@@ -73,7 +73,7 @@ struct FailedElsewhere : ::testing::Test {
                              .epoch = 7,
                              .group = 1,
                              .operation = operation,
-                             .sender = from,
+                             .sender = frame_sender(from),
                              .amount = call.amount,
                              .descriptor = call.bits};
     cluster.hub().at(from).send(0, header, {}, 0);
@@ -103,7 +103,7 @@ struct FailedElsewhere : ::testing::Test {
                              .epoch = 7,
                              .group = 1,
                              .operation = operation,
-                             .sender = from,
+                             .sender = frame_sender(from),
                              .payload_bytes = static_cast<uint32_t>(payload.size())};
     cluster.hub().at(from).send(0, header, payload, 0);
     cluster.settle();

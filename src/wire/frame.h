@@ -35,6 +35,9 @@ inline constexpr uint32_t payload_bytes_max = 16u << 20;  // the largest FrameHe
 
 inline constexpr uint32_t frame_ranks_max = 65'535;  // a group has at most this many ranks, because `sender` has 16 bits
 
+// Returns the value of FrameHeader::sender. The rank is below frame_ranks_max, because larger groups are refused.
+inline uint16_t frame_sender(uint32_t rank) { return static_cast<uint16_t>(rank); }
+
 enum FrameFlags : uint8_t {
   frame_flag_payload_checksum = 1,
   frame_flag_confirm_now = 2,  // on a TCP stream: the receiver confirms at once

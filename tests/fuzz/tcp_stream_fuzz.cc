@@ -7,8 +7,10 @@
 #include <cstring>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "transports/tcp/tcp_decoder.h"
+#include "transports/tcp/tcp_greeting.h"
 #include "transports/tcp/tcp_handshake.h"
 
 namespace unisono {
@@ -87,6 +89,28 @@ void feed(TcpDecoder& decoder, FuzzSink& sink, const std::vector<std::byte>& byt
   }
 }
 
+// Reads the bytes as the greeting of a connection that resumes a stream.
+void read_greeting(const std::vector<std::byte>& bytes, bool repair) {
+  ByteReader reader(bytes);
+  auto preamble = reader.read<TcpPreamble>();
+  auto hello = reader.read<TcpSessionHello>();
+  std::vector<TcpWireAddress> addresses;
+  for (size_t i = 0; i < hello.addresses && i < tcp_hello_addresses_max && reader.ok(); ++i) {
+    addresses.push_back(reader.read<TcpWireAddress>());
+  }
+  if (repair) {
+    seal(preamble);
+    seal(hello, addresses);
+  }
+  const bool sound = check(preamble) == TcpRefusal::none && check(hello, preamble) == TcpRefusal::none;
+  UNISONO_CHECK(!sound || (hello.stream_index < hello.stream_count && hello.addresses <= tcp_hello_addresses_max));
+  if (check_addresses(hello, addresses)) {
+    for (const auto& address : addresses) UNISONO_CHECK(to_wire(from_wire(address)).port == address.port);
+  }
+  (void)is_sound(reader.read<TcpSessionReply>());
+  (void)is_sound(reader.read<TcpBegin>());
+}
+
 }  // namespace
 }  // namespace unisono
 
@@ -113,5 +137,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     UNISONO_CHECK(verdict != TcpRefusal::none || hello.stream_index < hello.stream_count);
     (void)may_become_hello(bytes.data(), bytes.size());
   }
+  read_greeting(bytes, (mode & 4) != 0);
   return 0;
 }

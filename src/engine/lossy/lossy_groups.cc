@@ -90,7 +90,7 @@ void LossyGroups::open(GroupCore& group) const {
                        .epoch = group.epoch,
                        .group = group.number,
                        .operation = op,
-                       .sender = group.self,
+                       .sender = frame_sender(group.self),
                        .amount = call.amount,
                        .descriptor = call.bits};
     if (peers[peer].lost.ok()) peers[peer].route->send(peer, header, {}, 0);
@@ -100,7 +100,7 @@ void LossyGroups::open(GroupCore& group) const {
     const FrameHeader header{.kind = FrameKind::lossy,
                              .epoch = group.epoch,
                              .group = group.number,
-                             .sender = group.self,
+                             .sender = frame_sender(group.self),
                              .payload_bytes = static_cast<uint32_t>(payload->size())};
     control.send(group.members[to], header, payload);
   };

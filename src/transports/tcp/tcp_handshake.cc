@@ -20,6 +20,10 @@ const char* name(TcpRefusal refusal) {
     case TcpRefusal::stream: return "the stream index or the stream count does not match";
     case TcpRefusal::busy: return "too many connections are waiting there";
     case TcpRefusal::introduction: return "the hello must name the process";
+    case TcpRefusal::stale: return "a newer connection is in use";
+    case TcpRefusal::no_session: return "the other side has given up this link";
+    case TcpRefusal::left: return "the other side has read the end of this link";
+    case TcpRefusal::draining: return "the other side still reads the former connection";
   }
   return "unknown reason";
 }

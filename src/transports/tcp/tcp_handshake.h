@@ -51,6 +51,10 @@ enum class TcpRefusal : uint8_t {
   stream = 8,         // The stream index or count is out of range, or the streams of one link do not have the same count.
   busy = 9,           // too many connections are waiting
   introduction = 10,  // This is not a refusal: the hello was for any process, and after the reply comes the listener's PeerId.
+  stale = 11,         // the hello was sent before the connection that is in use now
+  no_session = 12,    // the called process has given up the link that the hello resumes
+  left = 13,          // the called process has read the dialler's last frame; the reply confirms it
+  draining = 14,      // This is not a refusal: the called process cannot read its old connection to the end yet.
 };
 const char* name(TcpRefusal refusal);
 
