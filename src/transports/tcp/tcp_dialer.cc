@@ -2,21 +2,26 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "base/check.h"
 #include "base/error_text.h"
 
 namespace unisono {
 
-TcpDialer::TcpDialer(TcpDialRequest request) : request_(std::move(request)), state_(request_.candidates.size()) {}
+TcpDialer::TcpDialer(TcpDialRequest request)
+    : request_(std::move(request)),
+      state_(request_.candidates.size()),
+      round_(request_.attempts_before + 1),
+      retry_delay_(request_.only_stream ? redial_first : retry_first) {}
 
 bool TcpDialer::step(Nanos now) {
-  if (complete()) return false;
+  if (complete() || final_answer_) return false;
   bool any = false, broken = false;
   for (size_t i = 0; i < attempts_.size();) {
     auto& attempt = attempts_[i];
     const bool rests = attempt.phase == Phase::accepted || attempt.phase == Phase::introduced;
-    const auto outcome = rests ? Outcome::pending : advance(attempt);
+    const auto outcome = rests ? Outcome::pending : advance(attempt, now);
     if (outcome == Outcome::pending) {
       ++i;
       continue;
@@ -36,31 +41,56 @@ bool TcpDialer::step(Nanos now) {
     attempts_.erase(attempts_.begin() + static_cast<ptrdiff_t>(i));
     if (!address_chosen_) next_event_ = now;  // the next address is tried at once
   }
-  if (complete()) return true;
+  if (complete() || final_answer_) return true;
   if (broken) {
-    start_over(now);
+    start_over(now, retry_delay_);
+  } else if (round_is_over(now)) {
+    start_over(now, 0);
   } else if (!address_chosen_ && now >= next_event_) {
     any = true;
     while (next_candidate_ < state_.size() && state_[next_candidate_].hopeless) ++next_candidate_;
     if (next_candidate_ < state_.size()) {
+      if (next_candidate_ == 0 && request_.only_stream)
+        round_ends_ = now + stagger * static_cast<Nanos>(state_.size() - 1) + retry_delay_;
       next_event_ = now + stagger;
-      start(next_candidate_++, 0);
+      start(next_candidate_++, request_.only_stream.value_or(0));
     } else if (attempts_.empty()) {
-      start_over(now);
+      start_over(now, retry_delay_);
     } else {
-      // All addresses are being tried. Each attempt is ended by the kernel, or by the owner at its deadline.
+      // All addresses are being tried. Each attempt is ended by the network, by the end of the round, or by the owner.
       next_event_ = never;
     }
   }
   return any;
 }
 
-void TcpDialer::start_over(Nanos now) {
+// A connection that is made anew gets a new socket from time to time, unless a hello may still be answered.
+bool TcpDialer::round_is_over(Nanos now) const { return now >= round_ends_ && !awaits_reply(now); }
+
+bool TcpDialer::awaits_reply(Nanos now) const {
+  return std::any_of(attempts_.begin(), attempts_.end(), [&](const Attempt& attempt) {
+    return attempt.phase == Phase::replying && now - attempt.hello_at < reply_timeout;
+  });
+}
+
+Nanos TcpDialer::next_deadline() const {
+  Nanos next = next_event_;
+  if (round_ends_ == never || complete()) return next;
+  Nanos replies = round_ends_;
+  for (const auto& attempt : attempts_) {
+    if (attempt.phase == Phase::replying) replies = std::max(replies, attempt.hello_at + reply_timeout);
+  }
+  return std::min(next, replies);
+}
+
+void TcpDialer::start_over(Nanos now, Nanos delay) {
   attempts_.clear();
   next_candidate_ = 0;
   accepted_count_ = 0;
   address_chosen_ = false;
-  next_event_ = hopeless() ? never : now + retry_delay_;
+  ++round_;
+  round_ends_ = never;
+  next_event_ = hopeless() ? never : now + delay;
   retry_delay_ = std::min(2 * retry_delay_, retry_last);
 }
 
@@ -93,55 +123,78 @@ TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, int error) {
   return failed(attempt, error_text(error));
 }
 
-TcpDialer::Outcome TcpDialer::advance(Attempt& attempt) {
+TcpDialer::Outcome TcpDialer::advance(Attempt& attempt, Nanos now) {
   if (!attempt.socket) return Outcome::failed;
-  if (attempt.phase == Phase::replying) return read_reply(attempt);
+  if (attempt.phase == Phase::replying) return read_reply(attempt, now);
   const auto error = attempt.socket->connected();
   if (!error) return Outcome::pending;
   if (*error != 0) return failed(attempt, *error);
-  return send_hello(attempt);
+  answered_ = true;
+  return send_hello(attempt, now);
 }
 
-TcpDialer::Outcome TcpDialer::send_hello(Attempt& attempt) {
+TcpDialer::Outcome TcpDialer::send_hello(Attempt& attempt, Nanos now) {
+  TcpPreamble preamble;
+  preamble.flags = request_.hello.flags;
+  preamble.to = request_.hello.to;
+  seal(preamble);
   auto hello = request_.hello;
   hello.stream_index = attempt.stream;
-  seal_hello(hello);
-  const auto count = write_some(*attempt.socket, std::as_bytes(std::span(&hello, 1)));
-  if (count < 0) return failed(attempt, static_cast<int>(-count));
+  hello.attempt = round_;
+  hello.ends = {to_wire(attempt.socket->local()), to_wire(attempt.socket->remote())};
+  seal(hello, request_.addresses);
+  iovec parts[3];
+  int count = 0;
+  // The second hello of a connection, to the process that has introduced itself, follows without a preamble.
+  if (!attempt.preamble_sent) parts[count++] = {&preamble, sizeof preamble};
+  parts[count++] = {&hello, sizeof hello};
+  if (!request_.addresses.empty())
+    parts[count++] = {request_.addresses.data(), request_.addresses.size() * sizeof(TcpWireAddress)};
+  size_t bytes = 0;
+  for (int i = 0; i < count; ++i) bytes += parts[i].iov_len;
+  const auto written = attempt.socket->write(parts, count);
+  if (written < 0) return failed(attempt, static_cast<int>(-written));
   // This is unlikely, because the send buffer of a new connection has space for far more bytes than a hello.
-  if (static_cast<size_t>(count) != sizeof hello) return failed(attempt, "the network took only a part of the hello");
+  if (static_cast<size_t>(written) != bytes) return failed(attempt, "the network took only a part of the hello");
   state_[attempt.candidate].progress = "connected, but no reply to the hello";
+  attempt.preamble_sent = greeted_ = true;
   attempt.phase = Phase::replying;
+  attempt.hello_at = now;
   UNISONO_CHECK(attempt.socket->watch(*request_.watcher, true, false, 0));
-  return read_reply(attempt);
+  return read_reply(attempt, now);
 }
 
-TcpDialer::Outcome TcpDialer::read_reply(Attempt& attempt) {
-  auto& reply = attempt.answer.reply;
-  const bool whole = attempt.answer_bytes >= sizeof reply;
-  auto destination = std::as_writable_bytes(std::span(&attempt.answer, 1))
-                         .first(whole ? sizeof attempt.answer : sizeof reply)
-                         .subspan(attempt.answer_bytes);
+TcpDialer::Outcome TcpDialer::read_reply(Attempt& attempt, Nanos now) {
   bool ended = false;
+  const auto destination = std::as_writable_bytes(std::span(&attempt.reply, 1)).subspan(attempt.reply_bytes);
   const auto count = read_some(*attempt.socket, destination, ended);
   if (count < 0) return failed(attempt, static_cast<int>(-count));
   if (ended) return failed(attempt, "closed the connection instead of a reply to the hello");
-  attempt.answer_bytes += static_cast<size_t>(count);
-  if (attempt.answer_bytes < sizeof reply) return Outcome::pending;
-  if (attempt.answer_bytes == sizeof attempt.answer) return introduced(attempt);
-  if (!is_reply(reply)) return failed(attempt, "another program answers there, not Unisono");
+  attempt.reply_bytes += static_cast<size_t>(count);
+  return attempt.reply_bytes < sizeof attempt.reply ? Outcome::pending : answer_of(attempt, now);
+}
+
+TcpDialer::Outcome TcpDialer::answer_of(Attempt& attempt, Nanos now) {
+  const auto& reply = attempt.reply;
+  if (!is_sound(reply)) return failed(attempt, "another program answers there, not Unisono");
+  peer_attempts_ = std::max(peer_attempts_, reply.attempt);
   if (reply.accepted == 1) return Outcome::accepted;
-  if (reply.reason == TcpRefusal::introduction) return whole ? Outcome::pending : read_reply(attempt);
+  if (reply.reason == TcpRefusal::introduction) return introduced(attempt, reply.self);
+  if (reply.reason == TcpRefusal::draining) {
+    attempt.reply_bytes = 0;
+    attempt.hello_at = now;  // the peer is there, so the next reply may take as long again
+    return Outcome::pending;
+  }
   auto& candidate = state_[attempt.candidate];
   candidate.hopeless = reply.reason == TcpRefusal::version || reply.reason == TcpRefusal::other_job;
   candidate.refused_everywhere = candidate.hopeless || reply.reason == TcpRefusal::other_process;
+  if (reply.reason == TcpRefusal::no_session || reply.reason == TcpRefusal::left) final_answer_ = reply;
   return failed(attempt, std::string("refused: ") + name(reply.reason));
 }
 
 // Handles the id in the listener's answer. The first process that answers becomes the peer of this link. Later answers from
 // other processes are refused.
-TcpDialer::Outcome TcpDialer::introduced(Attempt& attempt) {
-  const auto id = attempt.answer.self;
+TcpDialer::Outcome TcpDialer::introduced(Attempt& attempt, const PeerId& id) {
   const bool meant = request_.hello.to == PeerId{} ? !introduced_ || *introduced_ == id : false;
   if (id == PeerId{} || !meant) return failed(attempt, "refused: another process is there");
   introduced_ = id;
@@ -153,8 +206,8 @@ void TcpDialer::accept_peer() {
   request_.hello.to = *std::exchange(introduced_, std::nullopt);
   for (auto& attempt : attempts_) {
     if (attempt.phase != Phase::introduced) continue;
-    attempt.answer = {};
-    attempt.answer_bytes = 0;
+    attempt.reply = {};
+    attempt.reply_bytes = 0;
     attempt.phase = Phase::connecting;  // the next step sends the new hello
     UNISONO_CHECK(attempt.socket->watch(*request_.watcher, false, true, 0));
   }
@@ -168,15 +221,20 @@ void TcpDialer::choose_attempt(size_t winner) {
   attempts_.clear();
   const auto candidate = kept.candidate;
   attempts_.push_back(std::move(kept));
-  next_event_ = never;
+  next_event_ = round_ends_ = never;
+  if (request_.only_stream) return;
   for (uint16_t stream = 1; stream < request_.hello.stream_count; ++stream) start(candidate, stream);
 }
 
-std::vector<std::unique_ptr<StreamSocket>> TcpDialer::take() {
-  std::vector<std::unique_ptr<StreamSocket>> sockets(attempts_.size());
-  for (auto& attempt : attempts_) sockets[attempt.stream] = std::move(attempt.socket);
+std::vector<TcpDialled> TcpDialer::take() {
+  std::vector<TcpDialled> taken(attempts_.size());
+  for (auto& attempt : attempts_) {
+    auto& place = taken[request_.only_stream ? 0 : attempt.stream];
+    place.socket = std::move(attempt.socket);
+    place.reply = attempt.reply;
+  }
   attempts_.clear();
-  return sockets;
+  return taken;
 }
 
 bool TcpDialer::hopeless() const {

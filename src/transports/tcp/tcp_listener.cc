@@ -4,24 +4,22 @@
 #include <cstring>
 
 #include "base/concat.h"
-#include "base/error_text.h"
 
 namespace unisono {
-namespace {
-
-constexpr int accepts_per_step = 64;  // limited so that many connections at once cannot delay the links
-
-}  // namespace
 
 Result<TcpListener> TcpListener::make(const TcpListenerOptions& options, StreamNetwork& network, StreamWatcher& watcher) {
-  auto listening = network.listen(options.listen, watcher, 0);
-  if (!listening.ok()) return listening.status();
-  return TcpListener(options, std::move(*listening), watcher);
+  auto membership = TcpPortMembership::join(network, options.listen,
+                                            {.id = options.self,
+                                             .answers_anyone = options.answers_anyone,
+                                             .watcher = &watcher,
+                                             .preamble_timeout = options.hello_timeout,
+                                             .without_preamble_max = options.unauthenticated_max});
+  if (!membership.ok()) return membership.status();
+  return TcpListener(options, std::move(*membership), watcher);
 }
 
 bool TcpListener::step(Nanos now, TcpAcceptor& acceptor) {
-  exhausted_.clear();
-  bool any = accept_some(now);
+  bool any = take_arrivals(now);
   recheck_waiting_ = false;
   for (size_t i = 0; i < waiting_.size();) {
     auto& connection = waiting_[i];
@@ -40,32 +38,26 @@ bool TcpListener::step(Nanos now, TcpAcceptor& acceptor) {
       continue;
     }
     any = true;
-    if (outcome == Outcome::accepted) {
-      TcpHello hello;
-      std::memcpy(&hello, connection.bytes.data(), sizeof hello);
-      acceptor.take_connection(hello, std::move(connection.socket));
-    }
+    // The entry is erased first, because the acceptor may use this listener.
+    auto settled = std::move(connection);
     waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
+    if (outcome == Outcome::accepted) acceptor.take_connection(settled.greeting, std::move(settled.socket));
   }
   return any;
 }
 
-bool TcpListener::accept_some(Nanos now) {
-  if (!listening_) return false;
-  bool any = false;
-  for (int i = 0; i < accepts_per_step; ++i) {
-    auto arrival = listening_->accept();
-    if (arrival.dropped) ++refused_;
-    if (is_out_of_descriptors(arrival.error)) exhausted_ = error_text(arrival.error);
-    if (!arrival.socket) break;
-    any = true;
+bool TcpListener::take_arrivals(Nanos now) {
+  const bool any = membership_.step(now, arrived_);
+  for (auto& arrival : arrived_) {
     evict_oldest(false);
     PendingConnection connection;
     connection.socket = std::move(arrival.socket);
+    connection.preamble = arrival.preamble;
     connection.deadline = now + options_.hello_timeout;
     if (connection.socket->watch(*watcher_, true, false, 0)) waiting_.push_back(std::move(connection));
     else ++refused_;
   }
+  arrived_.clear();
   return any;
 }
 
@@ -85,37 +77,52 @@ void TcpListener::evict_oldest(bool inbound) {
 
 TcpListener::Outcome TcpListener::read(PendingConnection& connection, Nanos now) {
   if (!connection.socket) return Outcome::withdrawn;
+  bool ended = false;
   if (connection.inbound) {
     // Between its hello and our reply, the dialler sends nothing. The only thing that can arrive is the end of its connection.
     std::byte ahead{};
-    bool gone = false;
-    const auto count = connection.socket->peek(std::span(&ahead, 1), gone);
-    if (gone || count < 0) return Outcome::withdrawn;
+    const auto count = connection.socket->peek(std::span(&ahead, 1), ended);
+    if (ended || count < 0) return Outcome::withdrawn;
     if (count == 0) return Outcome::waiting;
     refuse(connection, TcpRefusal::not_unisono, "it sent bytes between its hello and the reply");
     return Outcome::refused;
   }
-  bool ended = false;
-  const auto count = read_some(*connection.socket, std::span(connection.bytes).subspan(connection.byte_count), ended);
-  if (count < 0 || ended) {
-    if (connection.introduced && connection.byte_count == 0)
-      // The dialler has learnt our id, and does not want a link: it has one already, or it looked for another process.
-      return Outcome::withdrawn;
-    refuse(connection, TcpRefusal::not_unisono, "it closed the connection before its hello was complete");
+  // Nothing behind the hello and its addresses is read, because it belongs to the stream.
+  for (;;) {
+    size_t wanted = sizeof(TcpSessionHello);
+    if (connection.byte_count >= wanted) {
+      std::memcpy(&connection.greeting.hello, connection.bytes.data(), sizeof connection.greeting.hello);
+      if (const auto why = check(connection.greeting.hello, connection.preamble); why != TcpRefusal::none) {
+        refuse(connection, why, why == TcpRefusal::not_unisono ? "its hello is damaged" : name(why));
+        return Outcome::refused;
+      }
+      wanted += connection.greeting.hello.addresses * sizeof(TcpWireAddress);
+    }
+    if (connection.byte_count == wanted) return take_hello(connection, now);
+    const auto space = std::span(connection.bytes).subspan(connection.byte_count, wanted - connection.byte_count);
+    const auto count = read_some(*connection.socket, space, ended);
+    if (count < 0 || ended) {
+      if (connection.introduced && connection.byte_count == 0)
+        // The dialler has learnt our id, and does not want a link: it has one already, or it looked for another process.
+        return Outcome::withdrawn;
+      refuse(connection, TcpRefusal::not_unisono, "it closed the connection before its hello was complete");
+      return Outcome::refused;
+    }
+    if (count == 0) return Outcome::waiting;
+    connection.byte_count += static_cast<size_t>(count);
+  }
+}
+
+TcpListener::Outcome TcpListener::take_hello(PendingConnection& connection, Nanos now) {
+  auto& greeting = connection.greeting;
+  std::memcpy(greeting.addresses.data(), connection.bytes.data() + sizeof greeting.hello,
+              greeting.hello.addresses * sizeof(TcpWireAddress));
+  if (!check_addresses(greeting.hello, std::span(greeting.addresses).first(greeting.hello.addresses))) {
+    refuse(connection, TcpRefusal::not_unisono, "its hello is damaged");
     return Outcome::refused;
   }
-  connection.byte_count += static_cast<size_t>(count);
-  if (!may_become_hello(connection.bytes.data(), connection.byte_count)) {
-    refuse(connection, TcpRefusal::not_unisono, "another protocol than Unisono");
-    return Outcome::refused;
-  }
-  if (connection.byte_count < sizeof(TcpHello)) return Outcome::waiting;
-  TcpHello hello;
-  std::memcpy(&hello, connection.bytes.data(), sizeof hello);
-  if (const auto why = check_hello(hello); why != TcpRefusal::none) {
-    refuse(connection, why, name(why));
-    return Outcome::refused;
-  }
+  const TcpEnds mine{to_wire(connection.socket->local()), to_wire(connection.socket->remote())};
+  greeting.direct = is_direct(mine, greeting.hello.ends, greeting.hello.flags);
   evict_oldest(true);
   connection.inbound = true;
   connection.hello_at = now;
@@ -123,34 +130,42 @@ TcpListener::Outcome TcpListener::read(PendingConnection& connection, Nanos now)
   return Outcome::waiting;
 }
 
-TcpListener::Outcome TcpListener::decide(PendingConnection& connection, Nanos now, TcpAcceptor& acceptor) {
-  TcpHello hello;
-  std::memcpy(&hello, connection.bytes.data(), sizeof hello);
-  const auto decision = acceptor.decide(hello, now - connection.hello_at);
-  connection.recheck_at = never;
-  if (decision.wait) {
-    if (decision.recheck_after != never) connection.recheck_at = connection.hello_at + decision.recheck_after;
-    return Outcome::waiting;
-  }
-  if (decision.refusal == TcpRefusal::introduction) return introduce(connection, now, acceptor.introduction());
-  if (decision.refusal != TcpRefusal::none) {
-    refuse(connection, decision.refusal, name(decision.refusal));
-    return Outcome::refused;
-  }
-  TcpReply reply;
-  reply.accepted = 1;
-  const auto count = write_some(*connection.socket, std::as_bytes(std::span(&reply, 1)));
-  return count == sizeof reply ? Outcome::accepted : Outcome::withdrawn;
+TcpSessionReply TcpListener::reply_to(const PendingConnection& connection) const {
+  TcpSessionReply reply;
+  reply.self = options_.self;
+  reply.ends = {to_wire(connection.socket->local()), to_wire(connection.socket->remote())};
+  return reply;
 }
 
-TcpListener::Outcome TcpListener::introduce(PendingConnection& connection, Nanos now, const PeerId& self) {
+TcpListener::Outcome TcpListener::decide(PendingConnection& connection, Nanos now, TcpAcceptor& acceptor) {
+  const auto decision = acceptor.decide(connection.greeting, now - connection.hello_at);
+  connection.recheck_at = never;
+  if (decision.refusal == TcpRefusal::introduction) return introduce(connection, now);
+  if (!decision.wait && decision.refusal != TcpRefusal::none) {
+    refuse(connection, decision);
+    return Outcome::refused;
+  }
+  if (decision.wait && decision.recheck_after != never) connection.recheck_at = connection.hello_at + decision.recheck_after;
+  if (decision.wait && (!decision.draining || std::exchange(connection.draining_told, true))) return Outcome::waiting;
+  auto reply = reply_to(connection);
+  reply.accepted = decision.wait ? 0 : 1;
+  reply.reason = decision.wait ? TcpRefusal::draining : TcpRefusal::none;
+  reply.position = decision.position;
+  reply.attempt = decision.attempt;
+  seal(reply);
+  const auto count = write_some(*connection.socket, std::as_bytes(std::span(&reply, 1)));
+  if (count != sizeof reply) return Outcome::withdrawn;
+  return decision.wait ? Outcome::waiting : Outcome::accepted;
+}
+
+TcpListener::Outcome TcpListener::introduce(PendingConnection& connection, Nanos now) {
   if (std::exchange(connection.introduced, true)) {
     refuse(connection, TcpRefusal::other_process, "its second hello names no process");
     return Outcome::refused;
   }
-  TcpIntroduction introduction;
-  introduction.reply.reason = TcpRefusal::introduction;
-  introduction.self = self;
+  auto introduction = reply_to(connection);
+  introduction.reason = TcpRefusal::introduction;
+  seal(introduction);
   const auto count = write_some(*connection.socket, std::as_bytes(std::span(&introduction, 1)));
   if (count != sizeof introduction) return Outcome::withdrawn;
   connection.inbound = false;
@@ -159,26 +174,47 @@ TcpListener::Outcome TcpListener::introduce(PendingConnection& connection, Nanos
   return Outcome::waiting;
 }
 
+void TcpListener::refuse(PendingConnection& connection, const TcpAcceptor::Decision& decision) {
+  auto reply = reply_to(connection);
+  reply.reason = decision.refusal;
+  reply.position = decision.position;
+  reply.attempt = decision.attempt;
+  seal(reply);
+  (void)write_some(*connection.socket, std::as_bytes(std::span(&reply, 1)));
+  // What members of the job may do is not counted: they connect twice, to two of our addresses at once, or once too often.
+  const auto why = decision.refusal;
+  if (why == TcpRefusal::duplicate || why == TcpRefusal::stale || why == TcpRefusal::left) return;
+  ++refused_;
+  last_refusal_ = concat("refused ", refused(), " connections, the last from ", connection.socket->remote().to_string(), " (",
+                         name(why), ")");
+}
+
 void TcpListener::refuse(PendingConnection& connection, TcpRefusal why, const char* text) {
-  // Duplicates are not counted: they come from members that connect twice, or to two of our addresses at once.
-  if (why != TcpRefusal::duplicate) {
-    ++refused_;
-    last_refusal_ =
-        concat("refused ", refused_, " connections, the last from ", connection.socket->remote().to_string(), " (", text, ")");
-  }
+  ++refused_;
+  last_refusal_ =
+      concat("refused ", refused(), " connections, the last from ", connection.socket->remote().to_string(), " (", text, ")");
   if (why == TcpRefusal::not_unisono) return;
-  TcpReply reply;
+  auto reply = reply_to(connection);
   reply.reason = why;
+  seal(reply);
   (void)write_some(*connection.socket, std::as_bytes(std::span(&reply, 1)));
 }
 
+std::string TcpListener::last_refusal() const {
+  const auto of_port = membership_.refusals();
+  if (!last_refusal_.empty() || of_port.last.empty()) return last_refusal_;
+  return concat("refused ", refused(), " connections, the last from ", of_port.last);
+}
+
 void TcpListener::close() {
+  refused_ = refused();
+  last_refusal_ = last_refusal();
   waiting_.clear();
-  listening_.reset();
+  membership_.leave();
 }
 
 Nanos TcpListener::next_deadline() const {
-  Nanos next = never;
+  Nanos next = membership_.next_deadline();
   for (const auto& connection : waiting_) next = std::min({next, connection.deadline, connection.recheck_at});
   return next;
 }

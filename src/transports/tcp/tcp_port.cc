@@ -35,7 +35,7 @@ class TcpPort {
   bool alive() const { return !owner_.forked(); }
   uint64_t add(const TcpPortMember& member);
   void remove(uint64_t number);
-  bool step(uint64_t number, Nanos now, std::vector<std::unique_ptr<StreamSocket>>& arrived);
+  bool step(uint64_t number, Nanos now, std::vector<TcpArrival>& arrived);
   Nanos next_deadline() const;
   size_t waiting() const;
   TcpPortRefusals refusals() const;
@@ -44,7 +44,7 @@ class TcpPort {
   struct Member {
     TcpPortMember settings;
     bool watches = false;
-    std::vector<std::unique_ptr<StreamSocket>> arrived{};
+    std::vector<TcpArrival> arrived{};
   };
   struct Pending {
     std::unique_ptr<StreamSocket> socket;
@@ -108,13 +108,13 @@ void TcpPort::watch_by_some() {
   }
 }
 
-bool TcpPort::step(uint64_t number, Nanos now, std::vector<std::unique_ptr<StreamSocket>>& arrived) {
+bool TcpPort::step(uint64_t number, Nanos now, std::vector<TcpArrival>& arrived) {
   MutexLock lock(mutex_);
   auto& member = members_.at(number);
   bool any = accept_some(member.settings, now);
   any |= std::erase_if(pending_, [&](Pending& pending) UNISONO_REQUIRES(mutex_) { return settle(pending, now); }) > 0;
   any |= !member.arrived.empty();
-  for (auto& socket : member.arrived) arrived.push_back(std::move(socket));
+  for (auto& arrival : member.arrived) arrived.push_back(std::move(arrival));
   member.arrived.clear();
   return any;
 }
@@ -145,7 +145,7 @@ bool TcpPort::settle(Pending& pending, Nanos now) {
   if (count < 0 || ended)
     return refuse(pending, TcpRefusal::not_unisono, "it closed the connection before its preamble was complete"), true;
   pending.byte_count += static_cast<size_t>(count);
-  if (!may_become_preamble(pending.bytes.data(), pending.byte_count))
+  if (!may_become_hello(pending.bytes.data(), pending.byte_count))
     return refuse(pending, TcpRefusal::not_unisono, "another protocol than Unisono"), true;
   if (pending.byte_count < sizeof(TcpPreamble)) {
     if (now < pending.deadline) return false;
@@ -153,7 +153,7 @@ bool TcpPort::settle(Pending& pending, Nanos now) {
   }
   TcpPreamble preamble;
   std::memcpy(&preamble, pending.bytes.data(), sizeof preamble);
-  if (const auto why = check_preamble(preamble); why != TcpRefusal::none) return refuse(pending, why, name(why)), true;
+  if (const auto why = check(preamble); why != TcpRefusal::none) return refuse(pending, why, name(why)), true;
   hand_over(pending, preamble);
   return true;
 }
@@ -170,15 +170,16 @@ void TcpPort::hand_over(Pending& pending, const TcpPreamble& preamble) {
     ++refusals_.count;
     return;
   }
-  member.arrived.push_back(std::move(pending.socket));
+  member.arrived.push_back({std::move(pending.socket), preamble});
 }
 
 void TcpPort::refuse(Pending& pending, TcpRefusal why, const char* text) {
   ++refusals_.count;
   refusals_.last = concat(pending.socket->remote().to_string(), " (", text, ")");
   if (why == TcpRefusal::not_unisono) return;
-  TcpReply reply;
+  TcpSessionReply reply;
   reply.reason = why;
+  seal(reply);
   (void)write_some(*pending.socket, std::as_bytes(std::span(&reply, 1)));
 }
 
@@ -244,7 +245,7 @@ void TcpPortMembership::leave() {
 
 uint16_t TcpPortMembership::port() const { return port_->port(); }
 
-bool TcpPortMembership::step(Nanos now, std::vector<std::unique_ptr<StreamSocket>>& arrived) {
+bool TcpPortMembership::step(Nanos now, std::vector<TcpArrival>& arrived) {
   return port_ != nullptr && port_->step(number_, now, arrived);
 }
 

@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "net/stream_socket.h"
-#include "transports/tcp/tcp_handshake.h"
+#include "transports/tcp/tcp_greeting.h"
 
 namespace unisono {
 
@@ -31,6 +31,12 @@ struct TcpPortMember {
   Nanos preamble_timeout = 5 * second;  // a connection must send its preamble within this time
   // At most this many connections without a preamble may wait. If there are more, the oldest is closed.
   size_t without_preamble_max = 64;
+};
+
+// A connection whose preamble calls a member.
+struct TcpArrival {
+  std::unique_ptr<StreamSocket> socket;
+  TcpPreamble preamble;
 };
 
 // What the port has refused since it was opened.
@@ -58,7 +64,7 @@ class TcpPortMembership {
   uint16_t port() const;
   // Accepts connections, reads preambles, and moves the connections that call this member to the end of `arrived`. Returns true
   // if anything happened.
-  bool step(Nanos now, std::vector<std::unique_ptr<StreamSocket>>& arrived);
+  bool step(Nanos now, std::vector<TcpArrival>& arrived);
   // At this time step() must be called even if the watcher reports nothing.
   Nanos next_deadline() const;
   // Returns the number of connections whose preamble is not there yet.

@@ -1,9 +1,9 @@
 // One stream of a link. It outlives its connections: when one breaks, another one goes on at the byte where the receiver
 // stopped, so that every frame arrives once and in order.
 //
-// The stream consists of the present connection (a socket), the queue of frames that the peer has not confirmed, and the
-// decoder that turns arriving bytes into frames. Each call reads or writes only what the network allows at once. When a
-// connection ends, the stream records why, and the link decides what follows. docs/design/links.md describes the protocol.
+// The stream consists of the present connection (a socket), the session (which connection carries the stream, and what follows
+// when it ends), the queue of frames that the peer has not confirmed, and the decoder that turns arriving bytes into frames.
+// Each call reads or writes only what the network allows at once.
 #pragma once
 
 #include <array>
@@ -15,9 +15,12 @@
 #include <vector>
 
 #include "net/stream_socket.h"
+#include "transports/tcp/tcp_confirm_clock.h"
 #include "transports/tcp/tcp_decoder.h"
-#include "transports/tcp/tcp_handshake.h"
+#include "transports/tcp/tcp_dialer.h"
+#include "transports/tcp/tcp_greeting.h"
 #include "transports/tcp/tcp_resend_queue.h"
+#include "transports/tcp/tcp_session.h"
 
 namespace unisono {
 
@@ -31,36 +34,32 @@ class TcpStream final : private TcpDecoder::Confirmations {
  public:
   // A read() stops after this many bytes, so that one fast peer cannot delay the others.
   static constexpr size_t read_bytes_max = 4u << 20;
-  // If nothing flows back, what was read is confirmed after so many bytes or frames, or this long after the last frame.
-  static constexpr uint64_t confirm_bytes = 4u << 20;
-  static constexpr uint32_t confirm_frames = 256;
-  static constexpr Nanos confirm_delay = 5 * millisecond;
   // After this many bytes, the network is asked how many of them the peer's host has acknowledged.
   static constexpr uint64_t sweep_bytes = 1u << 20;
 
-  TcpStream(PeerIndex peer, PayloadPool& pool, ResendMemory& memory, TcpTraffic& traffic, size_t queue_reserve)
-      : traffic_(traffic), decoder_(peer, pool, traffic.received, this), queue_(pool, memory, queue_reserve) {}
+  TcpStream(PeerIndex peer, PayloadPool& pool, ResendMemory& memory, TcpTraffic& traffic, size_t queue_reserve,
+            const TcpSessionOptions& session)
+      : session_(session),
+        traffic_(traffic),
+        decoder_(peer, pool, traffic.received, this),
+        queue_(pool, memory, queue_reserve) {}
 
   // Connections --------------------------------------------------------------------------------------------------------
-  // A connection replaces the present one in these steps. Both sides first call stop_believing() and drain(), until it returns
-  // true. Then the accepting side calls accept(), and the dialling side dialled(), which goes on at once.
-
-  // What the peer's host acknowledges is believed no more, because the peer is about to say where it stopped.
-  void stop_believing() { believes_ = false; }
-  // Reads what is left of the present connection. Returns false if the decoder has no memory for it: try again later.
-  bool drain(Sink& sink);
-  // Takes over an accepted connection, and drops the present one. The reply has said position(). Nothing is written before the
-  // peer has begun. Returns false if `watcher` cannot take the socket.
-  bool accept(std::unique_ptr<StreamSocket> socket, StreamWatcher& watcher, uint64_t tag, bool direct);
-  // Takes over a dialled connection, whose reply said that the peer has read up to `position`. Says where this side goes on.
-  // Returns an error if the stream cannot go on there, or if this connection has failed (`unavailable`: dial again).
-  Status dialled(std::unique_ptr<StreamSocket> socket, uint64_t position, StreamWatcher& watcher, uint64_t tag, bool direct,
-                 std::vector<uint64_t>& sent);
+  TcpSession& session() { return session_; }
+  const TcpSession& session() const { return session_; }
+  // Reads what is left of the present connection, and closes it. Returns false if the decoder has no memory for it: try again
+  // later. Afterwards nothing of it is to come, so position() may be said.
+  bool drain(Nanos now, Sink& sink);
+  // Takes over an accepted connection. The reply has said position(). Nothing is written before the peer has begun. Returns
+  // false if `watcher` cannot take the socket.
+  bool accept(std::unique_ptr<StreamSocket> socket, StreamWatcher& watcher, uint64_t tag, bool direct, Nanos now);
+  // Takes over a dialled connection, whose reply said that the peer has read up to `position`. Goes on there, and says where
+  // the peer is to go on. Returns false if this connection cannot be used. broken() says if none can.
+  bool adopt(std::unique_ptr<StreamSocket> socket, uint64_t position, StreamWatcher& watcher, uint64_t tag, bool direct,
+             Nanos now, std::vector<uint64_t>& sent);
   // Closes the present connection. The stream can go on with another one.
   void disconnect();
   bool connected() const { return socket_ != nullptr; }
-  // Returns true if this side has accepted the present connection, and the peer has not begun.
-  bool awaits_begin() const { return phase_ == Phase::awaiting_begin; }
   // Ends the stream. Drops all frames, and appends the ids for which sent(id) must be reported. Returns the socket, which can
   // be used for a TcpDrain.
   std::unique_ptr<StreamSocket> detach(std::vector<uint64_t>& sent);
@@ -80,23 +79,22 @@ class TcpStream final : private TcpDecoder::Confirmations {
   void cancel_receive(uint32_t group, uint64_t operation) { decoder_.cancel(group, operation); }
   void cancel_sends(uint64_t match, uint64_t mask);
 
+  // Up to here the stream was read.
   uint64_t position() const { return decoder_.position(); }
-  // Returns true once the peer has sent its last frame.
-  bool peer_left() const { return decoder_.left(); }
   // Returns true if the connection has ended. What the peer sent is read then.
   bool ended() const { return ended_; }
   // Returns true if the peer closed the connection without an error.
   bool orderly() const { return orderly_; }
-  // Returns true if nothing can be read now.
-  bool quiet() const { return ended_ || drained_; }
+  // Returns true if a payload waits for memory, so that the present connection cannot be read to its end.
+  bool paused() const { return paused_; }
   // Returns true if poll() must handle this stream although the network reports no event.
   bool wants_poll(const PayloadPool& pool, PeerIndex peer) const;
   FrameFault fault() const { return fault_; }
-  // An error that no other connection mends: the peer says a position that cannot be right, or bytes are no longer there.
+  // An error that no other connection mends: the peer said a position that cannot be right, or bytes are no longer there.
   const Status& broken() const { return broken_; }
   // Returns why the connection ended, like "connection reset by peer".
   std::string end_text() const;
-  Nanos next_deadline() const { return confirm_at_; }
+  Nanos next_deadline() const { return can_write() ? confirm_.deadline() : never; }
 
   const TcpResendQueue& queue() const { return queue_; }
   // Tells the network which events of this stream must wake a sleeping process.
@@ -104,36 +102,33 @@ class TcpStream final : private TcpDecoder::Confirmations {
   const StreamSocket& socket() const { return *socket_; }
 
  private:
-  enum class Phase : uint8_t { none, awaiting_begin, running };
-
   void confirmed(uint32_t low, Sink& sink) override;  // TcpDecoder::Confirmations
-  bool attach(std::unique_ptr<StreamSocket> socket, StreamWatcher& watcher, uint64_t tag, bool direct, Phase phase);
-  bool can_write() const;
+  bool attach(std::unique_ptr<StreamSocket> socket, StreamWatcher& watcher, uint64_t tag, bool direct);
+  void go_on_at(uint64_t position);
+  bool can_write() const { return socket_ != nullptr && session_.may_write() && !ended_ && write_error_ == 0; }
   bool write_queue();
-  bool confirm_is_due(Nanos now) const;
-  void note_told();
+  bool sweep_is_due() const { return queue_.has_held() && queue_.written() - swept_at_ >= sweep_bytes; }
+  void ask_network(std::vector<uint64_t>& sent);
+  bool confirm_is_due(Nanos now) const { return queue_.wants_confirm() || confirm_.due(decoder_.position(), now); }
+  bool take_begin(Nanos now, Sink& sink);
   bool read_frames(Sink& sink);
   void end(int error);
   void write_failed(int error);
-  bool take_begin(Sink& sink);
-  void ask_network(std::vector<uint64_t>& sent);
-  void note_received(Nanos now);
 
+  TcpSession session_;
   TcpTraffic& traffic_;
   TcpDecoder decoder_;
   TcpResendQueue queue_;
+  TcpConfirmClock confirm_;
   std::unique_ptr<StreamSocket> socket_;
   StreamWatcher* watcher_ = nullptr;
   uint64_t tag_ = 0;
-  Phase phase_ = Phase::none;
-  bool direct_ = false;    // both sides see the same two addresses, so nothing between them acknowledges bytes
-  bool believes_ = false;  // what the peer's host acknowledges is believed, if the peer was heard
-  bool heard_ = false;     // a frame, or the peer's beginning, was read on this connection
-  bool paused_ = false;    // the decoder has no memory for a payload
-  bool drained_ = false;   // the last read found the socket empty
-  bool ended_ = false;
+  bool direct_ = false;          // see is_direct()
+  bool paused_ = false;          // the decoder has no memory for a payload
   bool writes_watched_ = false;  // the watcher reports when the socket can be written
-  bool orderly_ = false;         // the peer closed the connection without an error
+  bool ended_ = false;
+  bool orderly_ = false;  // the peer closed the connection without an error
+  bool empty_ = false;    // the last read found the socket empty
   int error_ = 0;
   // The error of a write that failed. The connection does not end at once, because the peer's last frames may still be
   // readable.
@@ -142,14 +137,9 @@ class TcpStream final : private TcpDecoder::Confirmations {
   Status broken_;
   std::array<std::byte, sizeof(TcpBegin)> begin_{};
   size_t begin_bytes_ = 0;
-  uint64_t begun_at_ = 0;  // the position at which this connection began to write
-  uint64_t swept_at_ = 0;  // the position up to which was written when the network was asked last
-  uint64_t told_ = 0;      // the position that was confirmed last
-  uint32_t frames_untold_ = 0;
-  bool confirm_now_ = false;
-  Nanos confirm_at_ = never;
-  Nanos last_read_ = 0;                  // time of the last read()
-  std::vector<uint64_t> confirmed_ids_;  // used by confirmed() only; it is a member so that its memory is used again
+  uint64_t begun_at_ = 0;                // the position at which this connection began to write
+  uint64_t swept_at_ = 0;                // up to here was written when the network was asked last
+  std::vector<uint64_t> confirmed_ids_;  // used by confirmed() and take_begin(); a member so that its memory is used again
 };
 
 }  // namespace unisono
