@@ -49,9 +49,9 @@ class TcpDecoder {
   };
   // What the frames said about confirmations since the last take_confirmation().
   struct Confirmation {
-    std::optional<uint32_t> confirmed;  // the highest FrameHeader::confirmed
-    bool asked = false;                 // a complete frame asked for a confirmation at once
-    uint32_t frames = 0;                // complete frames, without those that only confirm
+    std::optional<uint32_t> confirmed{};  // the highest FrameHeader::confirmed
+    bool asked = false;                   // a complete frame asked for a confirmation at once
+    uint32_t frames = 0;                  // complete frames, without those that only confirm
   };
   struct Space {
     iovec parts[2] = {};
