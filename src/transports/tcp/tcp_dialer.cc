@@ -12,8 +12,7 @@ namespace unisono {
 TcpDialer::TcpDialer(TcpDialRequest request)
     : request_(std::move(request)),
       state_(request_.candidates.size()),
-      round_(request_.attempts_before + 1),
-      retry_delay_(request_.only_stream ? redial_first : retry_first) {}
+      round_(request_.attempts_before + 1) {}
 
 bool TcpDialer::step(Nanos now) {
   if (complete() || final_answer_) return false;
@@ -21,7 +20,7 @@ bool TcpDialer::step(Nanos now) {
   for (size_t i = 0; i < attempts_.size();) {
     auto& attempt = attempts_[i];
     const bool rests = attempt.phase == Phase::accepted || attempt.phase == Phase::introduced;
-    const auto outcome = rests ? Outcome::pending : advance(attempt, now);
+    const auto outcome = rests ? Outcome::pending : advance(attempt);
     if (outcome == Outcome::pending) {
       ++i;
       continue;
@@ -42,55 +41,31 @@ bool TcpDialer::step(Nanos now) {
     if (!address_chosen_) next_event_ = now;  // the next address is tried at once
   }
   if (complete() || final_answer_) return true;
-  if (broken) {
-    start_over(now, retry_delay_);
-  } else if (round_is_over(now)) {
-    start_over(now, 0);
+  if (broken && !request_.only_stream) {
+    start_over(now);
   } else if (!address_chosen_ && now >= next_event_) {
     any = true;
     while (next_candidate_ < state_.size() && state_[next_candidate_].hopeless) ++next_candidate_;
     if (next_candidate_ < state_.size()) {
-      if (next_candidate_ == 0 && request_.only_stream)
-        round_ends_ = now + stagger * static_cast<Nanos>(state_.size() - 1) + retry_delay_;
       next_event_ = now + stagger;
       start(next_candidate_++, request_.only_stream.value_or(0));
-    } else if (attempts_.empty()) {
-      start_over(now, retry_delay_);
+    } else if (attempts_.empty() && !request_.only_stream) {
+      start_over(now);
     } else {
-      // All addresses are being tried. Each attempt is ended by the network, by the end of the round, or by the owner.
+      // All addresses are being tried. Each attempt is ended by the network, or by the owner.
       next_event_ = never;
     }
   }
   return any;
 }
 
-// A connection that is made anew gets a new socket from time to time, unless a hello may still be answered.
-bool TcpDialer::round_is_over(Nanos now) const { return now >= round_ends_ && !awaits_reply(now); }
-
-bool TcpDialer::awaits_reply(Nanos now) const {
-  return std::any_of(attempts_.begin(), attempts_.end(), [&](const Attempt& attempt) {
-    return attempt.phase == Phase::replying && now - attempt.hello_at < reply_timeout;
-  });
-}
-
-Nanos TcpDialer::next_deadline() const {
-  Nanos next = next_event_;
-  if (round_ends_ == never || complete()) return next;
-  Nanos replies = round_ends_;
-  for (const auto& attempt : attempts_) {
-    if (attempt.phase == Phase::replying) replies = std::max(replies, attempt.hello_at + reply_timeout);
-  }
-  return std::min(next, replies);
-}
-
-void TcpDialer::start_over(Nanos now, Nanos delay) {
+void TcpDialer::start_over(Nanos now) {
   attempts_.clear();
   next_candidate_ = 0;
   accepted_count_ = 0;
   address_chosen_ = false;
   ++round_;
-  round_ends_ = never;
-  next_event_ = hopeless() ? never : now + delay;
+  next_event_ = hopeless() ? never : now + retry_delay_;
   retry_delay_ = std::min(2 * retry_delay_, retry_last);
 }
 
@@ -123,17 +98,17 @@ TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, int error) {
   return failed(attempt, error_text(error));
 }
 
-TcpDialer::Outcome TcpDialer::advance(Attempt& attempt, Nanos now) {
+TcpDialer::Outcome TcpDialer::advance(Attempt& attempt) {
   if (!attempt.socket) return Outcome::failed;
-  if (attempt.phase == Phase::replying) return read_reply(attempt, now);
+  if (attempt.phase == Phase::replying) return read_reply(attempt);
   const auto error = attempt.socket->connected();
   if (!error) return Outcome::pending;
   if (*error != 0) return failed(attempt, *error);
   answered_ = true;
-  return send_hello(attempt, now);
+  return send_hello(attempt);
 }
 
-TcpDialer::Outcome TcpDialer::send_hello(Attempt& attempt, Nanos now) {
+TcpDialer::Outcome TcpDialer::send_hello(Attempt& attempt) {
   TcpPreamble preamble;
   preamble.flags = request_.hello.flags;
   preamble.to = request_.hello.to;
@@ -159,30 +134,29 @@ TcpDialer::Outcome TcpDialer::send_hello(Attempt& attempt, Nanos now) {
   state_[attempt.candidate].progress = "connected, but no reply to the hello";
   attempt.preamble_sent = greeted_ = true;
   attempt.phase = Phase::replying;
-  attempt.hello_at = now;
   UNISONO_CHECK(attempt.socket->watch(*request_.watcher, true, false, 0));
-  return read_reply(attempt, now);
+  return read_reply(attempt);
 }
 
-TcpDialer::Outcome TcpDialer::read_reply(Attempt& attempt, Nanos now) {
+TcpDialer::Outcome TcpDialer::read_reply(Attempt& attempt) {
   bool ended = false;
   const auto destination = std::as_writable_bytes(std::span(&attempt.reply, 1)).subspan(attempt.reply_bytes);
   const auto count = read_some(*attempt.socket, destination, ended);
   if (count < 0) return failed(attempt, static_cast<int>(-count));
   if (ended) return failed(attempt, "closed the connection instead of a reply to the hello");
   attempt.reply_bytes += static_cast<size_t>(count);
-  return attempt.reply_bytes < sizeof attempt.reply ? Outcome::pending : answer_of(attempt, now);
+  return attempt.reply_bytes < sizeof attempt.reply ? Outcome::pending : answer_of(attempt);
 }
 
-TcpDialer::Outcome TcpDialer::answer_of(Attempt& attempt, Nanos now) {
+TcpDialer::Outcome TcpDialer::answer_of(Attempt& attempt) {
   const auto& reply = attempt.reply;
   if (!is_sound(reply)) return failed(attempt, "another program answers there, not Unisono");
   peer_attempts_ = std::max(peer_attempts_, reply.attempt);
   if (reply.accepted == 1) return Outcome::accepted;
   if (reply.reason == TcpRefusal::introduction) return introduced(attempt, reply.self);
   if (reply.reason == TcpRefusal::draining) {
-    attempt.reply_bytes = 0;
-    attempt.hello_at = now;  // the peer is there, so the next reply may take as long again
+    attempt.reply_bytes = 0;  // the next reply is still to come
+    peer_drains_ = true;
     return Outcome::pending;
   }
   auto& candidate = state_[attempt.candidate];
@@ -221,7 +195,7 @@ void TcpDialer::choose_attempt(size_t winner) {
   attempts_.clear();
   const auto candidate = kept.candidate;
   attempts_.push_back(std::move(kept));
-  next_event_ = round_ends_ = never;
+  next_event_ = never;
   if (request_.only_stream) return;
   for (uint16_t stream = 1; stream < request_.hello.stream_count; ++stream) start(candidate, stream);
 }

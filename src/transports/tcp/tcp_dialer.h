@@ -45,10 +45,6 @@ class TcpDialer {
   static constexpr Nanos stagger = 100 * millisecond;
   static constexpr Nanos retry_first = 20 * millisecond;
   static constexpr Nanos retry_last = 500 * millisecond;
-  // For a connection that is made anew: after this time without an answer a new socket is tried, because the kernel repeats the
-  // first packet of a connection only after seconds. A hello may wait for its reply longer, because the peer may let it wait.
-  static constexpr Nanos redial_first = 100 * millisecond;
-  static constexpr Nanos reply_timeout = 1 * second;
 
   explicit TcpDialer(TcpDialRequest request);
   TcpDialer(const TcpDialer&) = delete;
@@ -70,12 +66,14 @@ class TcpDialer {
   bool exhausted() const { return exhausted_; }
   // Returns every address with its error, like "10.0.0.1:4: connection refused; [::1]:4: no answer".
   std::string failures() const;
-  Nanos next_deadline() const;
+  Nanos next_deadline() const { return next_event_; }
 
-  // Of connections that are made anew. Returns true once a hello was sent.
+  // For the connection of one stream, which is tried once: returns true if every address has failed.
+  bool failed() const { return request_.only_stream && attempts_.empty() && next_candidate_ == state_.size() && !complete(); }
+  // Returns true once a hello was sent.
   bool greeted() const { return greeted_; }
-  // Returns true if a hello has been sent that is not answered, at most reply_timeout ago.
-  bool awaits_reply(Nanos now) const;
+  // Returns true, but only once, if the peer says that it still reads the former connection, so that its reply takes longer.
+  bool take_peer_drains() { return std::exchange(peer_drains_, false); }
   // The peer's answer that ends the stream: it has given up the link (no_session), or has read our last frame (left).
   const std::optional<TcpSessionReply>& final_answer() const { return final_answer_; }
   // The largest TcpSessionReply::attempt: the peer's hellos up to this number are stale.
@@ -95,7 +93,6 @@ class TcpDialer {
     std::unique_ptr<StreamSocket> socket;
     TcpSessionReply reply;
     size_t reply_bytes = 0;
-    Nanos hello_at = 0;
   };
   struct Candidate {
     // The error of the last attempt that failed. A new attempt does not clear it, because the error says more than "no answer".
@@ -108,16 +105,15 @@ class TcpDialer {
 
   size_t expected() const { return request_.only_stream ? 1 : request_.hello.stream_count; }
   void start(size_t candidate, uint16_t stream);
-  Outcome advance(Attempt& attempt, Nanos now);
-  Outcome send_hello(Attempt& attempt, Nanos now);
-  Outcome read_reply(Attempt& attempt, Nanos now);
-  Outcome answer_of(Attempt& attempt, Nanos now);
+  Outcome advance(Attempt& attempt);
+  Outcome send_hello(Attempt& attempt);
+  Outcome read_reply(Attempt& attempt);
+  Outcome answer_of(Attempt& attempt);
   Outcome introduced(Attempt& attempt, const PeerId& id);
   Outcome failed(const Attempt& attempt, std::string why);
   Outcome failed(const Attempt& attempt, int error);
   void choose_attempt(size_t winner);
-  void start_over(Nanos now, Nanos delay);
-  bool round_is_over(Nanos now) const;
+  void start_over(Nanos now);
 
   TcpDialRequest request_;
   std::vector<Candidate> state_;
@@ -126,12 +122,12 @@ class TcpDialer {
   size_t accepted_count_ = 0;
   uint32_t round_ = 0;
   uint32_t peer_attempts_ = 0;
-  bool address_chosen_ = false, exhausted_ = false, greeted_ = false, answered_ = false;
+  bool address_chosen_ = false, exhausted_ = false, greeted_ = false, answered_ = false,
+       peer_drains_ = false;
   std::optional<PeerId> introduced_;
   std::optional<TcpSessionReply> final_answer_;
   Nanos next_event_ = 0;  // At this time step() must be called even if no socket is ready.
-  Nanos round_ends_ = never;
-  Nanos retry_delay_;
+  Nanos retry_delay_ = retry_first;
 };
 
 }  // namespace unisono

@@ -37,6 +37,7 @@ bool TcpStream::accept(std::unique_ptr<StreamSocket> socket, StreamWatcher& watc
     session_.ended(now);
     return false;
   }
+  awaits_begin_ = true;
   session_.accepted(now);
   return true;
 }
@@ -67,7 +68,7 @@ void TcpStream::go_on_at(uint64_t position) {
 
 void TcpStream::disconnect() {
   socket_.reset();
-  ended_ = orderly_ = empty_ = writes_watched_ = false;
+  ended_ = orderly_ = empty_ = writes_watched_ = awaits_begin_ = false;
   error_ = write_error_ = 0;
   begin_bytes_ = 0;
 }
@@ -92,6 +93,7 @@ bool TcpStream::take_begin(Nanos now, Sink& sink) {
   begin_bytes_ += static_cast<size_t>(count);
   empty_ = begin_bytes_ < begin_.size();
   if (empty_) return false;
+  awaits_begin_ = false;
   TcpBegin begin;
   std::memcpy(&begin, begin_.data(), sizeof begin);
   confirmed_ids_.clear();
@@ -182,8 +184,7 @@ void TcpStream::confirmed(uint32_t low, Sink& sink) {
 
 bool TcpStream::read(Nanos now, Sink& sink) {
   if (!socket_ || ended_) return false;
-  const bool awaits_begin = begin_bytes_ < begin_.size() && session_.awaits_begin();
-  if (awaits_begin && !take_begin(now, sink)) return ended_ || !broken_.ok();
+  if (awaits_begin_ && !take_begin(now, sink)) return ended_ || !broken_.ok();
   const bool any = read_frames(sink);
   confirm_.read(decoder_.take_request(), now);
   if (decoder_.left()) session_.peer_left();

@@ -124,6 +124,7 @@ class TcpStream final : private TcpDecoder::Confirmations {
   StreamWatcher* watcher_ = nullptr;
   uint64_t tag_ = 0;
   bool direct_ = false;          // see is_direct()
+  bool awaits_begin_ = false;    // the connection was accepted, and the peer's TcpBegin is not read yet
   bool paused_ = false;          // the decoder has no memory for a payload
   bool writes_watched_ = false;  // the watcher reports when the socket can be written
   bool ended_ = false;
