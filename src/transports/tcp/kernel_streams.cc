@@ -126,9 +126,7 @@ class KernelWatcher final : public StreamWatcher {
     return static_cast<size_t>(std::max(count, 0));
   }
   int wait_handle() const override { return epoll_.get(); }
-  bool report_to(StreamWatcher& outer, uint64_t tag) override {
-    return watch(outer.wait_handle(), epoll_.get(), EPOLLIN, tag);
-  }
+  bool report_to(StreamWatcher& outer, uint64_t tag) override { return watch(outer.wait_handle(), epoll_.get(), EPOLLIN, tag); }
   void stop_reporting_to(StreamWatcher& outer) override { unwatch(outer.wait_handle(), epoll_.get()); }
 
  private:

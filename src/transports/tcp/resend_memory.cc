@@ -21,4 +21,10 @@ void ResendMemory::give(size_t bytes) {
   if (whole_ != nullptr) whole_->give(bytes);
 }
 
+ResendMemory& process_resend_memory() {
+  // It is never destroyed, because links may end after the static objects of the process.
+  static auto& memory = *new ResendMemory(ResendMemory::process_bytes_max);
+  return memory;
+}
+
 }  // namespace unisono

@@ -30,4 +30,7 @@ class ResendMemory {
   std::atomic<size_t> used_{0};
 };
 
+// The counter that all TCP links of this process share.
+ResendMemory& process_resend_memory();
+
 }  // namespace unisono

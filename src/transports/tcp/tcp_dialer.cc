@@ -10,9 +10,7 @@
 namespace unisono {
 
 TcpDialer::TcpDialer(TcpDialRequest request)
-    : request_(std::move(request)),
-      state_(request_.candidates.size()),
-      round_(request_.attempts_before + 1) {}
+    : request_(std::move(request)), state_(request_.candidates.size()), round_(request_.attempts_before + 1) {}
 
 bool TcpDialer::step(Nanos now) {
   if (complete() || final_answer_) return false;

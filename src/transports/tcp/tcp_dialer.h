@@ -122,8 +122,7 @@ class TcpDialer {
   size_t accepted_count_ = 0;
   uint32_t round_ = 0;
   uint32_t peer_attempts_ = 0;
-  bool address_chosen_ = false, exhausted_ = false, greeted_ = false, answered_ = false,
-       peer_drains_ = false;
+  bool address_chosen_ = false, exhausted_ = false, greeted_ = false, answered_ = false, peer_drains_ = false;
   std::optional<PeerId> introduced_;
   std::optional<TcpSessionReply> final_answer_;
   Nanos next_event_ = 0;  // At this time step() must be called even if no socket is ready.

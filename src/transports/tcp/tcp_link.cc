@@ -12,52 +12,107 @@ namespace {
 // A payload below this size is sent on the stream with the shortest queue. Larger payloads use the streams in turn, so that
 // each stream carries the same share of the bytes.
 constexpr size_t spread_bytes = 16u << 10;
+// How often a stream with unconfirmed bytes is looked at.
+constexpr Nanos care_interval = 250 * millisecond;
+// If the peer's host does not acknowledge for this long, a connection beside the present one is tried.
+constexpr Nanos suspicious_silence = 1 * second;
+// A hello whose connection has gone is not decided about again. After this time its stream waits for it no longer.
+constexpr Nanos retiring_max = 1 * second;
+
+std::string seconds_text(Nanos time) {
+  const auto tenths = (time + 50 * millisecond) / (100 * millisecond);
+  return concat(tenths / 10, ".", tenths % 10, " s");
+}
 
 }  // namespace
 
-TcpLink::TcpLink(LinkRequest request, PayloadPool& pool, const TcpLinkOptions& options)
-    : request_(std::move(request)), pool_(pool), options_(options) {}
+TcpLink::TcpLink(LinkRequest request, PayloadPool& pool, ResendMemory& process, const TcpLinkOptions& options)
+    : request_(std::move(request)), pool_(pool), options_(options), resend_memory_(options.resend_memory, &process) {}
 
 TcpLink::~TcpLink() = default;
 
-bool TcpLink::attach(uint16_t stream, uint16_t count, std::unique_ptr<StreamSocket> socket, StreamWatcher& watcher) {
-  UNISONO_CHECK(state_ == LinkState::connecting);
-  if (streams_.empty()) {
-    for (uint16_t i = 0; i < count; ++i) {
-      streams_.push_back(std::make_unique<TcpStream>(request_.peer, pool_, traffic_, options_.queue_frames_max));
+// Making the link -----------------------------------------------------------------------------------------------------
+
+void TcpLink::set_session(uint64_t number, bool smaller_id) {
+  session_.number = number;
+  session_.smaller_id = smaller_id;
+}
+
+void TcpLink::make_streams(uint16_t count) {
+  if (!streams_.empty()) return;
+  for (uint16_t i = 0; i < count; ++i) {
+    streams_.push_back(
+        std::make_unique<TcpStream>(request_.peer, pool_, resend_memory_, traffic_, options_.queue_frames_max, session_));
+  }
+  redials_.resize(count);
+  lines_.resize(count);
+}
+
+void TcpLink::note_connected(uint16_t stream, const StreamSocket& socket) {
+  local_ = socket.local();
+  remote_ = socket.remote();
+  if (stream == 0) {
+    description_ = "tcp " + local_.to_string() + " -> " + remote_.to_string();
+    if (!interface_text_.empty()) name_interface(interface_text_);
+  }
+  lines_[stream].retiring_for = 0;
+  lines_[stream].refused_since = never;
+}
+
+void TcpLink::mark_up_if_complete() {
+  if (state_ != LinkState::connecting) return;
+  const bool all = std::all_of(streams_.begin(), streams_.end(), [](const auto& each) { return each->connected(); });
+  if (!all) return;
+  state_ = LinkState::up;
+  dialer.reset();
+}
+
+bool TcpLink::dialled(std::vector<TcpDialled> connections, uint32_t attempts, StreamWatcher& watcher, Nanos now,
+                      std::vector<uint64_t>& sent) {
+  make_streams(static_cast<uint16_t>(connections.size()));
+  answered_before_ = true;
+  for (uint16_t i = 0; i < connections.size(); ++i) {
+    auto& [socket, reply] = connections[i];
+    auto& session = streams_[i]->session();
+    session.end_dial();
+    while (session.attempt() < attempts) {
+      session.begin_dial(now);
+      if (session.attempt() < attempts) session.end_dial();
     }
+    session.send_hello(now);
+    if (session.judge(reply, now) != TcpReplyVerdict::adopt) return false;
+    const TcpEnds mine{to_wire(socket->local()), to_wire(socket->remote())};
+    note_connected(i, *socket);
+    const bool direct = is_direct(mine, reply.ends, 0);
+    if (!streams_[i]->adopt(std::move(socket), reply.position, watcher, uint64_t{request_.peer} << 16 | i, direct, now, sent))
+      return false;
   }
-  remote_ = socket->remote();
-  local_ = socket->local();
-  if (!streams_[stream]->attach(std::move(socket), watcher, uint64_t{request_.peer} << 16 | stream)) return false;
-  if (stream == 0) description_ = "tcp " + local_.to_string() + " -> " + remote_.to_string();
-  const bool all = std::all_of(streams_.begin(), streams_.end(), [](const auto& each) { return each->attached(); });
-  if (all) {
-    state_ = LinkState::up;
-    dialer.reset();
-  }
+  mark_up_if_complete();
   return true;
 }
 
-void TcpLink::name_interface(const std::string& interface) {
-  description_ += " (" + interface;
-  if (streams_.size() > 1) description_ += concat(", ", streams_.size(), " streams");
-  description_ += ")";
-}
-
-bool TcpLink::broken_while_connecting() const {
-  if (state_ != LinkState::connecting) return false;
-  return std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) {
-    std::byte ahead{};
-    bool ended = false;
-    return stream->attached() && (stream->socket().peek(std::span(&ahead, 1), ended) < 0 || ended);
-  });
+bool TcpLink::accepted(const TcpInbound& inbound, std::unique_ptr<StreamSocket> socket, StreamWatcher& watcher, Nanos now) {
+  const auto index = inbound.hello.stream_index;
+  told_addresses_.clear();
+  if (inbound.hello.port != 0) {
+    auto source = socket->remote();
+    source.set_port(inbound.hello.port);
+    told_addresses_.push_back(source);
+  }
+  for (size_t i = 0; i < inbound.hello.addresses; ++i) told_addresses_.push_back(from_wire(inbound.addresses[i]));
+  note_connected(index, *socket);
+  const uint64_t tag = uint64_t{request_.peer} << 16 | index;
+  if (!streams_[index]->accept(std::move(socket), watcher, tag, inbound.direct, now)) return false;
+  mark_up_if_complete();
+  return true;
 }
 
 void TcpLink::start_again() {
   std::vector<uint64_t> none;
   for (auto& stream : streams_) stream->detach(none);
   streams_.clear();
+  redials_.clear();
+  lines_.clear();
 }
 
 void TcpLink::withdraw_dial() {
@@ -65,9 +120,18 @@ void TcpLink::withdraw_dial() {
   request_.dial = false;
 }
 
+void TcpLink::name_interface(const std::string& interface) {
+  interface_text_ = interface;
+  description_ += " (" + interface;
+  if (streams_.size() > 1) description_ += concat(", ", streams_.size(), " streams");
+  description_ += ")";
+}
+
+// Using the link ------------------------------------------------------------------------------------------------------
+
 size_t TcpLink::queued_frames() const {
   size_t count = 0;
-  for (const auto& stream : streams_) count += stream->queue().count();
+  for (const auto& stream : streams_) count += stream->queue().unwritten_frames();
   return count;
 }
 
@@ -79,20 +143,26 @@ size_t TcpLink::credit() {
   return 0;
 }
 
+// New frames prefer streams that have a connection.
 TcpStream& TcpLink::stream_for(size_t payload_bytes) {
   if (streams_.size() == 1) return *streams_[0];
   if (payload_bytes >= spread_bytes) {
-    next_stream_ = (next_stream_ + 1) % streams_.size();
+    for (size_t tries = 0; tries < streams_.size(); ++tries) {
+      next_stream_ = (next_stream_ + 1) % streams_.size();
+      if (streams_[next_stream_]->session().may_write()) break;
+    }
     return *streams_[next_stream_];
   }
-  return **std::min_element(streams_.begin(), streams_.end(),
-                            [](const auto& a, const auto& b) { return a->queue().bytes() < b->queue().bytes(); });
+  return **std::min_element(streams_.begin(), streams_.end(), [](const auto& a, const auto& b) {
+    const bool a_up = a->session().may_write(), b_up = b->session().may_write();
+    return a_up != b_up ? a_up : a->queue().unwritten_bytes() < b->queue().unwritten_bytes();
+  });
 }
 
 bool TcpLink::send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) {
   if (state_ != LinkState::up || overflowed_) return true;
   auto& stream = stream_for(payload.size());
-  if (!stream.queue().empty()) {
+  if (stream.queue().unwritten_frames() > 0) {
     const size_t queued = queued_frames();
     if (queued + 1 >= options_.queue_frames_max) credit_refused_ = true;
     if (queued >= options_.queue_frames_max + options_.extra_frames_max) {
@@ -103,6 +173,10 @@ bool TcpLink::send(const FrameHeader& header, std::span<const std::byte> payload
   return stream.send(header, payload, id);
 }
 
+void TcpLink::release_early(uint64_t match, uint64_t mask, std::vector<uint64_t>& sent) {
+  for (auto& stream : streams_) stream->release_early(match, mask, sent);
+}
+
 void TcpLink::cancel(const Cancellation& what) {
   const bool receives = what.concerns_frames_from(request_.peer);
   for (auto& stream : streams_) {
@@ -111,21 +185,25 @@ void TcpLink::cancel(const Cancellation& what) {
   }
 }
 
-bool TcpLink::flush(std::vector<uint64_t>& sent) {
+bool TcpLink::wants_flush(Nanos now) const {
+  return std::any_of(streams_.begin(), streams_.end(), [&](const auto& stream) { return stream->wants_flush(now); });
+}
+
+bool TcpLink::flush(Nanos now, std::vector<uint64_t>& sent) {
   bool any = false;
   for (auto& stream : streams_) {
-    if (!stream->queue().empty()) any |= stream->flush(sent);
+    if (stream->wants_flush(now)) any |= stream->flush(now, sent);
   }
   return any;
 }
 
-bool TcpLink::read(uint16_t stream, Sink& sink) {
-  return state_ == LinkState::up && stream < streams_.size() && streams_[stream]->read(sink);
+bool TcpLink::read(uint16_t stream, Nanos now, Sink& sink) {
+  return state_ == LinkState::up && stream < streams_.size() && streams_[stream]->read(now, sink);
 }
 
-bool TcpLink::read_all(Sink& sink) {
+bool TcpLink::read_all(Nanos now, Sink& sink) {
   bool any = false;
-  for (uint16_t stream = 0; stream < streams_.size(); ++stream) any |= read(stream, sink);
+  for (uint16_t stream = 0; stream < streams_.size(); ++stream) any |= read(stream, now, sink);
   return any;
 }
 
@@ -136,9 +214,9 @@ bool TcpLink::take_credit_returned() {
 }
 
 bool TcpLink::wants_poll() const {
-  if (lost_ || credit_returned() || overflowed_ || silent_) return true;
+  if (lost_ || credit_returned() || overflowed_ || silent_ || !reconnected_.empty()) return true;
   return state_ == LinkState::up && std::any_of(streams_.begin(), streams_.end(), [&](const auto& stream) {
-           return (stream->ended() && end_deadline_ == never) || stream->wants_poll(pool_, request_.peer);
+           return stream->ended() || stream->wants_poll(pool_, request_.peer);
          });
 }
 
@@ -147,21 +225,237 @@ void TcpLink::update_interest() {
   for (auto& stream : streams_) stream->update_interest();
 }
 
-bool TcpLink::has_ended(Nanos now) {
+// Reconnecting --------------------------------------------------------------------------------------------------------
+
+bool TcpLink::needs_care() const {
   if (state_ != LinkState::up) return false;
   if (overflowed_ || silent_) return true;
-  bool any = false, all = true, quiet = true, orderly = true;
-  for (const auto& stream : streams_) {
-    if (stream->fault() != FrameFault::none) return true;
-    any |= stream->ended();
-    all &= stream->ended();
-    quiet &= stream->quiet();
-    orderly &= !stream->ended() || stream->orderly();
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    const auto& stream = *streams_[i];
+    if (stream.ended() || lines_[i].end != TcpEnd::none || stream.session().stage() != TcpSession::Stage::up ||
+        redials_[i].dialer != nullptr || stream.fault() != FrameFault::none || !stream.broken().ok())
+      return true;
   }
-  if (!any) return false;
-  if (end_deadline_ == never) end_deadline_ = now + end_timeout;
-  return all || now >= end_deadline_ || (!orderly && quiet);
+  return false;
 }
+
+TcpVerdict TcpLink::keep_up(Nanos now, Sink& sink) {
+  if (state_ != LinkState::up) return TcpVerdict::outage;
+  bool all_left = true;
+  for (uint16_t i = 0; i < streams_.size(); ++i) {
+    auto& stream = *streams_[i];
+    auto& line = lines_[i];
+    auto& session = stream.session();
+    session.step(now);
+    if (stream.ended()) {
+      if (line.end == TcpEnd::none) line.down_since = now;
+      line.end = stream.orderly() ? TcpEnd::clean : TcpEnd::reset;
+      line.end_text = stream.end_text();
+    }
+    if (stream.fault() != FrameFault::none || !stream.broken().ok()) return TcpVerdict::lost;
+    if (stream.ended()) {
+      stream.disconnect();
+      session.ended(now);
+    }
+    // The peer's beginning may lie in the socket.
+    if (session.begin_expired(now)) stream.read(now, sink);
+    if (session.begin_expired(now)) {
+      note_replaced(i, now);
+      stream.disconnect();
+      session.ended(now);
+    }
+    if (line.retiring_for != 0 && now - line.retiring_at > retiring_max) {
+      line.retiring_for = 0;
+      if (session.stage() == TcpSession::Stage::retiring) session.ended(now);
+    }
+    if (state_ != LinkState::up) return TcpVerdict::outage;  // an upcall has ended the link
+    if (line.end != TcpEnd::none && session.stage() == TcpSession::Stage::up) {
+      reconnected_ = concat("after ", seconds_text(now - line.down_since), ": ", line.end_text);
+      ++reconnections_;
+      line = {};
+    }
+    const auto verdict = judge_stream(i, now);
+    if (verdict == TcpVerdict::dead || verdict == TcpVerdict::lost) return verdict;
+    all_left &= verdict == TcpVerdict::left;
+  }
+  if (silent_ || overflowed_) return TcpVerdict::lost;
+  return all_left ? TcpVerdict::left : TcpVerdict::outage;
+}
+
+TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
+  const auto& line = lines_[index];
+  if (line.end == TcpEnd::none) return TcpVerdict::outage;
+  TcpEvidence seen;
+  seen.leaving = streams_[index]->peer_left();
+  seen.end = line.end;
+  seen.no_session = line.no_session;
+  seen.confirmed = line.left_confirmed;
+  seen.refused = line.refused_since != never;
+  seen.refused_for = seen.refused ? now - line.refused_since : 0;
+  // Within one host, nothing but the process itself can refuse.
+  seen.answered_before = answered_before_ || on_this_host();
+  seen.down_for = now - line.down_since;
+  return judge(seen, {.link_timeout = options_.link_timeout});
+}
+
+bool TcpLink::is_draining() const {
+  return reconnecting() ||
+         std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->queue().has_unconfirmed(); });
+}
+
+void TcpLink::look_for_silence(Nanos now) {
+  if (state_ != LinkState::up || (care_at_ != never && now < care_at_)) return;
+  const bool unconfirmed =
+      std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->queue().has_unconfirmed(); });
+  const bool due = std::exchange(care_at_, unconfirmed ? now + care_interval : never) != never;
+  if (!due) return;
+  for (uint16_t i = 0; i < streams_.size(); ++i) {
+    auto& stream = *streams_[i];
+    if (!stream.connected() || stream.session().stage() != TcpSession::Stage::up) continue;
+    silent_ |= stream.socket().host_is_silent(options_.link_timeout);
+    if (stream.socket().host_is_silent(suspicious_silence)) {
+      stream.session().suspect();
+    } else if (stream.session().progressed()) {
+      redials_[i].dialer.reset();
+      stream.session().end_dial();
+    }
+  }
+}
+
+bool TcpLink::redial_is_due(uint16_t stream, Nanos now) const {
+  return state_ == LinkState::up && !redials_[stream].dialer && lines_[stream].retiring_for == 0 &&
+         streams_[stream]->session().dial_due(now);
+}
+
+void TcpLink::begin_redial(uint16_t stream, std::unique_ptr<TcpDialer> dialer, Nanos now) {
+  auto& redial = redials_[stream];
+  redial = {};
+  redial.dialer = std::move(dialer);
+  streams_[stream]->session().begin_dial(now);
+}
+
+void TcpLink::end_redial(uint16_t stream) {
+  redials_[stream] = {};
+  streams_[stream]->session().end_dial();
+}
+
+bool TcpLink::step_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sink& sink, std::vector<uint64_t>& sent) {
+  auto& redial = redials_[index];
+  if (!redial.dialer) return false;
+  auto& stream = *streams_[index];
+  auto& session = stream.session();
+  auto& line = lines_[index];
+  auto& own = *redial.dialer;
+  bool any = !redial.made && own.step(now);
+  // From the moment of the hello the network's word counts no more. Nobody has asked for it since.
+  if (own.greeted() && !std::exchange(redial.greeted, true)) session.send_hello(now);
+  if (own.answered()) answered_before_ = true;
+  if (own.take_peer_drains()) {
+    TcpSessionReply draining;
+    draining.reason = TcpRefusal::draining;
+    session.judge(draining, now);
+  }
+  if (const auto& last = own.final_answer()) {
+    const auto verdict = session.judge(*last, now);
+    line.no_session |= verdict == TcpReplyVerdict::lost;
+    line.left_confirmed |= verdict == TcpReplyVerdict::left;
+    end_redial(index);
+    return true;
+  }
+  if (own.complete() && !redial.made) {
+    redial.made.emplace(std::move(own.take().front()));
+    if (session.judge(redial.made->reply, now) != TcpReplyVerdict::adopt) {
+      end_redial(index);
+      return true;
+    }
+  }
+  if (redial.made) {
+    if (!stream.drain(now, sink)) return any;
+    if (state_ != LinkState::up) return true;  // an upcall has ended the link
+    const TcpEnds mine{to_wire(redial.made->socket->local()), to_wire(redial.made->socket->remote())};
+    const bool direct = is_direct(mine, redial.made->reply.ends, 0);
+    note_replaced(index, now);
+    note_connected(index, *redial.made->socket);
+    auto made = std::move(*redial.made);
+    redial = {};
+    (void)stream.adopt(std::move(made.socket), made.reply.position, watcher, uint64_t{request_.peer} << 16 | index, direct, now,
+                       sent);
+    return true;
+  }
+  if (own.failed()) {
+    if (!own.refused_everywhere()) line.refused_since = never;
+    else if (line.refused_since == never) line.refused_since = now;
+    TcpSessionReply stale;
+    stale.reason = TcpRefusal::stale;
+    stale.attempt = own.peer_attempts();
+    session.judge(stale, now);
+    line.dial_text = own.failures();
+    end_redial(index);
+    return true;
+  }
+  if (session.dial_expired(now)) {
+    line.refused_since = never;
+    line.dial_text = own.failures();
+    end_redial(index);
+    return true;
+  }
+  return any;
+}
+
+// A connection that stands is replaced, because the peer has found it broken, or because this side suspects that it is.
+void TcpLink::note_replaced(uint16_t stream, Nanos now) {
+  auto& line = lines_[stream];
+  if (line.end != TcpEnd::none || state_ != LinkState::up) return;
+  line.end = TcpEnd::reset;
+  line.end_text = "the connection carried nothing any more";
+  line.down_since = now;
+}
+
+TcpAcceptor::Decision TcpLink::decide(const TcpSessionHello& hello, Nanos now, Sink& sink) {
+  const auto index = hello.stream_index;
+  auto& stream = *streams_[index];
+  auto& session = stream.session();
+  auto& line = lines_[index];
+  const auto answer = [&](TcpRefusal refusal) {
+    return TcpAcceptor::Decision{.refusal = refusal, .position = stream.position(), .attempt = session.attempt()};
+  };
+  const bool again = line.retiring_for != 0 && line.retiring_for == hello.attempt;
+  if (!again) {
+    session.step(now);
+    switch (session.judge(hello, !stream.paused(), now)) {
+      case TcpHelloVerdict::hold: return {.wait = true, .draining = stream.paused(), .recheck_after = 0};
+      case TcpHelloVerdict::refuse: return answer(session.refusal());
+      case TcpHelloVerdict::new_link: return answer(TcpRefusal::duplicate);
+      case TcpHelloVerdict::accept: break;
+    }
+    redials_[index] = {};
+    line.retiring_for = hello.attempt;
+    note_replaced(index, now);
+  }
+  line.retiring_at = now;
+  if (!stream.drain(now, sink)) return {.wait = true, .draining = true, .recheck_after = 0};
+  if (!stream.broken().ok()) return answer(TcpRefusal::no_session);
+  if (state_ == LinkState::up && stream.peer_left()) {
+    line.retiring_for = 0;
+    session.ended(now);
+    return answer(TcpRefusal::left);
+  }
+  return answer(TcpRefusal::none);
+}
+
+std::vector<TcpAddress> TcpLink::last_addresses() const {
+  std::vector<TcpAddress> addresses;
+  if (request_.dial && remote_.bytes > 0) addresses.push_back(remote_);
+  addresses.insert(addresses.end(), told_addresses_.begin(), told_addresses_.end());
+  return addresses;
+}
+
+bool TcpLink::reconnecting() const {
+  return state_ == LinkState::up &&
+         std::any_of(lines_.begin(), lines_.end(), [](const Line& line) { return line.end != TcpEnd::none; });
+}
+
+// Ending the link -----------------------------------------------------------------------------------------------------
 
 FrameFault TcpLink::fault() const {
   for (const auto& stream : streams_) {
@@ -170,44 +464,62 @@ FrameFault TcpLink::fault() const {
   return FrameFault::none;
 }
 
-std::string TcpLink::trouble() const {
-  std::string text;
-  for (const auto& stream : streams_) {
-    if (text.empty() && stream->attached()) text = describe_unacknowledged(stream->socket().unacknowledged(), remote_);
+std::string TcpLink::trouble(Nanos now) const {
+  for (size_t i = 0; i < lines_.size(); ++i) {
+    const auto& line = lines_[i];
+    if (state_ != LinkState::up || line.end == TcpEnd::none) continue;
+    return concat("its connection is down for ", seconds_text(now - line.down_since), " (", line.end_text,
+                  line.dial_text.empty() ? "" : "; " + line.dial_text, ")");
   }
-  return text;
+  for (const auto& stream : streams_) {
+    if (!stream->connected()) continue;
+    if (auto text = describe_unacknowledged(stream->socket().unacknowledged(), remote_); !text.empty()) return text;
+  }
+  return {};
 }
 
-Status TcpLink::end_status() const {
+Status TcpLink::end_status(TcpVerdict verdict) const {
   std::string why = "ended";
-  // If one stream ended with an error and another in order, report the error, because the orderly end may be a result of the
-  // error.
-  for (const auto& stream : streams_) {
-    if (stream->ended() && (why == "ended" || stream->fault() != FrameFault::none)) why = stream->end_text();
+  auto code = Code::peer_lost;
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    const auto& stream = *streams_[i];
+    const auto& line = lines_[i];
+    if (line.end != TcpEnd::none && why == "ended") {
+      why = line.end_text;
+      if (line.no_session) why += "; then the peer had given up this link";
+      else if (verdict == TcpVerdict::dead && line.refused_since != never) why += "; its process is gone: " + line.dial_text;
+      else if (verdict == TcpVerdict::lost && !line.dial_text.empty())
+        why += concat("; it could not be reached again for ", seconds_text(options_.link_timeout), ": ", line.dial_text);
+    }
+    if (stream.fault() != FrameFault::none) {
+      why = stream.end_text();
+      code = Code::corrupt;
+    } else if (!stream.broken().ok()) {
+      why = stream.broken().message();
+      code = stream.broken().code();
+    }
   }
-  if (silent_) why = concat("the peer's host has not answered for ", options_.silence / second, " s");
+  if (silent_) why = concat("the peer's host has not answered for ", options_.link_timeout / second, " s");
   if (overflowed_) why = concat("the peer reads nothing, and ", queued_frames(), " frames are queued for it");
-  return Status(fault() == FrameFault::none ? Code::peer_lost : Code::corrupt,
-                concat(request_.label, ": ", why, "; ", description_, "; ", traffic_.sent_bytes, " bytes sent, ",
-                       traffic_.received.bytes, " received"));
+  return Status(code, concat(request_.label, ": ", why, "; ", description_, "; ", traffic_.sent_bytes, " bytes sent, ",
+                             traffic_.received.bytes, " received"));
 }
 
-void TcpLink::schedule_silence_check(Nanos now) {
-  if (state_ == LinkState::up && silence_check_ == never && traffic_.sent_bytes != checked_bytes_) {
-    silence_check_ = now + options_.silence / 4;
+Nanos TcpLink::next_deadline() const {
+  if (state_ != LinkState::up) return never;
+  Nanos next = care_at_;
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    const auto& stream = *streams_[i];
+    const auto& line = lines_[i];
+    next = std::min(next, stream.next_deadline());
+    if (line.end == TcpEnd::none && stream.session().stage() == TcpSession::Stage::up && !redials_[i].dialer) continue;
+    next = std::min(next, stream.session().next_deadline());
+    if (redials_[i].dialer) next = std::min(next, redials_[i].dialer->next_deadline());
+    if (line.end == TcpEnd::none) continue;
+    next = std::min(next, line.down_since + options_.link_timeout);
+    if (line.end == TcpEnd::clean) next = std::min(next, line.down_since + TcpVerdictLimits().silence_after_end);
   }
-}
-
-void TcpLink::look_for_silence(Nanos now) {
-  if (state_ != LinkState::up || now < silence_check_) return;
-  bool acknowledged = true;
-  for (const auto& stream : streams_) {
-    if (stream->ended()) continue;
-    silent_ |= stream->socket().host_is_silent(options_.silence);
-    acknowledged &= stream->socket().all_acknowledged();
-  }
-  if (acknowledged) checked_bytes_ = traffic_.sent_bytes;
-  silence_check_ = acknowledged ? never : now + options_.silence / 4;
+  return next;
 }
 
 void TcpLink::lose(const Status& why, std::vector<uint64_t>& sent) {
@@ -217,21 +529,30 @@ void TcpLink::lose(const Status& why, std::vector<uint64_t>& sent) {
   dialer.reset();
   credit_refused_ = false;
   overflowed_ = silent_ = false;
-  silence_check_ = end_deadline_ = never;
+  care_at_ = never;
+  reconnected_.clear();
   for (auto& stream : streams_) stream->detach(sent);
+  redials_.clear();
+  redials_.resize(streams_.size());
 }
 
-void TcpLink::close(bool memory_valid, std::vector<uint64_t>& sent, std::vector<TcpDrain>& drains) {
-  if (memory_valid && state_ == LinkState::up) flush(sent);
+void TcpLink::close(bool memory_valid, Nanos now, std::vector<uint64_t>& sent, std::vector<TcpDrain>& drains) {
   const bool was_up = state_ == LinkState::up;
+  if (was_up && memory_valid) {
+    for (auto& stream : streams_) stream->leave();
+    flush(now, sent);
+  }
   state_ = LinkState::lost;
   lost_.reset();
   dialer.reset();
+  reconnected_.clear();
   for (auto& stream : streams_) {
-    auto last = stream->ended() ? Bytes() : stream->queue().unsent_bytes(memory_valid);
+    auto last = stream->ended() || !stream->session().may_write() ? Bytes() : stream->queue().unsent_bytes(memory_valid);
     auto socket = stream->detach(sent);
     if (was_up && socket) drains.emplace_back(std::move(socket), std::move(last));
   }
+  redials_.clear();
+  redials_.resize(streams_.size());
 }
 
 std::optional<Status> TcpLink::take_lost_status() {

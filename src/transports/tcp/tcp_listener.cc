@@ -10,7 +10,6 @@ namespace unisono {
 Result<TcpListener> TcpListener::make(const TcpListenerOptions& options, StreamNetwork& network, StreamWatcher& watcher) {
   auto membership = TcpPortMembership::join(network, options.listen,
                                             {.id = options.self,
-                                             .answers_anyone = options.answers_anyone,
                                              .watcher = &watcher,
                                              .preamble_timeout = options.hello_timeout,
                                              .without_preamble_max = options.unauthenticated_max});

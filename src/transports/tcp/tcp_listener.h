@@ -23,7 +23,6 @@ namespace unisono {
 struct TcpListenerOptions {
   StreamListenRequest listen{};
   PeerId self{};
-  bool answers_anyone = false;  // also connections that call no one in particular
   Nanos hello_timeout = 5 * second;
   Nanos inbound_timeout = 10 * second;  // A connection with a good hello waits this long for its peer to be added.
   size_t unauthenticated_max = 64;
@@ -75,7 +74,9 @@ class TcpListener {
   // Leaves the port, and closes the connections that wait. port() stays as it was.
   void close();
   uint64_t refused() const { return refused_ + membership_.refusals().count; }
-  size_t waiting() const { return waiting_.size() + membership_.waiting(); }
+  // From now on, connections that call no process in particular are answered, too.
+  void answer_anyone() { membership_.answer_anyone(); }
+  size_t waiting() const { return waiting_.size(); }
   // Returns a text about the last refusal, such as "refused 3 connections, the last from 10.0.0.1:4 (another job is there)".
   // The text is empty if nothing was refused.
   std::string last_refusal() const;

@@ -35,6 +35,7 @@ class TcpPort {
   bool alive() const { return !owner_.forked(); }
   uint64_t add(const TcpPortMember& member);
   void remove(uint64_t number);
+  void answer_anyone(uint64_t number);
   bool step(uint64_t number, Nanos now, std::vector<TcpArrival>& arrived);
   Nanos next_deadline() const;
   size_t waiting() const;
@@ -95,6 +96,11 @@ void TcpPort::remove(uint64_t number) {
   if (found->second.watches) watcher_->stop_reporting_to(*found->second.settings.watcher);
   members_.erase(found);
   watch_by_some();
+}
+
+void TcpPort::answer_anyone(uint64_t number) {
+  MutexLock lock(mutex_);
+  members_.at(number).settings.answers_anyone = true;
 }
 
 void TcpPort::watch_by_some() {
@@ -244,6 +250,8 @@ void TcpPortMembership::leave() {
 }
 
 uint16_t TcpPortMembership::port() const { return port_->port(); }
+
+void TcpPortMembership::answer_anyone() { port_->answer_anyone(number_); }
 
 bool TcpPortMembership::step(Nanos now, std::vector<TcpArrival>& arrived) {
   return port_ != nullptr && port_->step(number_, now, arrived);

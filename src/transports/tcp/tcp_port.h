@@ -62,6 +62,8 @@ class TcpPortMembership {
   bool joined() const { return port_ != nullptr; }
 
   uint16_t port() const;
+  // From now on this member also gets connections whose preamble calls no one.
+  void answer_anyone();
   // Accepts connections, reads preambles, and moves the connections that call this member to the end of `arrived`. Returns true
   // if anything happened.
   bool step(Nanos now, std::vector<TcpArrival>& arrived);

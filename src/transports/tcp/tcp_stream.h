@@ -79,6 +79,8 @@ class TcpStream final : private TcpDecoder::Confirmations {
   void cancel_receive(uint32_t group, uint64_t operation) { decoder_.cancel(group, operation); }
   void cancel_sends(uint64_t match, uint64_t mask);
 
+  // Returns true once the peer has sent its last frame.
+  bool peer_left() const { return decoder_.left(); }
   // Up to here the stream was read.
   uint64_t position() const { return decoder_.position(); }
   // Returns true if the connection has ended. What the peer sent is read then.

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/concat.h"
+#include "base/random.h"
 #include "transports/tcp/kernel_streams.h"
 #include "wire/checksum.h"
 
@@ -73,7 +74,7 @@ Status TcpTransport::open_watchers() {
 
 TcpTransport::~TcpTransport() {
   // `false`, because the memory of pending sends may already be freed. Their payloads are not written.
-  for (auto* link : live_) link->close(false, sent_, drains_);
+  for (auto* link : live_) link->close(false, now_, sent_, drains_);
   step_drains(0);
 }
 
@@ -103,15 +104,34 @@ void TcpTransport::stop_listening() {
   watcher_.reset();
 }
 
-Result<std::unique_ptr<TcpDialer>> TcpTransport::make_dialer(const LinkRequest& request) const {
-  if (!job_) return Status(Code::invalid, "tcp: " + request.label + ": the job's key is not set, so no peer can be dialled");
+TcpDialRequest TcpTransport::dial_request(const TcpLink& link) const {
   TcpDialRequest dial;
-  dial.hello.stream_count = static_cast<uint16_t>(options_.streams);
+  dial.hello.session = link.session_number();
   dial.hello.key = *job_;
   dial.hello.from = options_.self;
-  dial.hello.to = request.id;
+  dial.hello.to = link.request().id;
+  if (listener_->listens()) {
+    dial.hello.port = listener_->port();
+    for (const auto& entry : listening_) {
+      auto address = entry.address;
+      address.set_port(listener_->port());
+      if (!address.is_loopback() && !address.is_link_local()) dial.addresses.push_back(to_wire(address));
+    }
+  }
   dial.network = &network_;
   dial.watcher = control_.get();
+  if (!options_.interface.empty()) {
+    for (const auto& entry : listening_) dial.sources.push_back(entry.address);
+  }
+  return dial;
+}
+
+Result<std::unique_ptr<TcpDialer>> TcpTransport::make_dialer(const TcpLink& link, uint32_t attempts_before) const {
+  const auto& request = link.request();
+  if (!job_) return Status(Code::invalid, "tcp: " + request.label + ": the job's key is not set, so no peer can be dialled");
+  auto dial = dial_request(link);
+  dial.hello.stream_count = static_cast<uint16_t>(options_.streams);
+  dial.attempts_before = attempts_before;
   for (const auto& endpoint : request.endpoints) {
     if (!endpoint.starts_with("tcp://")) continue;  // this is an endpoint of another transport
     auto address = parse_tcp_endpoint(endpoint);
@@ -119,8 +139,27 @@ Result<std::unique_ptr<TcpDialer>> TcpTransport::make_dialer(const LinkRequest& 
     for (const auto& target : dial_addresses(*address, interfaces_)) dial.candidates.push_back(target);
   }
   if (dial.candidates.empty()) return Status(Code::invalid, "tcp: " + request.label + ": has no endpoint that can be dialled");
-  if (!options_.interface.empty()) {
-    for (const auto& entry : listening_) dial.sources.push_back(entry.address);
+  return std::make_unique<TcpDialer>(std::move(dial));
+}
+
+// Dials the stream's connection anew: at the address that worked last, where the peer says that it is, and where it was at
+// first.
+std::unique_ptr<TcpDialer> TcpTransport::make_redialer(TcpLink& link, uint16_t stream) const {
+  auto dial = dial_request(link);
+  const auto& session = link.stream(stream).session();
+  dial.hello.stream_count = link.stream_count();
+  dial.hello.resumes = session.resumes() ? 1 : 0;
+  dial.only_stream = stream;
+  dial.attempts_before = session.attempt();
+  const auto add = [&](const TcpAddress& address) {
+    const auto same = [&](const TcpAddress& known) { return known.to_string() == address.to_string(); };
+    if (std::none_of(dial.candidates.begin(), dial.candidates.end(), same)) dial.candidates.push_back(address);
+  };
+  for (const auto& address : link.last_addresses()) add(address);
+  for (const auto& endpoint : link.request().endpoints) {
+    const auto address = endpoint.starts_with("tcp://") ? parse_tcp_endpoint(endpoint) : Status(Code::invalid, "");
+    if (!address.ok()) continue;
+    for (const auto& target : dial_addresses(*address, interfaces_)) add(target);
   }
   return std::make_unique<TcpDialer>(std::move(dial));
 }
@@ -139,17 +178,18 @@ Status TcpTransport::add_peer(const LinkRequest& request) {
     return Status(Code::invalid, "tcp: " + request.label + ": its index is in use for " + old->request().label);
   }
   if (auto status = open_watchers(); !status.ok()) return status;
-  std::unique_ptr<TcpDialer> dialer;
+  auto made = std::make_unique<TcpLink>(request, pool_, process_resend_memory(), options_.link);
+  // Random, because the id is; and different for each link.
+  made->set_session(mix64(options_.self.low ^ mix64(options_.self.high + ++sessions_)), options_.self < request.id);
   if (request.dial) {
-    auto made = make_dialer(request);
-    if (!made.ok()) return made.status();
-    dialer = std::move(*made);
+    auto dialer = make_dialer(*made, 0);
+    if (!dialer.ok()) return dialer.status();
+    made->dialer = std::move(*dialer);
   }
   close(request.peer);
   if (request.peer >= links_.size()) links_.resize(request.peer + size_t{1});
   auto& link = links_[request.peer];
-  link = std::make_unique<TcpLink>(request, pool_, options_.link);
-  link->dialer = std::move(dialer);
+  link = std::move(made);
   live_.push_back(link.get());
   if (!anyone) by_id_[request.id] = request.peer;
   ++connecting_;
@@ -219,8 +259,11 @@ bool TcpTransport::send(PeerIndex peer, const FrameHeader& header, std::span<con
     sealed.flags |= frame_flag_payload_checksum;
     sealed.payload_checksum = crc32c(payload.data(), payload.size());
   }
-  seal_frame(sealed);
   return link->send(sealed, payload, id);
+}
+
+void TcpTransport::release_early(uint64_t match, uint64_t mask) {
+  for (auto* link : live_) link->release_early(match, mask, sent_);
 }
 
 void TcpTransport::release(const View& view) { pool_.give(view.handle); }
@@ -235,7 +278,7 @@ void TcpTransport::close(PeerIndex peer) {
   if (link == nullptr) return;
   if (link->state() == LinkState::connecting) --connecting_;
   std::vector<TcpDrain> drains;
-  link->close(true, sent_, drains);
+  link->close(true, now_, sent_, drains);
   for (auto& drain : drains) {
     if (!drain.watch(*control_)) continue;
     if (drains_.size() == drains_max) drains_.erase(drains_.begin());
@@ -263,6 +306,7 @@ bool TcpTransport::poll(Nanos now, Sink& sink) {
   UNISONO_CHECK(!polling_);
   polling_ = true;
   now_ = now;
+  sink_ = &sink;
   bool any = control_is_due(now) && step_control(now);
   any |= move_bytes(now, sink);
   any |= report(sink);
@@ -303,7 +347,7 @@ bool TcpTransport::step_connecting(TcpLink& link, Nanos now) {
   if (link.dialer) {
     any = link.dialer->step(now);
     if (link.dialer->complete()) {
-      finish_dialling(link);
+      finish_dialling(link, now);
       return true;
     }
     if (const auto id = link.dialer->introduced()) {
@@ -324,18 +368,14 @@ bool TcpTransport::step_connecting(TcpLink& link, Nanos now) {
   return true;
 }
 
-void TcpTransport::finish_dialling(TcpLink& link) {
-  auto sockets = link.dialer->take();
-  const auto count = static_cast<uint16_t>(sockets.size());
-  for (uint16_t stream = 0; stream < count; ++stream) {
-    if (link.attach(stream, count, std::move(sockets[stream]), *watcher_)) continue;
-    --connecting_;
-    link.lose(
-        Status(Code::unavailable, link.request().label + ": epoll cannot watch its socket; raise fs.epoll.max_user_watches"),
-        sent_);
-    return;
-  }
-  mark_up(link);
+void TcpTransport::finish_dialling(TcpLink& link, Nanos now) {
+  const auto attempts = link.dialer->attempts();
+  if (link.dialled(link.dialer->take(), attempts, *watcher_, now, sent_)) return mark_up(link);
+  // A connection has broken meanwhile, or cannot be watched. The dial begins again.
+  link.start_again();
+  auto dialer = make_dialer(link, attempts);
+  UNISONO_CHECK(dialer.ok());
+  link.dialer = std::move(*dialer);
 }
 
 bool TcpTransport::step_drains(Nanos now) {
@@ -347,34 +387,44 @@ bool TcpTransport::move_bytes(Nanos now, Sink& sink) {
   const bool direct = stream_count_ <= direct_streams_max;
   for (size_t i = 0; i < live_.size(); ++i) {
     auto* link = live_[i];
-    if (link->state() == LinkState::connecting && link->broken_while_connecting()) link->start_again();
     if (link->state() != LinkState::up) continue;
-    any |= link->flush(sent_);
-    if (direct || link->wants_poll()) any |= link->read_all(sink);
+    any |= link->flush(now, sent_);
+    if (direct || link->wants_poll()) any |= link->read_all(now, sink);
   }
-  if (!direct) any |= move_ready(sink);
-  for (auto* link : live_) {
-    link->schedule_silence_check(now);
-    link->look_for_silence(now);
-    if (!link->has_ended(now)) continue;
-    if (const auto fault = link->fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
-    link->lose(link->end_status(), sent_);
-    any = true;
+  if (!direct) any |= move_ready(now, sink);
+  for (size_t i = 0; i < live_.size(); ++i) any |= keep_up(*live_[i], now, sink);
+  return any;
+}
+
+// Looks after connections that have ended or look broken. Most calls find nothing to do.
+bool TcpTransport::keep_up(TcpLink& link, Nanos now, Sink& sink) {
+  link.look_for_silence(now);
+  if (!link.needs_care()) return false;
+  bool any = false;
+  const auto verdict = link.keep_up(now, sink);
+  if (verdict != TcpVerdict::outage) {
+    if (const auto fault = link.fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
+    link.lose(link.end_status(verdict), sent_);
+    return true;
+  }
+  for (uint16_t stream = 0; stream < link.stream_count() && link.state() == LinkState::up; ++stream) {
+    if (link.redial_is_due(stream, now)) link.begin_redial(stream, make_redialer(link, stream), now);
+    any |= link.step_redial(stream, *watcher_, now, sink, sent_);
   }
   return any;
 }
 
-bool TcpTransport::move_ready(Sink& sink) {
+bool TcpTransport::move_ready(Nanos now, Sink& sink) {
   std::array<uint64_t, 64> tags;
-  const auto count = watcher_->ready(tags);
+  const size_t count = watcher_->ready(tags);
   bool any = false;
-  for (const auto tag : std::span(tags).first(count)) {
-    if (tag == control_tag) {
+  for (size_t i = 0; i < count; ++i) {
+    if (tags[i] == control_tag) {
       check_control_ = any = true;
       continue;
     }
     // An earlier upcall of this loop may have closed or replaced the link. In that case read() finds nothing to read.
-    if (auto* link = find(static_cast<PeerIndex>(tag >> 16))) any |= link->read(static_cast<uint16_t>(tag), sink);
+    if (auto* link = find(static_cast<PeerIndex>(tags[i] >> 16))) any |= link->read(static_cast<uint16_t>(tags[i]), now, sink);
   }
   return any;
 }
@@ -402,6 +452,10 @@ bool TcpTransport::report(Sink& sink) {
       continue;
     }
     ++i;
+    if (const auto text = link->take_reconnected(); !text.empty()) {
+      sink.noticed(peer, EventKind::reconnected, "reconnected to it " + text);
+      any = true;
+    }
     if (!link->take_credit_returned()) continue;
     sink.credit(peer);
     any = true;
@@ -410,8 +464,7 @@ bool TcpTransport::report(Sink& sink) {
 }
 
 bool TcpTransport::draining() const {
-  return !drains_.empty() ||
-         std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->queued_frames() > 0; });
+  return !drains_.empty() || std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->is_draining(); });
 }
 
 Nanos TcpTransport::next_deadline() const {
@@ -455,13 +508,13 @@ TransportCounters TcpTransport::counters() const {
 std::string TcpTransport::describe(PeerIndex peer) const {
   const auto* link = find(peer);
   if (link == nullptr) return "tcp, no link";
-  const auto stuck = link->trouble();
+  const auto stuck = link->trouble(now_);
   return link->describe() + (stuck.empty() ? "" : "; " + stuck);
 }
 
 std::string TcpTransport::trouble(PeerIndex peer) const {
   const auto* link = find(peer);
-  return link == nullptr ? std::string() : link->trouble();
+  return link == nullptr ? std::string() : link->trouble(now_);
 }
 
 }  // namespace unisono

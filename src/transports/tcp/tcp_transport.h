@@ -73,6 +73,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   void commit(const Slot& slot, const FrameHeader& header) override;
   void abandon(const Slot& slot) override;
   bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override;
+  void release_early(uint64_t match, uint64_t mask) override;
   void release(const View& view) override;
   void cancel(const Cancellation& what) override;
   bool poll(Nanos now, Sink& sink) override;
@@ -80,6 +81,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   void close(PeerIndex peer) override;
   bool draining() const override;
   int wait_handle() const override { return watcher_ ? watcher_->wait_handle() : -1; }
+  int idle_handle() const override { return control_ ? control_->wait_handle() : -1; }
   bool arm() override;
   void disarm() override { slept_ = true; }
   TransportCounters counters() const override;
@@ -94,7 +96,10 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   // - If a dial reaches another job or version, it is lost with the code invalid.
   // - A link has one stream; a hello for several streams is refused. Therefore the sink receives each payload completely before
   //   it is asked for the next receive buffer.
-  void accept_inbound(InboundRegistry& registry) { registry_ = &registry; }
+  void accept_inbound(InboundRegistry& registry) {
+    registry_ = &registry;
+    listener_->answer_anyone();
+  }
   // Returns the peer's address on this link, even if the link has ended. The address is empty if the link was never up.
   TcpAddress remote(PeerIndex peer) const;
 
@@ -110,27 +115,29 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   TcpLink* find(PeerIndex peer) const { return peer < links_.size() ? links_[peer].get() : nullptr; }
 
   // Functions of TcpAcceptor.
-  Decision decide(const TcpHello& hello, Nanos waited) override;
-  PeerId introduction() const override { return options_.self; }
-  void take_connection(const TcpHello& hello, std::unique_ptr<StreamSocket> socket) override;
+  Decision decide(const TcpInbound& inbound, Nanos waited) override;
+  void take_connection(const TcpInbound& inbound, std::unique_ptr<StreamSocket> socket) override;
 
   // The following functions are in tcp_transport_inbound.cc.
-  Decision admit(const TcpHello& hello);
-  std::optional<Decision> choose_connection(const TcpHello& hello, TcpLink& link, Nanos waited);
+  Decision admit(const TcpSessionHello& hello);
+  std::optional<Decision> choose_connection(const TcpSessionHello& hello, TcpLink& link, Nanos waited);
   void identify_peer(TcpLink& link, const PeerId& id);
 
   bool control_is_due(Nanos now);
   bool step_control(Nanos now);
   bool step_connecting(TcpLink& link, Nanos now);
-  void finish_dialling(TcpLink& link);
+  void finish_dialling(TcpLink& link, Nanos now);
   bool step_drains(Nanos now);
   bool move_bytes(Nanos now, Sink& sink);
-  bool move_ready(Sink& sink);
+  bool move_ready(Nanos now, Sink& sink);
+  bool keep_up(TcpLink& link, Nanos now, Sink& sink);
   bool report(Sink& sink);
   void count_streams();
   void mark_up(TcpLink& link);
   Status unreachable(const TcpLink& link, const char* what) const;
-  Result<std::unique_ptr<TcpDialer>> make_dialer(const LinkRequest& request) const;
+  Result<std::unique_ptr<TcpDialer>> make_dialer(const TcpLink& link, uint32_t attempts_before) const;
+  std::unique_ptr<TcpDialer> make_redialer(TcpLink& link, uint16_t stream) const;
+  TcpDialRequest dial_request(const TcpLink& link) const;
 
   TcpOptions options_;
   StreamNetwork& network_;
@@ -160,7 +167,9 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   size_t stream_count_ = 0;
   size_t connecting_ = 0;
   uint32_t polls_ = 0;
-  Nanos now_ = 0;  // `now` of the last poll()
+  uint64_t sessions_ = 0;  // number of links that this transport has had
+  Nanos now_ = 0;          // `now` of the last poll()
+  Sink* sink_ = nullptr;   // the sink of the present poll()
   Nanos last_control_ = 0;
   Nanos control_deadline_ = never;
   bool check_control_ = true;  // the next poll() must call step() of the listener and of the dialers
