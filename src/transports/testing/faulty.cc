@@ -24,6 +24,7 @@ void flip_bit(void* bytes, size_t count, uint64_t choice) {
 // Sending -----------------------------------------------------------------------------------------------------------
 
 Slot FaultyTransport::acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) {
+  if (plan_.keeps_memory) return {};
   const auto slot = inner_.acquire(peers, bytes, result);
   if (slot && plan_.fail_send != 0) slot_peers_[slot.handle].assign(peers.begin(), peers.end());
   return slot;

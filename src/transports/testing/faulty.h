@@ -38,6 +38,7 @@ struct FaultPlan {
   uint64_t fail_send = 0;
   uint64_t fail_receive = 0;
   // If true, sent() follows for a payload only after release_early() has asked for its memory, or when its link is lost.
+  // The transport then has no slots.
   bool keeps_memory = false;
 
   bool faults_frames() const {
@@ -52,7 +53,7 @@ class FaultyTransport final : public Transport {
 
   const char* name() const override { return "faulty"; }
   size_t credit(PeerIndex peer) override { return broken(peer) ? 0 : inner_.credit(peer); }
-  size_t slot_bytes() const override { return inner_.slot_bytes(); }
+  size_t slot_bytes() const override { return plan_.keeps_memory ? 0 : inner_.slot_bytes(); }
   Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override;
   void commit(const Slot& slot, const FrameHeader& header) override;
   void abandon(const Slot& slot) override;
