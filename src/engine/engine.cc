@@ -32,7 +32,7 @@ Engine::Engine(const EngineLimits& limits, Compute& compute)
     : limits_(limits),
       pool_(limits.pool_keep_bytes),
       control_(peers_),
-      operations_({peers_, pool_, compute}),
+      operations_({peers_, transports_, pool_, compute}),
       early_(pool_, limits.unexpected_bytes_max),
       failures_(peers_, control_, counters_),
       recorder_(peers_),

@@ -48,6 +48,32 @@ TEST(Engine, all_reduce_sums_with_every_schedule_in_and_out_of_place_in_any_orde
   }
 }
 
+// The transport gives memory back only if it is asked for it.
+TEST(Engine, operations_ask_for_the_memory_of_their_messages_when_nothing_else_is_left) {
+  for (const uint32_t world : {2u, 3u, 4u}) {
+    for (const auto kind : {ScheduleKind::ring, ScheduleKind::two_step, ScheduleKind::halving_doubling,
+                            ScheduleKind::hierarchical, ScheduleKind::one_shot}) {
+      for (const bool in_place : {false, true}) {
+        TestCluster cluster(world, {.seed = world, .reorder = 0.3, .keeps_memory = true});
+        std::vector<Ints> given(world), got(world);
+        std::vector<std::shared_ptr<Completion>> done;
+        for (Rank r = 0; r < world; ++r) {
+          given[r] = test_values(r, 5000);
+          got[r] = in_place ? given[r] : Ints(5000, -1);
+          done.push_back(
+              cluster.submit(r, all_reduce_call(cluster.caller(r), in_place ? ConstTensor(out(got[r])) : in(given[r]),
+                                                out(got[r]), {.schedule = kind, .slice_bytes = 4096})));
+        }
+        cluster.finish(done);
+        expect_ok(done);
+        for (Rank r = 0; r < world; ++r)
+          ASSERT_EQ(got[r], sums(world, 5000)) << name(kind) << " world " << world << " rank " << r;
+        expect_nothing_held(cluster);
+      }
+    }
+  }
+}
+
 TEST(Engine, sums_in_rank_order_do_not_depend_on_schedule_slices_or_order_of_frames) {
   constexpr uint32_t world = 5;
   constexpr size_t count = 3001;

@@ -161,6 +161,8 @@ class Operation {
 
   void run(Nanos now);
   void make_ready(uint32_t lane);
+  void wait_for_memory(Lane& lane, uint32_t index);
+  void release_early_if_nothing_else_is_left();
   void advance(uint32_t lane);
   void enter(uint32_t lane);
   bool combine(uint32_t lane);
@@ -229,10 +231,11 @@ class Operation {
   std::vector<Piece> messages_;
   kernels::BlockCounts encoding_;
   size_t lanes_left_ = 0;
-  uint32_t ranks_heard_ = 0;  // number of other ranks from which a message has arrived
-  uint32_t oldest_ = 0;       // the first unfinished lane; the order of lanes is the same on all ranks
+  size_t lanes_waiting_for_memory_ = 0;  // lanes that only wait until transports need the memory of their messages no longer
+  uint32_t ranks_heard_ = 0;             // number of other ranks from which a message has arrived
+  uint32_t oldest_ = 0;                  // the first unfinished lane; the order of lanes is the same on all ranks
   bool done_ = true, running_ = false, prepared_ = false, copied_local_ = false, failure_is_ours_ = false, answered_ = false,
-       inquiring_ = false, inquiry_due_ = false, disputed_ = false, description_due_ = false;
+       asked_for_all_memory_ = false, inquiring_ = false, inquiry_due_ = false, disputed_ = false, description_due_ = false;
   Status status_;
   Nanos started_ = 0, ended_ = 0, now_ = 0;
   Report counts_;

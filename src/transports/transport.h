@@ -115,6 +115,10 @@ class Transport {
   // payload. Otherwise the payload must stay valid until poll() calls Sink::sent(id). If the peer is lost, send() sends nothing
   // and returns true.
   virtual bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) = 0;
+  // Asks for the memory of the sends with (id & mask) == match, because their caller can do nothing else. A transport that may
+  // have to send a payload again copies what it still needs, if its memory for copies suffices; sent() then follows in the next
+  // poll(). Without that memory sent() follows, as always, when the payload is no longer needed.
+  virtual void release_early(uint64_t /*match*/, uint64_t /*mask*/) {}
   // Gives a zero-copy view back to the transport.
   virtual void release(const View& view) = 0;
   // looks_ahead(), next() and take_next() are for callers that exchange short frames and wait for them. These functions use no

@@ -18,6 +18,7 @@ struct ActiveOperation;
 // The objects of the engine that all operations share.
 struct OperationResources {
   PeerTable& peers;
+  const std::vector<Transport*>& transports;
   BufferPool& pool;
   Compute& compute;
 };
@@ -28,6 +29,8 @@ class OperationPort final : public Port {
 
   size_t credit(Rank to) override;
   bool send(Rank to, FrameHeader header, std::span<const std::byte> payload, uint32_t lane) override;
+  void release_early(uint32_t lane) override;
+  void release_all_early() override;
   size_t slot_bytes(Rank to) override;
   PortSlot acquire(std::span<const Rank> to, size_t bytes, bool result) override;
   void fill(const PortSlot& slot, const std::byte* source, size_t bytes) override;
