@@ -33,9 +33,15 @@ TcpLink::~TcpLink() = default;
 
 // Making the link -----------------------------------------------------------------------------------------------------
 
-void TcpLink::set_session(uint64_t number, bool smaller_id) {
+void TcpLink::set_session(uint64_t number, const PeerId& self) {
   session_.number = number;
-  session_.smaller_id = smaller_id;
+  session_.smaller_id = self < request_.id;
+  self_ = self;
+}
+
+void TcpLink::identify_peer(const PeerId& id) {
+  request_.id = id;
+  session_.smaller_id = self_ < id;
 }
 
 void TcpLink::make_streams(uint16_t count) {
@@ -327,7 +333,7 @@ bool TcpLink::redial_is_due(uint16_t stream, Nanos now) const {
          streams_[stream]->session().dial_due(now);
 }
 
-void TcpLink::begin_redial(uint16_t stream, std::unique_ptr<TcpDialer> dialer, Nanos now) {
+void TcpLink::begin_redial(uint16_t stream, std::unique_ptr<TcpDialer> redialer, Nanos now) {
   auto& redial = redials_[stream];
   redial = {};
   redial.dialer = std::move(dialer);

@@ -58,8 +58,8 @@ class TcpLink {
 
   // Making the link ------------------------------------------------------------------------------------------------
   std::unique_ptr<TcpDialer> dialer;  // the dialling side has a dialer until the link is up
-  // The random number of this link, and whether this process's id is the smaller one. Call it before any connection is made.
-  void set_session(uint64_t number, bool smaller_id);
+  // Sets the random number of this link, and this process's id. Call it before any connection is made.
+  void set_session(uint64_t number, const PeerId& self);
   uint64_t session_number() const { return streams_.empty() ? session_.number : streams_[0]->session().number(); }
   uint16_t stream_count() const { return static_cast<uint16_t>(streams_.size()); }
   // Makes the streams, if there are none.
@@ -73,7 +73,7 @@ class TcpLink {
   // Drops all streams of a link that is still connecting.
   void start_again();
   // Call this after a dial without an id. It sets the peer's id to the id of the process that has answered.
-  void identify_peer(const PeerId& id) { request_.id = id; }
+  void identify_peer(const PeerId& id);
   // Ends this process's dial, because the peer's connection is used instead.
   void withdraw_dial();
 
@@ -171,6 +171,7 @@ class TcpLink {
   PayloadPool& pool_;
   TcpLinkOptions options_;
   TcpSessionOptions session_;
+  PeerId self_{};
   ResendMemory resend_memory_;
   TcpTraffic traffic_;
   std::vector<std::unique_ptr<TcpStream>> streams_;

@@ -51,6 +51,7 @@ Status TcpTransport::open() {
   listening_ = best_addresses(std::move(*chosen), offered_addresses_max);
   if (auto status = open_watchers(); !status.ok()) return status;
   TcpListenerOptions acceptor{.listen = {.port = options_.port},
+                              .self = options_.self,
                               .hello_timeout = options_.hello_timeout,
                               .inbound_timeout = options_.inbound_timeout,
                               .unauthenticated_max = options_.unauthenticated_max};
@@ -97,9 +98,10 @@ void TcpTransport::set_job(const JobKey& key) {
 }
 
 void TcpTransport::stop_listening() {
+  // Peers with a link may connect anew, so such a process goes on listening.
+  if (!live_.empty() || !drains_.empty()) return;
   listener_->close();
   check_control_ = true;
-  if (!live_.empty() || !drains_.empty()) return;
   control_.reset();
   watcher_.reset();
 }
@@ -180,7 +182,7 @@ Status TcpTransport::add_peer(const LinkRequest& request) {
   if (auto status = open_watchers(); !status.ok()) return status;
   auto made = std::make_unique<TcpLink>(request, pool_, process_resend_memory(), options_.link);
   // Random, because the id is; and different for each link.
-  made->set_session(mix64(options_.self.low ^ mix64(options_.self.high + ++sessions_)), options_.self < request.id);
+  made->set_session(mix64(options_.self.low ^ mix64(options_.self.high + ++sessions_)), options_.self);
   if (request.dial) {
     auto dialer = make_dialer(*made, 0);
     if (!dialer.ok()) return dialer.status();
