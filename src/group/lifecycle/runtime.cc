@@ -437,18 +437,28 @@ void Runtime::background_sleep() {
   nfds_t count = 2;
   bool idle = true;
   auto until = background_rendezvous_deadline_;
-  std::array<Transport*, wait_handles_max> draining{};
+  std::array<Transport*, wait_handles_max> watched{};
+  bool on_links = false;
+  const bool driven = driving_ || waiters_ > 0;
+  // A driver handles what the idle handle reports, but not at once. Meanwhile it must not wake this thread again and again.
+  const bool pauses = std::exchange(idle_handle_was_ready_, false) && driven;
+  if (pauses) until = std::min(until, monotonic_now() + idle_pause);
   for (const auto& link : guarded_.members.links()) {
+    if (count == wait_handles_max) break;
+    auto& transport = *link.transport;
+    watched[count] = &transport;
     // If another thread drives, that thread writes the bytes of the links.
-    if (driving_ || waiters_ > 0 || !link.transport->draining() || count == wait_handles_max) continue;
-    idle &= link.transport->arm();
-    until = std::min(until, link.transport->next_deadline());
-    draining[count] = link.transport.get();
-    fds[count++] = {link.transport->wait_handle(), POLLIN, 0};
+    if (!driven && transport.draining()) {
+      on_links = true;
+      idle &= transport.arm();
+      until = std::min(until, transport.next_deadline());
+      fds[count++] = {transport.wait_handle(), POLLIN, 0};
+    } else if (!pauses && transport.idle_handle() >= 0) {
+      fds[count++] = {transport.idle_handle(), POLLIN, 0};
+    }
   }
   const auto left = std::clamp<Nanos>(idle ? until - monotonic_now() : 0, 0, second);
   const timespec time{.tv_sec = left / second, .tv_nsec = left % second};
-  const bool on_links = count > 2;
   const bool timed = on_links || until != never;
   background_sleeping_ = true;
   background_watches_links_ = on_links;
@@ -461,8 +471,11 @@ void Runtime::background_sleep() {
     const bool needed = guarded_.engine.active() > 0 && waiters_ == 0 && !driving_;
     background_delay_ = needed ? background_delay_min : std::min(2 * background_delay_, background_delay_max);
   }
-  if (on_links && !driving_ && !stop_) {
-    for (nfds_t i = 2; i < count; ++i) draining[i]->disarm();
+  bool ready = on_links;
+  for (nfds_t i = 2; i < count; ++i) ready |= fds[i].revents != 0;
+  idle_handle_was_ready_ = ready && !on_links;
+  if (ready && !driving_ && !stop_) {
+    for (nfds_t i = 2; i < count; ++i) watched[i]->disarm();
     guarded_.engine.poll(monotonic_now());
     run_notices();
   }

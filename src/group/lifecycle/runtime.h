@@ -87,6 +87,8 @@ class Runtime {
   // How long operations may run before the background thread drives them. If the thread finds nothing to do, the delay gets
   // longer.
   static constexpr Nanos background_delay_min = 50 * microsecond, background_delay_max = 400 * microsecond;
+  // For this long the background thread leaves what an idle handle reports to a thread that drives.
+  static constexpr Nanos idle_pause = 10 * millisecond;
   // On slow links, it costs too much to wake a thread for every packet. Therefore a thread that has waited for a time T first
   // pauses, and then takes several packets at once. The pause is min(T / batching_pause_part, batching_pause_max). Pacers,
   // which limit the rate of sending, make up for this delay (TokenBucket::burst_time).
@@ -181,6 +183,7 @@ class Runtime {
   bool stop_ UNISONO_GUARDED_BY(mutex_) = false;
   bool background_sleeping_ UNISONO_GUARDED_BY(mutex_) = false;  // true: the background thread is in background_sleep()
   bool background_watches_links_ UNISONO_GUARDED_BY(mutex_) = false;
+  bool idle_handle_was_ready_ UNISONO_GUARDED_BY(mutex_) = false;  // it has woken the background thread
   CoreSharing core_sharing_ UNISONO_GUARDED_BY(mutex_);
   // What the background thread waits for in background_sleep(): the descriptor of the rendezvous, and its deadline.
   int background_rendezvous_ UNISONO_GUARDED_BY(mutex_) = -1;

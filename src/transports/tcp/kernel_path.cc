@@ -76,11 +76,6 @@ Unacknowledged unacknowledged(int socket) {
           .bytes = static_cast<uint64_t>(left)};
 }
 
-bool all_acknowledged(int socket) {
-  int left = 0;
-  return ::ioctl(socket, SIOCOUTQ, &left) == 0 && left == 0;
-}
-
 bool host_is_silent(int socket, Nanos silence) {
   tcp_info info{};
   socklen_t bytes = sizeof info;

@@ -25,8 +25,6 @@ Nanos least_round_trip(int socket);
 void bound_unacknowledged(int socket);
 
 Unacknowledged unacknowledged(int socket);
-// Returns whether the other side has acknowledged all bytes that were written to the socket.
-bool all_acknowledged(int socket);
 
 // Returns true if the other host has not answered for `silence`, despite at least two retransmissions or probes. If only the
 // peer's process is stopped or slow, its kernel still answers, so the link is not closed. The option TCP_USER_TIMEOUT would

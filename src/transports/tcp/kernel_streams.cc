@@ -8,7 +8,9 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <linux/sockios.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "net/tcp_socket.h"
@@ -98,7 +100,10 @@ class KernelSocket final : public StreamSocket {
   TcpAddress local() const override { return local_address(socket_.get()); }
   TcpAddress remote() const override { return remote_.bytes > 0 ? remote_ : remote_address(socket_.get()); }
   bool host_is_silent(Nanos silence) const override { return unisono::host_is_silent(socket_.get(), silence); }
-  bool all_acknowledged() const override { return unisono::all_acknowledged(socket_.get()); }
+  uint64_t unacknowledged_bytes() const override {
+    int left = 0;
+    return ::ioctl(socket_.get(), SIOCOUTQ, &left) == 0 ? static_cast<uint64_t>(left) : unknown;
+  }
   Unacknowledged unacknowledged() const override { return unisono::unacknowledged(socket_.get()); }
 
  private:

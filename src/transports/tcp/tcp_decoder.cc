@@ -94,7 +94,8 @@ bool TcpDecoder::fill_from_inbox() {
 }
 
 bool TcpDecoder::finish_frame(Sink& sink) {
-  ++counters_.frames;
+  if (is_for_sink()) ++counters_.frames;
+  else counters_.bytes -= sizeof header_ + header_.payload_bytes;
   View view{target_, header_.payload_bytes, block_.handle};
   const bool wanted = !discard_;
   if (wanted && (header_.flags & frame_flag_payload_checksum) != 0 &&

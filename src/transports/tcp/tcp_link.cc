@@ -336,7 +336,7 @@ bool TcpLink::redial_is_due(uint16_t stream, Nanos now) const {
 void TcpLink::begin_redial(uint16_t stream, std::unique_ptr<TcpDialer> redialer, Nanos now) {
   auto& redial = redials_[stream];
   redial = {};
-  redial.dialer = std::move(dialer);
+  redial.dialer = std::move(redialer);
   streams_[stream]->session().begin_dial(now);
 }
 

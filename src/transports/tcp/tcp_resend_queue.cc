@@ -130,7 +130,8 @@ size_t TcpResendQueue::wrote(size_t bytes) {
     held_ += frame.notify ? 1 : 0;
     if (frame.uncounted) drop_copy(frame);
     ++next_;
-    ++finished;
+    if (frame.confirms_only()) confirming_bytes_ += frame.bytes();
+    else ++finished;
   }
   return finished;
 }

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <sys/uio.h>
@@ -65,8 +66,11 @@ class TcpResendQueue {
 
   // Fills `parts` with the next bytes to write and `bytes` with their number. Returns the number of parts.
   int gather(iovec* parts, size_t& bytes) const;
-  // Call this after `bytes` of the gathered bytes were written. Returns how many frames are now completely written.
+  // Call this after `bytes` of the gathered bytes were written. Returns how many frames are now completely written. Frames that
+  // only confirm do not count.
   size_t wrote(size_t bytes);
+  // Returns how many bytes of frames that only confirm were written since the last call. They do not count as traffic.
+  uint64_t take_confirming_bytes() { return std::exchange(confirming_bytes_, 0); }
 
   // The peer has read up to a position whose low half is `low`. Drops the confirmed frames, and appends the ids whose sent(id)
   // must be reported. Values from before a rewind may come late, and are passed over. Returns true if the position moved.
@@ -142,6 +146,7 @@ class TcpResendQueue {
   size_t unconfirmed_ = 0;  // frames that do more than confirm
   size_t held_ = 0;         // written frames with `notify`
   size_t early_ = 0;        // frames with `early`
+  uint64_t confirming_bytes_ = 0;
   bool wants_confirm_ = false;
 };
 

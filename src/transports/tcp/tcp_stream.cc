@@ -135,8 +135,8 @@ bool TcpStream::write_queue() {
     if (written < 0) write_failed(static_cast<int>(-written));
     if (written <= 0) break;
     any = true;
-    traffic_.sent_bytes += static_cast<uint64_t>(written);
     traffic_.sent_frames += queue_.wrote(static_cast<size_t>(written));
+    traffic_.sent_bytes += static_cast<uint64_t>(written) - queue_.take_confirming_bytes();
     if (static_cast<size_t>(written) < bytes) break;
   }
   return any;

@@ -108,9 +108,9 @@ TEST(TcpConfirmClock, confirms_after_bytes_frames_or_quiet) {
 
 TEST(TcpConfirmClock, confirms_at_once_if_asked_and_never_what_only_confirms) {
   TcpConfirmClock clock;
-  clock.read({.confirmed = 5}, 1);
+  clock.read({}, 1);
   EXPECT_FALSE(clock.due(64, second));
-  clock.read({.asked = true}, 1);
+  clock.read({.now = true}, 1);
   EXPECT_TRUE(clock.due(64, 1));
   clock.said(64);
   EXPECT_FALSE(clock.due(64, second));
