@@ -133,7 +133,7 @@ class TcpSession {
   bool known_ = false;  // something of the peer was read in this session, so the peer knows its number
   bool direct_ = false;
   bool heard_ = false;    // a frame was read on the connection in use
-  bool greeted_ = false;  // a hello for a successor of the connection in use was sent or accepted
+  bool greeted_ = false;  // a hello for a successor of the connection in use was sent
   bool suspected_ = false;
   bool left_ = false;
   Nanos stepped_at_ = 0;
