@@ -432,12 +432,12 @@ void run(uint64_t seed, Totals& totals) {
 
 TEST(TcpSessionRandom, a_stream_survives_every_sequence_of_resets) {
   Totals totals;
-  for (uint64_t seed = 0; seed < 400; ++seed) {
+  for (uint64_t seed = 0; seed < 250; ++seed) {
     SCOPED_TRACE(seed);
     run(seed, totals);
     if (testing::Test::HasFailure()) return;
   }
-  EXPECT_GT(totals.connections, 2000u);
+  EXPECT_GT(totals.connections, 1000u);
   EXPECT_GT(totals.believed, 1000u);
 }
 
