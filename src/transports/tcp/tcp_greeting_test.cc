@@ -72,6 +72,10 @@ TEST(TcpGreeting, flags_of_a_later_version_are_refused) {
   later.flags = 4;
   seal(later);
   EXPECT_EQ(check(later), TcpRefusal::not_unisono);
+  later = preamble();
+  later.reserved = 1;
+  seal(later);
+  EXPECT_EQ(check(later), TcpRefusal::not_unisono);
 }
 
 TEST(TcpGreeting, a_preamble_in_clear_cannot_contradict_the_hello) {

@@ -255,7 +255,8 @@ TEST_F(TcpResendQueueTest, cancel_drops_frames_never_begun_and_copies_the_others
 TEST_F(TcpResendQueueTest, a_withdrawn_frame_goes_as_nothing) {
   auto payload = pattern(100'000, 1);
   const auto last = pattern(3, 2);
-  push(1, payload);
+  const uint8_t flags = frame_flag_payload_checksum | frame_flag_confirm_now;
+  queue.push({.flags = flags, .operation = 1, .payload_checksum = 5}, payload, 1, 0);
   push(2, last);
   write_all();
   EXPECT_TRUE(queue.cancel(1, UINT64_MAX));
@@ -266,6 +267,8 @@ TEST_F(TcpResendQueueTest, a_withdrawn_frame_goes_as_nothing) {
   const auto header = header_at(0);
   EXPECT_EQ(header.kind, FrameKind::nothing);
   EXPECT_EQ(header.payload_bytes, 100'000u);
+  EXPECT_EQ(header.flags, frame_flag_confirm_now) << "it still asks, but has no checksum";
+  EXPECT_EQ(header.payload_checksum, 0u);
   EXPECT_EQ(std::ranges::count(payload_at(0, 100'000), std::byte{}), 100'000);
   EXPECT_EQ(payload_at(100'000 + header_bytes, 3), last);
   EXPECT_TRUE(sent.empty());
@@ -306,6 +309,47 @@ TEST_F(TcpResendQueueTest, a_peer_that_stopped_behind_what_is_missing_goes_on) {
   ASSERT_TRUE(rewind(40'000).ok());
   write_all();
   EXPECT_EQ(payload_at(0, 100'000), copy);
+}
+
+TEST_F(TcpResendQueueTest, nothing_waits_for_a_cancelled_frame) {
+  const auto payload = pattern(10'000, 1);
+  push(1, payload);
+  write_all();
+  EXPECT_TRUE(queue.has_held());
+  queue.cancel(1, UINT64_MAX);
+  EXPECT_FALSE(queue.has_held());
+  push(2, payload);
+  queue.release_early(2, UINT64_MAX, sent);
+  EXPECT_TRUE(queue.has_early());
+  queue.cancel(2, UINT64_MAX);
+  EXPECT_FALSE(queue.has_early());
+}
+
+TEST_F(TcpResendQueueTest, a_dropped_frame_that_asked_is_not_the_last_to_ask) {
+  ASSERT_TRUE(memory.take(64u << 10));
+  const auto payload = pattern(100, 1);
+  push(1, payload);
+  EXPECT_FALSE(queue.wants_confirm());
+  queue.cancel(1, UINT64_MAX);
+  EXPECT_TRUE(queue.wants_confirm());
+  memory.give(64u << 10);
+}
+
+TEST_F(TcpResendQueueTest, an_acknowledgement_from_before_a_rewind_counts_no_more) {
+  const auto first = pattern(10'000, 1), second = pattern(10'000, 2);
+  push(1, first);
+  write_all();
+  EXPECT_TRUE(queue.has_held());
+  queue.acknowledged(9'000, sent);
+  ASSERT_TRUE(rewind(0).ok());
+  EXPECT_FALSE(queue.has_held());
+  queue.cancel(1, UINT64_MAX);
+  push(2, second);
+  write_all();
+  queue.release_early(2, UINT64_MAX, sent);
+  ASSERT_TRUE(rewind(0).ok());
+  write_all();
+  EXPECT_EQ(payload_at(0, 10'000), second);
 }
 
 TEST_F(TcpResendQueueTest, a_wrong_acknowledgement_is_noticed_at_the_rewind) {

@@ -101,7 +101,6 @@ TcpHelloVerdict TcpSession::judge(const TcpSessionHello& hello, bool can_drain, 
   number_ = hello.session;
   seen_ = hello.attempt;
   dial_.reset();
-  greeted_ = true;
   stage_ = Stage::retiring;
   by_dial_ = false;
   return TcpHelloVerdict::accept;

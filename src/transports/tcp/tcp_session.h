@@ -26,8 +26,9 @@ struct TcpSessionOptions {
   Nanos other_dial_timeout = 1 * second;
   Nanos dial_timeout = 1 * second;   // a dial without connection, or without reply, ends
   Nanos begin_timeout = 1 * second;  // an accepted connection on which no begin comes ends
-  // A dial follows the last one after `soon` at first, and after `later` when the stream has been down for `soon_until`.
-  Nanos soon = 100 * millisecond, later = 500 * millisecond, soon_until = 2 * second;
+  // A dial follows the last one after `soon` at first, and after `later` when the stream has been down for `soon_until`. The
+  // first ones come quickly: a process that is being killed may still take a connection and close it.
+  Nanos soon = 2 * millisecond, later = 200 * millisecond, soon_until = 100 * millisecond;
   // If step() was not called for longer than this, the process was stopped, and all time limits move.
   Nanos stopped_after = 1 * second;
 };
@@ -133,7 +134,7 @@ class TcpSession {
   bool known_ = false;  // something of the peer was read in this session, so the peer knows its number
   bool direct_ = false;
   bool heard_ = false;    // a frame was read on the connection in use
-  bool greeted_ = false;  // a hello for a successor of the connection in use was sent or accepted
+  bool greeted_ = false;  // a hello for a successor of the connection in use was sent
   bool suspected_ = false;
   bool left_ = false;
   Nanos stepped_at_ = 0;

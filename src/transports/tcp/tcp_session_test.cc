@@ -142,6 +142,13 @@ TEST_F(TcpSessionTest, both_dial_and_one_wins) {
   expect_refusal(small, hello(2), TcpRefusal::stale);
 }
 
+TEST_F(TcpSessionTest, a_hello_waits_while_the_own_dial_is_adopted) {
+  auto session = end(false);
+  dial(session);
+  ASSERT_EQ(session.judge(reply(), now), TcpReplyVerdict::adopt);
+  EXPECT_EQ(session.judge(hello(1), true, now), TcpHelloVerdict::hold);
+}
+
 TEST_F(TcpSessionTest, an_unanswered_connection_holds_nobody_up) {
   auto session = end(true);
   connect(session);

@@ -14,7 +14,8 @@ TEST(TcpVerdict, a_process_that_left_is_gone_after_a_clean_end) {
   seen.leaving = true;
   EXPECT_EQ(judge(seen), TcpVerdict::left);
   seen.end = TcpEnd::none;
-  EXPECT_EQ(judge(seen), TcpVerdict::outage) << "its connection still stands";
+  seen.process_there = false;
+  EXPECT_EQ(judge(seen), TcpVerdict::outage) << "its connection still stands, and may hold its last frames";
 }
 
 TEST(TcpVerdict, a_reset_after_leaving_is_dialled_until_it_is_answered_refused_or_late) {
