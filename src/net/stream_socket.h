@@ -1,9 +1,9 @@
-// The seam between the TCP transport and what carries its bytes: stream connections, listeners, and watchers, which say which of
-// them are ready. The kernel's sockets implement it (transports/tcp/kernel_streams.h). The simulator implements it, too, so that
-// it drives the same transport over virtual connections.
+// The seam between the TCP transport and what carries its bytes: stream connections, listeners, and watchers, which say which
+// of them are ready. The kernel's sockets implement it (transports/tcp/kernel_streams.h). The simulator implements it, too, so
+// that it drives the same transport over virtual connections.
 //
-// No call blocks. No call on a connection allocates memory. Errors are errno values. Only one thread at a time may use a network
-// and the objects that it has made. A watcher must live longer than the sockets that it watches.
+// No call blocks. No call on a connection allocates memory. Errors are errno values. Only one thread at a time may use a
+// network and the objects that it has made. A watcher must live longer than the sockets that it watches.
 #pragma once
 
 #include <cstddef>
@@ -53,8 +53,8 @@ class StreamSocket {
   // Writes the parts one after the other. Returns the number of bytes taken; 0: nothing can be written now, or the host lacks
   // memory for it; -errno: the connection has failed.
   virtual ptrdiff_t write(const iovec* parts, int count) = 0;
-  // Returns the number of bytes read, or -errno. The result is 0 if nothing is available (then `ended` is false), or if the peer
-  // has ended its side and everything is read (then `ended` is true). The parts must have space for at least one byte.
+  // Returns the number of bytes read, or -errno. The result is 0 if nothing is available (then `ended` is false), or if the
+  // peer has ended its side and everything is read (then `ended` is true). The parts must have space for at least one byte.
   virtual ptrdiff_t read(const iovec* parts, int count, bool& ended) = 0;
   // Like read(), but the bytes stay.
   virtual ptrdiff_t peek(std::span<std::byte> bytes, bool& ended) = 0;
@@ -62,8 +62,8 @@ class StreamSocket {
   virtual void shut_down() = 0;
 
   // Chooses the events for which `watcher` reports `tag`. An end or an error of the connection counts as both events. A socket
-  // has one watcher at most: a call with another watcher moves it. With neither event the watcher forgets the socket, and reports
-  // no end either. Returns false if the socket cannot be watched; this happens only to a socket that was not watched before.
+  // has one watcher at most: a call with another watcher moves it. With neither event the watcher forgets the socket, and
+  // reports no end either. Returns false if the watcher cannot take one more socket; the socket is then not watched.
   [[nodiscard]] virtual bool watch(StreamWatcher& watcher, bool readable, bool writable, uint64_t tag) = 0;
 
   // Chooses congestion control and buffer bounds for the path. Call this when the connection begins to carry frames.
@@ -120,11 +120,11 @@ class StreamNetwork {
   virtual ~StreamNetwork() = default;
   // Returns the addresses of all interfaces that are up, in any order.
   virtual Result<std::vector<InterfaceAddress>> interfaces() = 0;
-  // If `outer` is not nullptr, it watches the new watcher, and reports `tag` while an event of the new one is ready. `outer` must
-  // live longer. Returns the error unavailable if no descriptor is free.
+  // If `outer` is not nullptr, it watches the new watcher, and reports `tag` while an event of the new one is ready. `outer`
+  // must live longer. Returns the error unavailable if no descriptor is free.
   virtual Result<std::unique_ptr<StreamWatcher>> make_watcher(StreamWatcher* outer, uint64_t tag) = 0;
-  // Listens. `watcher` reports `tag` while a connection waits. Addresses that this host lacks at the moment are skipped, if there
-  // is another. Returns the error unavailable if the port is taken or cannot be bound; the message has address and port.
+  // Listens. `watcher` reports `tag` while a connection waits. Addresses that this host lacks at the moment are skipped, if
+  // there is another. Returns the error unavailable if the port is taken or cannot be bound; the message has address and port.
   virtual Result<std::unique_ptr<StreamListener>> listen(const StreamListenRequest& request, StreamWatcher& watcher,
                                                          uint64_t tag) = 0;
   // Begins to connect. The connection comes from the first of `sources` that is of the same kind as `to` (family, link-local,

@@ -9,6 +9,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "net/tcp_socket.h"
 #include "transport_promises_data.h"
 #include "transports/tcp/tcp_transport.h"
 

@@ -3,18 +3,12 @@
 #include <algorithm>
 #include <cerrno>
 
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
+#include "base/check.h"
+#include "base/error_text.h"
 
 namespace unisono {
 
 TcpDialer::TcpDialer(TcpDialRequest request) : request_(std::move(request)), state_(request_.candidates.size()) {}
-
-TcpDialer::~TcpDialer() {
-  for (auto& attempt : attempts_) drop(attempt);
-}
 
 bool TcpDialer::step(Nanos now) {
   if (complete()) return false;
@@ -39,7 +33,6 @@ bool TcpDialer::step(Nanos now) {
       continue;
     }
     broken = address_chosen_;
-    drop(attempt);
     attempts_.erase(attempts_.begin() + static_cast<ptrdiff_t>(i));
     if (!address_chosen_) next_event_ = now;  // the next address is tried at once
   }
@@ -63,7 +56,6 @@ bool TcpDialer::step(Nanos now) {
 }
 
 void TcpDialer::start_over(Nanos now) {
-  for (auto& attempt : attempts_) drop(attempt);
   attempts_.clear();
   next_candidate_ = 0;
   accepted_count_ = 0;
@@ -72,31 +64,14 @@ void TcpDialer::start_over(Nanos now) {
   retry_delay_ = std::min(2 * retry_delay_, retry_last);
 }
 
-int TcpDialer::open_socket(const TcpAddress& address, Descriptor& socket) const {
-  socket = Descriptor(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket.open()) return errno;
-  set_stream_options(socket.get());
-  begin_without_pacing(socket.get());
-  for (const auto& source : request_.sources) {
-    const bool same_kind = source.family() == address.family() && source.is_link_local() == address.is_link_local() &&
-                           source.is_loopback() == address.is_loopback() && source.scope() == address.scope();
-    if (!same_kind) continue;
-    const int on = 1;
-    (void)::setsockopt(socket.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
-    if (::bind(socket.get(), source.get(), source.bytes) != 0) return errno;
-    break;
-  }
-  if (::connect(socket.get(), address.get(), address.bytes) != 0 && errno != EINPROGRESS) return errno;
-  return 0;
-}
-
 void TcpDialer::start(size_t candidate, uint16_t stream) {
   state_[candidate].refused_everywhere = false;
   Attempt attempt;
   attempt.candidate = candidate;
   attempt.stream = stream;
-  int error = open_socket(request_.candidates[candidate], attempt.socket);
-  if (error == 0 && !watch(request_.epoll, attempt.socket.get(), EPOLLOUT, 0)) error = ENOMEM;
+  int error = 0;
+  attempt.socket = request_.network->connect(request_.candidates[candidate], request_.sources, error);
+  if (attempt.socket && !attempt.socket->watch(*request_.watcher, false, true, 0)) error = ENOMEM;
   if (error != 0) {
     exhausted_ = exhausted_ || is_out_of_descriptors(error);
     (void)failed(attempt, error);
@@ -119,14 +94,11 @@ TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, int error) {
 }
 
 TcpDialer::Outcome TcpDialer::advance(Attempt& attempt) {
-  if (!attempt.socket.open()) return Outcome::failed;
+  if (!attempt.socket) return Outcome::failed;
   if (attempt.phase == Phase::replying) return read_reply(attempt);
-  pollfd ready{attempt.socket.get(), POLLOUT, 0};
-  if (::poll(&ready, 1, 0) <= 0) return Outcome::pending;
-  int error = 0;
-  socklen_t bytes = sizeof error;
-  if (::getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
-  if (error != 0) return failed(attempt, error);
+  const auto error = attempt.socket->connected();
+  if (!error) return Outcome::pending;
+  if (*error != 0) return failed(attempt, *error);
   return send_hello(attempt);
 }
 
@@ -134,13 +106,13 @@ TcpDialer::Outcome TcpDialer::send_hello(Attempt& attempt) {
   auto hello = request_.hello;
   hello.stream_index = attempt.stream;
   seal_hello(hello);
-  const auto count = send_some(attempt.socket.get(), std::as_bytes(std::span(&hello, 1)));
+  const auto count = write_some(*attempt.socket, std::as_bytes(std::span(&hello, 1)));
   if (count < 0) return failed(attempt, static_cast<int>(-count));
   // This is unlikely, because the send buffer of a new connection has space for far more bytes than a hello.
-  if (static_cast<size_t>(count) != sizeof hello) return failed(attempt, "the kernel took only a part of the hello");
+  if (static_cast<size_t>(count) != sizeof hello) return failed(attempt, "the network took only a part of the hello");
   state_[attempt.candidate].progress = "connected, but no reply to the hello";
   attempt.phase = Phase::replying;
-  rewatch(request_.epoll, attempt.socket.get(), EPOLLIN, 0);
+  UNISONO_CHECK(attempt.socket->watch(*request_.watcher, true, false, 0));
   return read_reply(attempt);
 }
 
@@ -151,7 +123,7 @@ TcpDialer::Outcome TcpDialer::read_reply(Attempt& attempt) {
                          .first(whole ? sizeof attempt.answer : sizeof reply)
                          .subspan(attempt.answer_bytes);
   bool ended = false;
-  const auto count = receive_some(attempt.socket.get(), destination, ended);
+  const auto count = read_some(*attempt.socket, destination, ended);
   if (count < 0) return failed(attempt, static_cast<int>(-count));
   if (ended) return failed(attempt, "closed the connection instead of a reply to the hello");
   attempt.answer_bytes += static_cast<size_t>(count);
@@ -184,7 +156,7 @@ void TcpDialer::accept_peer() {
     attempt.answer = {};
     attempt.answer_bytes = 0;
     attempt.phase = Phase::connecting;  // the next step sends the new hello
-    rewatch(request_.epoll, attempt.socket.get(), EPOLLOUT, 0);
+    UNISONO_CHECK(attempt.socket->watch(*request_.watcher, false, true, 0));
   }
 }
 
@@ -193,8 +165,6 @@ void TcpDialer::accept_peer() {
 void TcpDialer::choose_attempt(size_t winner) {
   address_chosen_ = true;
   auto kept = std::move(attempts_[winner]);
-  attempts_[winner].socket.reset();
-  for (auto& attempt : attempts_) drop(attempt);
   attempts_.clear();
   const auto candidate = kept.candidate;
   attempts_.push_back(std::move(kept));
@@ -202,17 +172,9 @@ void TcpDialer::choose_attempt(size_t winner) {
   for (uint16_t stream = 1; stream < request_.hello.stream_count; ++stream) start(candidate, stream);
 }
 
-void TcpDialer::drop(Attempt& attempt) {
-  if (attempt.socket.open()) unwatch(request_.epoll, attempt.socket.get());
-  attempt.socket.reset();
-}
-
-std::vector<Descriptor> TcpDialer::take() {
-  std::vector<Descriptor> sockets(attempts_.size());
-  for (auto& attempt : attempts_) {
-    unwatch(request_.epoll, attempt.socket.get());
-    sockets[attempt.stream] = std::move(attempt.socket);
-  }
+std::vector<std::unique_ptr<StreamSocket>> TcpDialer::take() {
+  std::vector<std::unique_ptr<StreamSocket>> sockets(attempts_.size());
+  for (auto& attempt : attempts_) sockets[attempt.stream] = std::move(attempt.socket);
   attempts_.clear();
   return sockets;
 }

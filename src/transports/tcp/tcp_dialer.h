@@ -9,13 +9,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "net/socket_address.h"
-#include "net/tcp_socket.h"
+#include "net/stream_socket.h"
 #include "transports/tcp/tcp_handshake.h"
 
 namespace unisono {
@@ -23,8 +24,9 @@ namespace unisono {
 struct TcpDialRequest {
   TcpHello hello;                      // The caller fills in all fields except stream_index and checksum.
   std::vector<TcpAddress> candidates;  // addresses of the peer, best first
-  std::vector<TcpAddress> sources;     // local addresses from which to dial; empty: the kernel chooses one
-  int epoll = -1;                      // the epoll descriptor that watches this dialer's sockets
+  std::vector<TcpAddress> sources;     // local addresses from which to dial; empty: the network chooses one
+  StreamNetwork* network = nullptr;    // makes the connections
+  StreamWatcher* watcher = nullptr;    // reports the tag 0 for this dialer's sockets
 };
 
 class TcpDialer {
@@ -36,15 +38,14 @@ class TcpDialer {
   static constexpr Nanos retry_last = 500 * millisecond;
 
   explicit TcpDialer(TcpDialRequest request);
-  ~TcpDialer();
   TcpDialer(const TcpDialer&) = delete;
   TcpDialer& operator=(const TcpDialer&) = delete;
 
   bool step(Nanos now);
   bool complete() const { return accepted_count_ == request_.hello.stream_count; }
-  // Returns the sockets of all streams, indexed by stream. Call this only if complete() is true. The sockets are no longer
-  // watched by epoll.
-  std::vector<Descriptor> take();
+  // Returns the sockets of all streams, indexed by stream. Call this only if complete() is true. The watcher still
+  // watches the sockets.
+  std::vector<std::unique_ptr<StreamSocket>> take();
   // If the hello is for any process, this returns the id of the process that has answered. The handshake then waits until the
   // owner accepts this process by calling accept_peer().
   std::optional<PeerId> introduced() const { return introduced_; }
@@ -65,7 +66,7 @@ class TcpDialer {
     size_t candidate = 0;
     uint16_t stream = 0;
     Phase phase = Phase::connecting;
-    Descriptor socket;
+    std::unique_ptr<StreamSocket> socket;  // nullptr: it could not be made
     TcpIntroduction answer;
     size_t answer_bytes = 0;
   };
@@ -79,14 +80,12 @@ class TcpDialer {
   enum class Outcome : uint8_t { pending, accepted, failed };
 
   void start(size_t candidate, uint16_t stream);
-  int open_socket(const TcpAddress& address, Descriptor& socket) const;
   Outcome advance(Attempt& attempt);
   Outcome send_hello(Attempt& attempt);
   Outcome read_reply(Attempt& attempt);
   Outcome introduced(Attempt& attempt);
   Outcome failed(const Attempt& attempt, std::string why);
   Outcome failed(const Attempt& attempt, int error);
-  void drop(Attempt& attempt);
   void choose_attempt(size_t winner);
   void start_over(Nanos now);
 

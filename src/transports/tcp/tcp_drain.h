@@ -4,9 +4,11 @@
 // them that it was removed.
 #pragma once
 
+#include <memory>
+
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "net/tcp_socket.h"
+#include "net/stream_socket.h"
 
 namespace unisono {
 
@@ -18,11 +20,11 @@ class TcpDrain {
 
   // `last` holds the bytes of the last frames. If a part of the first frame is already written, `last` holds only the rest of
   // that frame.
-  TcpDrain(Descriptor socket, Bytes last) : socket_(std::move(socket)), last_(std::move(last)) {}
+  TcpDrain(std::unique_ptr<StreamSocket> socket, Bytes last) : socket_(std::move(socket)), last_(std::move(last)) {}
 
-  // Registers the socket with `epoll`. Returns false if this fails.
-  bool watch(int epoll);
-  // Reads and writes what the kernel allows now. Returns false when the drain has ended.
+  // Lets `watcher` report the tag 0 for the socket. Returns false if the socket cannot be watched.
+  bool watch(StreamWatcher& watcher);
+  // Reads and writes what the socket allows now. Returns false when the drain has ended.
   bool step(Nanos now);
   // The next step() must be called at this time or earlier; 0: at once.
   Nanos deadline() const { return until_; }
@@ -30,10 +32,10 @@ class TcpDrain {
  private:
   bool write(Nanos now);
 
-  Descriptor socket_;
+  std::unique_ptr<StreamSocket> socket_;
   Bytes last_;
   size_t written_ = 0;
-  int epoll_ = -1;
+  StreamWatcher* watcher_ = nullptr;
   bool finished_ = false;  // All bytes are written, and our side of the connection is shut down.
   Nanos until_ = 0;
 };

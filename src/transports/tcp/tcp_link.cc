@@ -1,9 +1,6 @@
 #include "transports/tcp/tcp_link.h"
 
 #include <algorithm>
-#include <cerrno>
-
-#include <sys/socket.h>
 
 #include "base/check.h"
 #include "base/concat.h"
@@ -23,16 +20,16 @@ TcpLink::TcpLink(LinkRequest request, PayloadPool& pool, const TcpLinkOptions& o
 
 TcpLink::~TcpLink() = default;
 
-bool TcpLink::attach(uint16_t stream, uint16_t count, Descriptor socket, int epoll) {
+bool TcpLink::attach(uint16_t stream, uint16_t count, std::unique_ptr<StreamSocket> socket, StreamWatcher& watcher) {
   UNISONO_CHECK(state_ == LinkState::connecting);
   if (streams_.empty()) {
     for (uint16_t i = 0; i < count; ++i) {
       streams_.push_back(std::make_unique<TcpStream>(request_.peer, pool_, traffic_, options_.queue_frames_max));
     }
   }
-  remote_ = remote_address(socket.get());
-  local_ = local_address(socket.get());
-  if (!streams_[stream]->attach(std::move(socket), epoll, uint64_t{request_.peer} << 16 | stream)) return false;
+  remote_ = socket->remote();
+  local_ = socket->local();
+  if (!streams_[stream]->attach(std::move(socket), watcher, uint64_t{request_.peer} << 16 | stream)) return false;
   if (stream == 0) description_ = "tcp " + local_.to_string() + " -> " + remote_.to_string();
   const bool all = std::all_of(streams_.begin(), streams_.end(), [](const auto& each) { return each->attached(); });
   if (all) {
@@ -52,9 +49,8 @@ bool TcpLink::broken_while_connecting() const {
   if (state_ != LinkState::connecting) return false;
   return std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) {
     std::byte ahead{};
-    if (!stream->attached()) return false;
-    const auto count = ::recv(stream->socket().get(), &ahead, 1, MSG_DONTWAIT | MSG_PEEK);
-    return count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
+    bool ended = false;
+    return stream->attached() && (stream->socket().peek(std::span(&ahead, 1), ended) < 0 || ended);
   });
 }
 
@@ -177,7 +173,7 @@ FrameFault TcpLink::fault() const {
 std::string TcpLink::trouble() const {
   std::string text;
   for (const auto& stream : streams_) {
-    if (text.empty() && stream->attached()) text = describe_unacknowledged(unacknowledged(stream->socket().get()), remote_);
+    if (text.empty() && stream->attached()) text = describe_unacknowledged(stream->socket().unacknowledged(), remote_);
   }
   return text;
 }
@@ -207,8 +203,8 @@ void TcpLink::look_for_silence(Nanos now) {
   bool acknowledged = true;
   for (const auto& stream : streams_) {
     if (stream->ended()) continue;
-    silent_ |= stream->silent(options_.silence);
-    acknowledged &= stream->all_acknowledged();
+    silent_ |= stream->socket().host_is_silent(options_.silence);
+    acknowledged &= stream->socket().all_acknowledged();
   }
   if (acknowledged) checked_bytes_ = traffic_.sent_bytes;
   silence_check_ = acknowledged ? never : now + options_.silence / 4;
@@ -234,7 +230,7 @@ void TcpLink::close(bool memory_valid, std::vector<uint64_t>& sent, std::vector<
   for (auto& stream : streams_) {
     auto last = stream->ended() ? Bytes() : stream->queue().unsent_bytes(memory_valid);
     auto socket = stream->detach(sent);
-    if (was_up && socket.open()) drains.emplace_back(std::move(socket), std::move(last));
+    if (was_up && socket) drains.emplace_back(std::move(socket), std::move(last));
   }
 }
 

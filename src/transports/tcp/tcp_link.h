@@ -45,8 +45,8 @@ class TcpLink {
   uint16_t stream_count() const { return static_cast<uint16_t>(streams_.size()); }
   bool attached(uint16_t stream) const { return stream < streams_.size() && streams_[stream]->attached(); }
   // Adds a connection as stream number `stream` of `count` streams. The first call fixes the count. The link is up when all
-  // streams are attached. Returns false if `epoll` cannot watch the socket.
-  bool attach(uint16_t stream, uint16_t count, Descriptor socket, int epoll);
+  // streams are attached. Returns false if `watcher` cannot watch the socket.
+  bool attach(uint16_t stream, uint16_t count, std::unique_ptr<StreamSocket> socket, StreamWatcher& watcher);
   // For the listening side of a link that is still connecting: returns true if a stream has ended. In this case the dialler
   // will start over, so the owner must call start_again(), which drops all streams.
   bool broken_while_connecting() const;

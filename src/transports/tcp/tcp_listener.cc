@@ -1,93 +1,22 @@
 #include "transports/tcp/tcp_listener.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-
 #include "base/concat.h"
+#include "base/error_text.h"
 
 namespace unisono {
 namespace {
 
-constexpr int backlog = 1024;
 constexpr int accepts_per_step = 64;  // limited so that many connections at once cannot delay the links
-constexpr int port_tries = 16;        // how often to look for a port that is free at all addresses
-
-TcpAddress any_address(int family) {
-  TcpAddress address;
-  address.storage.ss_family = static_cast<sa_family_t>(family);
-  // all bytes of the address are zero: this is the wildcard
-  address.bytes = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-  return address;
-}
 
 }  // namespace
 
-Result<TcpListener> TcpListener::make(const TcpListenerOptions& options, int epoll) {
-  TcpListener listener(options, epoll);
-  listener.spare_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  int error = 0;
-  for (int attempt = 0; attempt < port_tries; ++attempt) {
-    listener.sockets_.clear();
-    listener.port_ = options.port;
-    error = options.addresses.empty() ? listener.listen_everywhere() : listener.listen_at_all();
-    // The kernel has chosen a port that is free at the first address, but another process may use this port at a second
-    // address. If that happens, try another port.
-    if (error != EADDRINUSE || options.port != 0) break;
-  }
-  if (error != 0) {
-    auto where = options.addresses.empty() ? any_address(AF_INET) : options.addresses.front().address;
-    where.set_port(options.port);
-    return Status(Code::unavailable, "tcp: cannot listen at " + where.to_string() + ": " + error_text(error));
-  }
-  for (const auto& socket : listener.sockets_) {
-    if (!watch(epoll, socket.get(), EPOLLIN, 0))
-      return Status(Code::unavailable, "tcp: epoll cannot watch the listening socket: " + error_text(errno));
-  }
-  return listener;
-}
-
-// Listens at one address. Returns 0 or errno.
-int TcpListener::listen_at(const TcpAddress& where, bool dual) {
-  auto address = where;
-  address.set_port(port_);
-  Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket.open()) return errno;
-  const int on = 1, off = 0;
-  // With this option, a restarted process can listen although old connections still exist.
-  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (address.family() == AF_INET6) {
-    (void)::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, dual ? &off : &on, sizeof on);
-  }
-  if (::bind(socket.get(), address.get(), address.bytes) != 0) return errno;
-  begin_without_pacing(socket.get());
-  if (::listen(socket.get(), backlog) != 0) return errno;
-  port_ = local_address(socket.get()).port();
-  sockets_.push_back(std::move(socket));
-  return 0;
-}
-
-int TcpListener::listen_everywhere() {
-  const int error = listen_at(any_address(AF_INET6), true);
-  if (error == 0 || error == EADDRINUSE || error == EACCES) return error;
-  return listen_at(any_address(AF_INET), false);  // the host has no IPv6
-}
-
-int TcpListener::listen_at_all() {
-  int last = EADDRNOTAVAIL;
-  for (const auto& entry : options_.addresses) {
-    const int error = listen_at(entry.address, false);
-    // Skip an address that the interface does not have at the moment. Any other error, such as a port that is taken, ends the
-    // attempt.
-    if (error != 0 && error != EADDRNOTAVAIL) return error;
-    if (last != 0) last = error;
-  }
-  return last;
+Result<TcpListener> TcpListener::make(const TcpListenerOptions& options, StreamNetwork& network, StreamWatcher& watcher) {
+  auto listening = network.listen(options.listen, watcher, 0);
+  if (!listening.ok()) return listening.status();
+  return TcpListener(options, std::move(*listening), watcher);
 }
 
 bool TcpListener::step(Nanos now, TcpAcceptor& acceptor) {
@@ -111,7 +40,6 @@ bool TcpListener::step(Nanos now, TcpAcceptor& acceptor) {
       continue;
     }
     any = true;
-    if (connection.socket.open()) unwatch(epoll_, connection.socket.get());
     if (outcome == Outcome::accepted) {
       TcpHello hello;
       std::memcpy(&hello, connection.bytes.data(), sizeof hello);
@@ -123,33 +51,20 @@ bool TcpListener::step(Nanos now, TcpAcceptor& acceptor) {
 }
 
 bool TcpListener::accept_some(Nanos now) {
+  if (!listening_) return false;
   bool any = false;
-  for (const auto& listening : sockets_) {
-    for (int i = 0; i < accepts_per_step; ++i) {
-      PendingConnection connection;
-      connection.from.bytes = sizeof connection.from.storage;
-      auto* from = reinterpret_cast<sockaddr*>(&connection.from.storage);
-      connection.socket = Descriptor(::accept4(listening.get(), from, &connection.from.bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (!connection.socket.open()) {
-        if (errno == ECONNABORTED || errno == EINTR) continue;
-        if (!is_out_of_descriptors(errno)) break;
-        exhausted_ = error_text(errno);
-        // No descriptor is free, so the connection cannot be accepted, and epoll would report it for ever. Therefore close the
-        // spare descriptor, accept the connection, and close it.
-        spare_.reset();
-        Descriptor unwanted(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
-        if (unwanted.open()) ++refused_;
-        unwanted.reset();
-        spare_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-        break;
-      }
-      any = true;
-      evict_oldest(false);
-      set_stream_options(connection.socket.get());
-      connection.deadline = now + options_.hello_timeout;
-      if (watch(epoll_, connection.socket.get(), EPOLLIN, 0)) waiting_.push_back(std::move(connection));
-      else ++refused_;
-    }
+  for (int i = 0; i < accepts_per_step; ++i) {
+    auto arrival = listening_->accept();
+    if (arrival.dropped) ++refused_;
+    if (is_out_of_descriptors(arrival.error)) exhausted_ = error_text(arrival.error);
+    if (!arrival.socket) break;
+    any = true;
+    evict_oldest(false);
+    PendingConnection connection;
+    connection.socket = std::move(arrival.socket);
+    connection.deadline = now + options_.hello_timeout;
+    if (connection.socket->watch(*watcher_, true, false, 0)) waiting_.push_back(std::move(connection));
+    else ++refused_;
   }
   return any;
 }
@@ -158,31 +73,30 @@ bool TcpListener::accept_some(Nanos now) {
 // the kind wait as its limit allows, closes the oldest of them.
 void TcpListener::evict_oldest(bool inbound) {
   const auto same = [&](const PendingConnection& connection) {
-    return connection.inbound == inbound && connection.socket.open();
+    return connection.inbound == inbound && connection.socket != nullptr;
   };
   const auto count = static_cast<size_t>(std::count_if(waiting_.begin(), waiting_.end(), same));
   if (count < (inbound ? options_.inbound_max : options_.unauthenticated_max)) return;
   const auto oldest = std::find_if(waiting_.begin(), waiting_.end(), same);
   refuse(*oldest, TcpRefusal::busy, "too many connections are waiting");
-  unwatch(epoll_, oldest->socket.get());
   oldest->socket.reset();
   // The entry stays in waiting_, because the caller iterates over waiting_. step() erases every entry whose socket is closed.
 }
 
 TcpListener::Outcome TcpListener::read(PendingConnection& connection, Nanos now) {
-  if (!connection.socket.open()) return Outcome::withdrawn;
+  if (!connection.socket) return Outcome::withdrawn;
   if (connection.inbound) {
     // Between its hello and our reply, the dialler sends nothing. The only thing that can arrive is the end of its connection.
     std::byte ahead{};
-    const auto count = ::recv(connection.socket.get(), &ahead, 1, MSG_DONTWAIT | MSG_PEEK);
-    const bool gone = count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
-    if (!gone && count <= 0) return Outcome::waiting;
-    if (gone) return Outcome::withdrawn;
+    bool gone = false;
+    const auto count = connection.socket->peek(std::span(&ahead, 1), gone);
+    if (gone || count < 0) return Outcome::withdrawn;
+    if (count == 0) return Outcome::waiting;
     refuse(connection, TcpRefusal::not_unisono, "it sent bytes between its hello and the reply");
     return Outcome::refused;
   }
   bool ended = false;
-  const auto count = receive_some(connection.socket.get(), std::span(connection.bytes).subspan(connection.byte_count), ended);
+  const auto count = read_some(*connection.socket, std::span(connection.bytes).subspan(connection.byte_count), ended);
   if (count < 0 || ended) {
     if (connection.introduced && connection.byte_count == 0)
       // The dialler has learnt our id, and does not want a link: it has one already, or it looked for another process.
@@ -225,7 +139,7 @@ TcpListener::Outcome TcpListener::decide(PendingConnection& connection, Nanos no
   }
   TcpReply reply;
   reply.accepted = 1;
-  const auto count = send_some(connection.socket.get(), std::as_bytes(std::span(&reply, 1)));
+  const auto count = write_some(*connection.socket, std::as_bytes(std::span(&reply, 1)));
   return count == sizeof reply ? Outcome::accepted : Outcome::withdrawn;
 }
 
@@ -237,7 +151,7 @@ TcpListener::Outcome TcpListener::introduce(PendingConnection& connection, Nanos
   TcpIntroduction introduction;
   introduction.reply.reason = TcpRefusal::introduction;
   introduction.self = self;
-  const auto count = send_some(connection.socket.get(), std::as_bytes(std::span(&introduction, 1)));
+  const auto count = write_some(*connection.socket, std::as_bytes(std::span(&introduction, 1)));
   if (count != sizeof introduction) return Outcome::withdrawn;
   connection.inbound = false;
   connection.byte_count = 0;
@@ -249,19 +163,18 @@ void TcpListener::refuse(PendingConnection& connection, TcpRefusal why, const ch
   // Duplicates are not counted: they come from members that connect twice, or to two of our addresses at once.
   if (why != TcpRefusal::duplicate) {
     ++refused_;
-    last_refusal_ = concat("refused ", refused_, " connections, the last from ", connection.from.to_string(), " (", text, ")");
+    last_refusal_ =
+        concat("refused ", refused_, " connections, the last from ", connection.socket->remote().to_string(), " (", text, ")");
   }
-  if (why == TcpRefusal::not_unisono || !connection.socket.open()) return;
+  if (why == TcpRefusal::not_unisono) return;
   TcpReply reply;
   reply.reason = why;
-  (void)send_some(connection.socket.get(), std::as_bytes(std::span(&reply, 1)));
+  (void)write_some(*connection.socket, std::as_bytes(std::span(&reply, 1)));
 }
 
 void TcpListener::close() {
-  for (const auto& socket : sockets_) unwatch(epoll_, socket.get());
   waiting_.clear();
-  sockets_.clear();
-  spare_.reset();
+  listening_.reset();
 }
 
 Nanos TcpListener::next_deadline() const {

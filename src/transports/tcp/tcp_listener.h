@@ -9,19 +9,18 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
-#include "net/socket_address.h"
-#include "net/tcp_socket.h"
+#include "net/stream_socket.h"
 #include "transports/tcp/tcp_handshake.h"
 
 namespace unisono {
 
 struct TcpListenerOptions {
-  std::vector<InterfaceAddress> addresses{};  // the addresses at which to listen; empty: all addresses
-  uint16_t port = 0;                          // 0: the kernel chooses
+  StreamListenRequest listen{};
   Nanos hello_timeout = 5 * second;
   Nanos inbound_timeout = 10 * second;  // A connection with a good hello waits this long for its peer to be added.
   size_t unauthenticated_max = 64;
@@ -43,15 +42,16 @@ class TcpAcceptor {
   virtual Decision decide(const TcpHello& hello, Nanos waited) = 0;
   // Returns this process's id. A peer whose hello is for any process gets it as the answer.
   virtual PeerId introduction() const = 0;
-  // Takes over a connection when the reply that accepts it has been sent. From now on the callee owns the socket, and epoll no
-  // longer watches it.
-  virtual void take_connection(const TcpHello& hello, Descriptor socket) = 0;
+  // Takes over a connection when the reply that accepts it has been sent. From now on the callee owns the socket, which
+  // the listener's watcher still watches.
+  virtual void take_connection(const TcpHello& hello, std::unique_ptr<StreamSocket> socket) = 0;
 };
 
 class TcpListener {
  public:
   // Returns the error unavailable if the port is taken or cannot be bound. The message contains the address and the port.
-  static Result<TcpListener> make(const TcpListenerOptions& options, int epoll);
+  // `watcher` reports the tag 0 for the listening sockets and for the connections that wait. It must live longer than they do.
+  static Result<TcpListener> make(const TcpListenerOptions& options, StreamNetwork& network, StreamWatcher& watcher);
 
   uint16_t port() const { return port_; }
   // Accepts connections, reads hellos, and decides about them. Returns true if anything happened.
@@ -72,8 +72,7 @@ class TcpListener {
 
  private:
   struct PendingConnection {
-    Descriptor socket;
-    TcpAddress from;
+    std::unique_ptr<StreamSocket> socket;
     std::array<std::byte, sizeof(TcpHello)> bytes{};
     size_t byte_count = 0;
     Nanos deadline = 0;
@@ -84,10 +83,8 @@ class TcpListener {
   };
   enum class Outcome : uint8_t { waiting, accepted, refused, withdrawn };
 
-  TcpListener(const TcpListenerOptions& options, int epoll) : options_(options), epoll_(epoll) {}
-  int listen_at(const TcpAddress& where, bool dual);
-  int listen_everywhere();
-  int listen_at_all();
+  TcpListener(const TcpListenerOptions& options, std::unique_ptr<StreamListener> listening, StreamWatcher& watcher)
+      : options_(options), watcher_(&watcher), listening_(std::move(listening)), port_(listening_->port()) {}
   bool accept_some(Nanos now);
   void evict_oldest(bool inbound);
   Outcome read(PendingConnection& connection, Nanos now);
@@ -96,10 +93,8 @@ class TcpListener {
   void refuse(PendingConnection& connection, TcpRefusal why, const char* text);
 
   TcpListenerOptions options_;
-  int epoll_ = -1;
-  std::vector<Descriptor> sockets_;
-  // A reserve. When no descriptor is free, it is closed for a moment, so that one connection can be accepted and closed.
-  Descriptor spare_;
+  StreamWatcher* watcher_;
+  std::unique_ptr<StreamListener> listening_;  // nullptr after close()
   uint16_t port_ = 0;
   std::vector<PendingConnection> waiting_;  // oldest first
   uint64_t refused_ = 0;

@@ -2,42 +2,19 @@
 
 #include <cerrno>
 
-#include <sys/epoll.h>
-#include <sys/socket.h>
-
-#include "transports/tcp/tcp_path.h"
+#include "base/check.h"
+#include "base/error_text.h"
 
 namespace unisono {
-namespace {
 
-ptrdiff_t write_parts(int socket, iovec* parts, int count) {
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = static_cast<size_t>(count);
-  const auto written = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (written >= 0) return written;
-  // If the kernel lacks memory, do the same as for a full socket buffer: the stream tries again later.
-  return errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM ? 0 : -errno;
-}
-
-ptrdiff_t read_parts(int socket, const TcpDecoder::Space& space) {
-  if (space.count == 1) return ::recv(socket, space.parts[0].iov_base, space.parts[0].iov_len, MSG_DONTWAIT);
-  msghdr message{};
-  message.msg_iov = const_cast<iovec*>(space.parts);
-  message.msg_iovlen = static_cast<size_t>(space.count);
-  return ::recvmsg(socket, &message, MSG_DONTWAIT);
-}
-
-}  // namespace
-
-bool TcpStream::attach(Descriptor socket, int epoll, uint64_t tag) {
-  if (!watch(epoll, socket.get(), EPOLLIN, tag)) return false;
-  set_congestion_control(socket.get());
-  bound_unacknowledged(socket.get());
+bool TcpStream::attach(std::unique_ptr<StreamSocket> socket, StreamWatcher& watcher, uint64_t tag) {
+  if (!socket->watch(watcher, true, false, tag)) return false;
+  socket->tune();
   socket_ = std::move(socket);
-  epoll_ = epoll;
+  watcher_ = &watcher;
   tag_ = tag;
-  interest_ = EPOLLIN;
+  watched_readable_ = true;
+  watched_writable_ = false;
   paused_ = drained_ = ended_ = orderly_ = false;
   error_ = write_error_ = 0;
   fault_ = FrameFault::none;
@@ -45,8 +22,8 @@ bool TcpStream::attach(Descriptor socket, int epoll, uint64_t tag) {
   return true;
 }
 
-Descriptor TcpStream::detach(std::vector<uint64_t>& sent) {
-  if (socket_.open() && interest_ != 0) unwatch(epoll_, socket_.get());
+std::unique_ptr<StreamSocket> TcpStream::detach(std::vector<uint64_t>& sent) {
+  if (socket_) UNISONO_CHECK(socket_->watch(*watcher_, false, false, tag_));
   queue_.clear(sent);
   decoder_.reset();
   return std::move(socket_);
@@ -58,7 +35,7 @@ bool TcpStream::send(const FrameHeader& header, std::span<const std::byte> paylo
   if (queue_.empty()) {
     iovec parts[2];
     const int count = TcpSendQueue::parts_of(frame, parts);
-    const auto written = write_parts(socket_.get(), parts, count);
+    const auto written = socket_->write(parts, count);
     if (written < 0) {
       write_failed(static_cast<int>(-written));
       return true;
@@ -79,7 +56,7 @@ bool TcpStream::flush(std::vector<uint64_t>& sent) {
     iovec parts[TcpSendQueue::gather_max];
     size_t bytes = 0;
     const int count = queue_.gather(parts, bytes);
-    const auto written = write_parts(socket_.get(), parts, count);
+    const auto written = socket_->write(parts, count);
     if (written < 0) {
       write_failed(static_cast<int>(-written));
       break;
@@ -91,7 +68,8 @@ bool TcpStream::flush(std::vector<uint64_t>& sent) {
     if (static_cast<size_t>(written) < bytes) break;
   }
   if (write_error_ != 0) queue_.clear(sent);
-  if (queue_.empty() && (interest_ & EPOLLOUT) != 0) update_interest();  // otherwise epoll would report EPOLLOUT all the time
+  // Otherwise the watcher would report all the time that the socket is writable.
+  if (queue_.empty() && watched_writable_) update_interest();
   return any;
 }
 
@@ -101,7 +79,7 @@ void TcpStream::write_failed(int error) {
 }
 
 bool TcpStream::read(Sink& sink) {
-  if (!socket_.open() || ended_) return false;
+  if (!socket_ || ended_) return false;
   if (paused_) {
     const auto progress = decoder_.resume(sink);
     if (progress == TcpDecoder::Progress::no_memory) {
@@ -116,22 +94,22 @@ bool TcpStream::read(Sink& sink) {
   drained_ = false;
   for (size_t taken = 0; taken < read_bytes_max;) {
     const auto space = decoder_.space();
-    const auto count = read_parts(socket_.get(), space);
+    bool at_end = false;
+    const auto count = socket_->read(space.parts, space.count, at_end);
     if (count <= 0) {
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0 && (errno == EAGAIN || errno == ENOMEM)) {
+      if (count < 0 || at_end) {
+        orderly_ = at_end;
+        end(at_end ? write_error_ : static_cast<int>(-count));
+      } else {
         drained_ = true;
         // Nothing is left to read, so a write error can end the stream now.
         if (write_error_ != 0) end(write_error_);
-      } else {
-        orderly_ = count == 0;
-        end(count == 0 ? write_error_ : errno);
       }
       return taken > 0 || ended_;
     }
     taken += static_cast<size_t>(count);
     const auto progress = decoder_.took(static_cast<size_t>(count), sink);
-    if (!socket_.open()) return true;  // an upcall has closed the stream
+    if (!socket_) return true;  // an upcall has closed the stream
     if (progress == TcpDecoder::Progress::fault) {
       fault_ = decoder_.fault();
       return ended_ = true;
@@ -172,16 +150,13 @@ void TcpStream::cancel_sends(uint64_t match, uint64_t mask) {
 }
 
 void TcpStream::update_interest() {
-  if (!socket_.open()) return;
-  uint32_t wanted = 0;
-  if (!paused_ && !ended_) wanted |= EPOLLIN;
-  if (!queue_.empty() && !ended_) wanted |= EPOLLOUT;
-  if (wanted == interest_) return;
-  // If no event is wanted, remove the socket from epoll. Otherwise epoll would report a hang-up again and again.
-  if (wanted == 0) unwatch(epoll_, socket_.get());
-  else if (interest_ != 0) rewatch(epoll_, socket_.get(), wanted, tag_);
-  else if (!watch(epoll_, socket_.get(), wanted, tag_)) end(ENOMEM);
-  interest_ = wanted;
+  if (!socket_) return;
+  const bool readable = !paused_ && !ended_;
+  const bool writable = !queue_.empty() && !ended_;
+  if (readable == watched_readable_ && writable == watched_writable_) return;
+  if (!socket_->watch(*watcher_, readable, writable, tag_)) end(ENOMEM);
+  watched_readable_ = readable;
+  watched_writable_ = writable;
 }
 
 }  // namespace unisono

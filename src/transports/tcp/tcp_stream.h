@@ -7,11 +7,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "net/tcp_socket.h"
+#include "net/stream_socket.h"
 #include "transports/tcp/tcp_decoder.h"
 #include "transports/tcp/tcp_send_queue.h"
 
@@ -31,12 +32,12 @@ class TcpStream {
   TcpStream(PeerIndex peer, PayloadPool& pool, TcpTraffic& traffic, size_t queue_reserve)
       : traffic_(traffic), decoder_(peer, pool, traffic.received), queue_(pool, queue_reserve) {}
 
-  // Takes the socket and registers it with `epoll` under `tag`. Returns false if epoll cannot watch the socket.
-  bool attach(Descriptor socket, int epoll, uint64_t tag);
-  bool attached() const { return socket_.open(); }
+  // Takes the socket and lets `watcher` report `tag` for it. Returns false if the socket cannot be watched; it is then closed.
+  bool attach(std::unique_ptr<StreamSocket> socket, StreamWatcher& watcher, uint64_t tag);
+  bool attached() const { return socket_ != nullptr; }
   // Drops all queued frames, and appends the ids for which sent(id) must be reported. Returns the socket, which can be used for
-  // a TcpDrain.
-  Descriptor detach(std::vector<uint64_t>& sent);
+  // a TcpDrain. It is no longer watched.
+  std::unique_ptr<StreamSocket> detach(std::vector<uint64_t>& sent);
 
   // Writes as much as the kernel takes at once, and queues the rest. Returns true if the payload is no longer needed.
   bool send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id);
@@ -59,12 +60,11 @@ class TcpStream {
   std::string end_text() const;
 
   const TcpSendQueue& queue() const { return queue_; }
-  // Tells the kernel which events of this stream must wake a sleeping process.
+  // Tells the watcher which events of this stream must wake a sleeping process.
   void update_interest();
-  bool silent(Nanos silence) const { return host_is_silent(socket_.get(), silence); }
-  bool all_acknowledged() const { return unisono::all_acknowledged(socket_.get()); }
   void end(int error);
-  const Descriptor& socket() const { return socket_; }
+  // Call this only if attached() is true.
+  StreamSocket& socket() const { return *socket_; }
 
  private:
   void write_failed(int error);
@@ -72,10 +72,10 @@ class TcpStream {
   TcpTraffic& traffic_;
   TcpDecoder decoder_;
   TcpSendQueue queue_;
-  Descriptor socket_;
-  int epoll_ = -1;
+  std::unique_ptr<StreamSocket> socket_;
+  StreamWatcher* watcher_ = nullptr;
   uint64_t tag_ = 0;
-  uint32_t interest_ = 0;
+  bool watched_readable_ = false, watched_writable_ = false;
   bool paused_ = false;   // the decoder has no memory for a payload
   bool drained_ = false;  // the last read found the socket empty
   bool ended_ = false;

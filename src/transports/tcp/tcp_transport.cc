@@ -1,12 +1,10 @@
 #include "transports/tcp/tcp_transport.h"
 
 #include <algorithm>
-#include <cerrno>
-
-#include <sys/epoll.h>
 
 #include "base/check.h"
 #include "base/concat.h"
+#include "transports/tcp/kernel_streams.h"
 #include "wire/checksum.h"
 
 namespace unisono {
@@ -14,7 +12,7 @@ namespace {
 
 constexpr uint64_t control_tag = UINT64_MAX;
 constexpr PeerIndex peers_max = 1u << 16;
-// With at most this many streams, poll() tries to read each of them. With more streams, it is cheaper to call epoll_wait and to
+// With at most this many streams, poll() tries to read each of them. With more streams, it is cheaper to ask the watcher and to
 // read only the streams that are ready.
 constexpr size_t direct_streams_max = 3;
 // While links are in use and no link is connecting, poll() looks for new connections only in every control_every-th call, and
@@ -27,46 +25,49 @@ bool is_gone(const TcpLink& link) { return link.request().fail_if_refused && lin
 
 }  // namespace
 
-TcpTransport::TcpTransport(const TcpOptions& options) : options_(options), pool_(options.pool) {}
+TcpTransport::TcpTransport(const TcpOptions& options, StreamNetwork& network)
+    : options_(options), network_(network), pool_(options.pool) {}
 
-Result<std::unique_ptr<TcpTransport>> TcpTransport::make(const TcpOptions& options) {
+Result<std::unique_ptr<TcpTransport>> TcpTransport::make(const TcpOptions& options) { return make(options, kernel_streams()); }
+
+Result<std::unique_ptr<TcpTransport>> TcpTransport::make(const TcpOptions& options, StreamNetwork& network) {
   if (options.streams == 0 || options.streams > tcp_streams_max) {
     return Status(Code::invalid,
                   concat("tcp: ", options.streams, " streams per link; 1 to ", tcp_streams_max, " are possible"));
   }
-  std::unique_ptr<TcpTransport> transport(new TcpTransport(options));
+  std::unique_ptr<TcpTransport> transport(new TcpTransport(options, network));
   if (auto status = transport->open(); !status.ok()) return status;
   return transport;
 }
 
 Status TcpTransport::open() {
-  auto all = list_interfaces();
+  auto all = network_.interfaces();
   if (!all.ok()) return all.status();
   interfaces_ = std::move(*all);
   sort_by_preference(interfaces_);
   auto chosen = select_interface(interfaces_, options_.interface);
   if (!chosen.ok()) return Status(chosen.status().code(), "tcp: " + chosen.status().message());
   listening_ = best_addresses(std::move(*chosen), offered_addresses_max);
-  if (auto status = open_epolls(); !status.ok()) return status;
-  TcpListenerOptions acceptor{.port = options_.port,
+  if (auto status = open_watchers(); !status.ok()) return status;
+  TcpListenerOptions acceptor{.listen = {.port = options_.port},
                               .hello_timeout = options_.hello_timeout,
                               .inbound_timeout = options_.inbound_timeout,
                               .unauthenticated_max = options_.unauthenticated_max};
-  if (!options_.interface.empty()) acceptor.addresses = listening_;
-  auto listener = TcpListener::make(acceptor, control_.get());
+  if (!options_.interface.empty()) acceptor.listen.addresses = listening_;
+  auto listener = TcpListener::make(acceptor, network_, *control_);
   if (!listener.ok()) return listener.status();
   listener_.emplace(std::move(*listener));
   return {};
 }
 
-Status TcpTransport::open_epolls() {
-  if (epoll_.open()) return {};
-  Descriptor epoll(::epoll_create1(EPOLL_CLOEXEC)), control(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll.open() || !control.open() || !watch(epoll.get(), control.get(), EPOLLIN, control_tag)) {
-    return Status(Code::unavailable, "tcp: cannot make an epoll descriptor: " + error_text(errno));
-  }
-  epoll_ = std::move(epoll);
-  control_ = std::move(control);
+Status TcpTransport::open_watchers() {
+  if (watcher_) return {};
+  auto watcher = network_.make_watcher(nullptr, 0);
+  if (!watcher.ok()) return watcher.status();
+  auto control = network_.make_watcher(watcher->get(), control_tag);
+  if (!control.ok()) return control.status();
+  watcher_ = std::move(*watcher);
+  control_ = std::move(*control);
   return {};
 }
 
@@ -98,8 +99,8 @@ void TcpTransport::stop_listening() {
   listener_->close();
   check_control_ = true;
   if (!live_.empty() || !drains_.empty()) return;
-  epoll_.reset();
   control_.reset();
+  watcher_.reset();
 }
 
 Result<std::unique_ptr<TcpDialer>> TcpTransport::make_dialer(const LinkRequest& request) const {
@@ -109,7 +110,8 @@ Result<std::unique_ptr<TcpDialer>> TcpTransport::make_dialer(const LinkRequest& 
   dial.hello.key = *job_;
   dial.hello.from = options_.self;
   dial.hello.to = request.id;
-  dial.epoll = control_.get();
+  dial.network = &network_;
+  dial.watcher = control_.get();
   for (const auto& endpoint : request.endpoints) {
     if (!endpoint.starts_with("tcp://")) continue;  // this is an endpoint of another transport
     auto address = parse_tcp_endpoint(endpoint);
@@ -136,7 +138,7 @@ Status TcpTransport::add_peer(const LinkRequest& request) {
   if (auto* old = find(request.peer); old != nullptr && (old->state() != LinkState::lost || old->has_lost_status())) {
     return Status(Code::invalid, "tcp: " + request.label + ": its index is in use for " + old->request().label);
   }
-  if (auto status = open_epolls(); !status.ok()) return status;
+  if (auto status = open_watchers(); !status.ok()) return status;
   std::unique_ptr<TcpDialer> dialer;
   if (request.dial) {
     auto made = make_dialer(request);
@@ -235,7 +237,7 @@ void TcpTransport::close(PeerIndex peer) {
   std::vector<TcpDrain> drains;
   link->close(true, sent_, drains);
   for (auto& drain : drains) {
-    if (!drain.watch(control_.get())) continue;
+    if (!drain.watch(*control_)) continue;
     if (drains_.size() == drains_max) drains_.erase(drains_.begin());
     drains_.push_back(std::move(drain));
   }
@@ -271,13 +273,13 @@ bool TcpTransport::poll(Nanos now, Sink& sink) {
 
 bool TcpTransport::control_is_due(Nanos now) {
   if (check_control_ || now >= control_deadline_) return true;
-  if (!control_.open()) return false;
+  if (!control_) return false;
   const bool busy =
       std::exchange(slept_, false) || connecting_ > 0 || listener_->waiting() > 0 || !drains_.empty() || live_.empty();
   if (!busy && ++polls_ % control_every != 0 && now - last_control_ < control_interval) return false;
   last_control_ = now;
-  epoll_event event;
-  return ::epoll_wait(control_.get(), &event, 1, 0) > 0;
+  uint64_t tag = 0;
+  return control_->ready(std::span(&tag, 1)) > 0;
 }
 
 bool TcpTransport::step_control(Nanos now) {
@@ -326,7 +328,7 @@ void TcpTransport::finish_dialling(TcpLink& link) {
   auto sockets = link.dialer->take();
   const auto count = static_cast<uint16_t>(sockets.size());
   for (uint16_t stream = 0; stream < count; ++stream) {
-    if (link.attach(stream, count, std::move(sockets[stream]), epoll_.get())) continue;
+    if (link.attach(stream, count, std::move(sockets[stream]), *watcher_)) continue;
     --connecting_;
     link.lose(
         Status(Code::unavailable, link.request().label + ": epoll cannot watch its socket; raise fs.epoll.max_user_watches"),
@@ -363,11 +365,10 @@ bool TcpTransport::move_bytes(Nanos now, Sink& sink) {
 }
 
 bool TcpTransport::move_ready(Sink& sink) {
-  std::array<epoll_event, 64> events;
-  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  std::array<uint64_t, 64> tags;
+  const auto count = watcher_->ready(tags);
   bool any = false;
-  for (int i = 0; i < count; ++i) {
-    const auto tag = events[static_cast<size_t>(i)].data.u64;
+  for (const auto tag : std::span(tags).first(count)) {
     if (tag == control_tag) {
       check_control_ = any = true;
       continue;
@@ -426,12 +427,10 @@ bool TcpTransport::arm() {
     if (link->wants_poll()) return false;
   }
   for (auto* link : live_) link->update_interest();
-  epoll_event event;
-  if (::epoll_wait(epoll_.get(), &event, 1, 0) > 0) {
-    check_control_ |= event.data.u64 == control_tag;
-    return false;
-  }
-  return true;
+  uint64_t tag = 0;
+  if (!watcher_ || watcher_->ready(std::span(&tag, 1)) == 0) return true;
+  check_control_ |= tag == control_tag;
+  return false;
 }
 
 TransportCounters TcpTransport::counters() const {

@@ -2,8 +2,9 @@
 // their receive buffers.
 //
 // The listener and the dialers make connections, and links carry frames. poll() drives all of them and reports events. The
-// transport has no thread and no clock, and it never blocks. With few streams, poll() tries to read each of them without asking
-// the kernel which ones are ready. With many streams, poll() asks the kernel by epoll.
+// transport has no thread and no clock, and it never blocks. Its connections come from a StreamNetwork: the kernel, or the
+// simulator. With few streams, poll() tries to read each of them without asking which ones are ready. With many streams, poll()
+// asks a StreamWatcher (epoll).
 #pragma once
 
 #include <array>
@@ -28,7 +29,7 @@ struct TcpOptions {
   PeerId self{};
   // Interface name ("eth0") or address ("10.0.0.7", "::1") at which to listen and from which to dial. Empty: all interfaces.
   std::string interface {};
-  uint16_t port = 0;     // 0: the kernel chooses
+  uint16_t port = 0;     // 0: the network chooses
   uint32_t streams = 1;  // number of connections for each link that is dialled, 1 … tcp_streams_max
   // If true, the frames that are sent carry a checksum of the payload. If a received frame carries one, it is always checked.
   bool payload_checksum = false;
@@ -53,6 +54,8 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   // Returns the error invalid if there is no such interface or `streams` is out of range. Returns unavailable if the port is
   // taken.
   static Result<std::unique_ptr<TcpTransport>> make(const TcpOptions& options);
+  // Uses `network` instead of the kernel's sockets. It must live longer than the transport.
+  static Result<std::unique_ptr<TcpTransport>> make(const TcpOptions& options, StreamNetwork& network);
   ~TcpTransport() override;
 
   // Functions of Connector.
@@ -76,7 +79,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
   bool draining() const override;
-  int wait_handle() const override { return epoll_.get(); }
+  int wait_handle() const override { return watcher_ ? watcher_->wait_handle() : -1; }
   bool arm() override;
   void disarm() override { slept_ = true; }
   TransportCounters counters() const override;
@@ -101,15 +104,15 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   std::string last_refusal() const { return listener_->last_refusal(); }
 
  private:
-  explicit TcpTransport(const TcpOptions& options);
+  TcpTransport(const TcpOptions& options, StreamNetwork& network);
   Status open();
-  Status open_epolls();
+  Status open_watchers();
   TcpLink* find(PeerIndex peer) const { return peer < links_.size() ? links_[peer].get() : nullptr; }
 
   // Functions of TcpAcceptor.
   Decision decide(const TcpHello& hello, Nanos waited) override;
   PeerId introduction() const override { return options_.self; }
-  void take_connection(const TcpHello& hello, Descriptor socket) override;
+  void take_connection(const TcpHello& hello, std::unique_ptr<StreamSocket> socket) override;
 
   // The following functions are in tcp_transport_inbound.cc.
   Decision admit(const TcpHello& hello);
@@ -130,10 +133,11 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   Result<std::unique_ptr<TcpDialer>> make_dialer(const LinkRequest& request) const;
 
   TcpOptions options_;
-  // Watches control_ and all streams; wait_handle() returns it. It is closed, like control_, while this process neither listens
-  // nor has links.
-  Descriptor epoll_;
-  Descriptor control_;                        // watches listening sockets, unauthenticated peers, sockets that dial, and drains
+  StreamNetwork& network_;
+  // Watches control_ and all streams; wait_handle() returns its handle. There is none, and no control_, while this process
+  // neither listens nor has links. The watchers stand before all that has sockets, because they must live longer.
+  std::unique_ptr<StreamWatcher> watcher_;
+  std::unique_ptr<StreamWatcher> control_;    // watches listening sockets, unauthenticated peers, sockets that dial, and drains
   std::vector<InterfaceAddress> interfaces_;  // all interfaces of this host, best first
   std::vector<InterfaceAddress> listening_;   // the interfaces at which to listen
   std::optional<TcpListener> listener_;

@@ -66,12 +66,12 @@ std::optional<TcpAcceptor::Decision> TcpTransport::choose_connection(const TcpHe
   return std::nullopt;
 }
 
-void TcpTransport::take_connection(const TcpHello& hello, Descriptor socket) {
+void TcpTransport::take_connection(const TcpHello& hello, std::unique_ptr<StreamSocket> socket) {
   const auto known = by_id_.find(hello.from);
   UNISONO_CHECK(known != by_id_.end());
   auto& link = *links_[known->second];
-  // attach() fails if epoll cannot watch the socket. In that case the socket is closed, and the dialler starts over.
-  if (!link.attach(hello.stream_index, hello.stream_count, std::move(socket), epoll_.get())) link.start_again();
+  // attach() fails if the socket cannot be watched. In that case the socket is closed, and the dialler starts over.
+  if (!link.attach(hello.stream_index, hello.stream_count, std::move(socket), *watcher_)) link.start_again();
   if (link.state() == LinkState::up) mark_up(link);
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/concat.h"
+#include "net/tcp_socket.h"
 #include "tests/conformance/tcp_pair.h"
 
 namespace unisono::conformance {
