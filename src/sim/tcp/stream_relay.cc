@@ -5,6 +5,11 @@
 #include "base/check.h"
 
 namespace unisono::sim {
+namespace {
+
+constexpr Nanos silence = 20 * second;
+
+}  // namespace
 
 StreamRelay::StreamRelay(StreamNetwork& network, const TcpAddress& target, size_t buffer_bytes)
     : network_(network), target_(target), buffer_bytes_(buffer_bytes) {
@@ -56,6 +61,9 @@ bool StreamRelay::step() {
       if (!outcome) return false;
       if (*outcome != 0) return any = true;
       pair.connected = true;
+    }
+    for (const auto& socket : pair.sockets) {
+      if (socket->host_is_silent(silence)) return any = true;
     }
     if (!copy(pair, 0, any) || !copy(pair, 1, any)) return any = true;
     return pair.ended[0] && pair.ended[1] && pair.buffers[0].empty() && pair.buffers[1].empty();

@@ -17,7 +17,8 @@ class StreamRelay {
   // `network` is the relay's own process, and must live longer. At most buffer_bytes wait per direction of a connection.
   StreamRelay(StreamNetwork& network, const TcpAddress& target, size_t buffer_bytes);
   uint16_t port() const { return listener_->port(); }
-  // Accepts, reads and writes what is possible now. Returns true if anything happened.
+  // Accepts, reads and writes what is possible now. If one half fails, or its host does not answer for 20 s, closes both halves.
+  // Returns true if anything happened.
   bool step();
   // Closes all connections. What the relay has read and not yet written is lost.
   void drop_all() { pairs_.clear(); }

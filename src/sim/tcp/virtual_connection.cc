@@ -285,6 +285,7 @@ void VirtualConnection::arrive(int side, const Segment& segment) {
   if (segment.kind == SegmentKind::syn) return take_syn();
   if (self.state == EndState::none || self.state == EndState::gone) return send_control(side, SegmentKind::reset);
   if (self.state == EndState::finished) {
+    if (segment.kind == SegmentKind::acknowledgement) return;
     return send_control(side, segment.to > in(side).received() ? SegmentKind::reset : SegmentKind::acknowledgement);
   }
   self.heard_at = kernel_.now();
