@@ -43,8 +43,8 @@ class TcpDialer {
 
   bool step(Nanos now);
   bool complete() const { return accepted_count_ == request_.hello.stream_count; }
-  // Returns the sockets of all streams, indexed by stream. Call this only if complete() is true. The watcher still
-  // watches the sockets.
+  // Returns the sockets of all streams, indexed by stream. Call this only if complete() is true. The watcher watches
+  // them no longer.
   std::vector<std::unique_ptr<StreamSocket>> take();
   // If the hello is for any process, this returns the id of the process that has answered. The handshake then waits until the
   // owner accepts this process by calling accept_peer().

@@ -220,7 +220,10 @@ bool TcpTransport::send(PeerIndex peer, const FrameHeader& header, std::span<con
     sealed.payload_checksum = crc32c(payload.data(), payload.size());
   }
   seal_frame(sealed);
-  return link->send(sealed, payload, id);
+  const bool done = link->send(sealed, payload, id);
+  // The caller may sleep until next_deadline() without another poll().
+  link->schedule_silence_check(now_);
+  return done;
 }
 
 void TcpTransport::release(const View& view) { pool_.give(view.handle); }
