@@ -2,6 +2,7 @@
 // other faults. UNISONO_TEST_SEEDS raises the number of seeds, and UNISONO_TEST_SEED runs one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "sim/tcp/links_run_test_support.h"
@@ -43,6 +44,7 @@ LinksPlan plan_of(uint64_t seed) {
   transport.payload_checksum = random.chance(0.2);
   transport.link.queue_frames_max = 1 + random.below(16);
   transport.pool.owner_bytes_max = 4096u << random.below(6);
+  plan.payload_bytes_max = std::min<size_t>(20'000, 20 * std::min(streams.send_queue_bytes, streams.receive_queue_bytes));
   plan.processes = random.chance(0.3) ? 3 : 2;
   plan.relayed = random.chance(0.2);
   plan.sleeps = random.chance(0.5);
@@ -73,7 +75,7 @@ Totals run_all(Seeds range, LinksPlan (*plan_for)(uint64_t)) {
 }
 
 TEST(TcpLinks, without_faults_everything_arrives_and_no_link_is_lost) {
-  const auto totals = run_all(seeds(150), plan_of);
+  const auto totals = run_all(seeds(120), plan_of);
   EXPECT_GT(totals.received, 0u);
   EXPECT_GT(totals.cancelled, 0u);
 }
@@ -87,7 +89,7 @@ LinksPlan with_mild_faults(uint64_t seed) {
 }
 
 TEST(TcpLinks, outages_and_stops_lose_no_link) {
-  const auto totals = run_all(seeds(100), with_mild_faults);
+  const auto totals = run_all(seeds(80), with_mild_faults);
   EXPECT_GT(totals.received, 0u);
 }
 
@@ -103,7 +105,7 @@ LinksPlan with_all_faults(uint64_t seed) {
 }
 
 TEST(TcpLinks, under_faults_frames_arrive_once_and_in_order_and_losses_are_told) {
-  const auto totals = run_all(seeds(150), with_all_faults);
+  const auto totals = run_all(seeds(120), with_all_faults);
   if (std::getenv("UNISONO_TEST_SEED") == nullptr) {
     EXPECT_GT(totals.losses, 50u);
   }

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/concat.h"
+#include "base/error_text.h"
 
 namespace unisono::sim {
 namespace {
@@ -190,7 +191,11 @@ Result<std::unique_ptr<StreamListener>> VirtualStreams::listen(const StreamListe
   }
   const bool nowhere = !request.addresses.empty() && listener.addresses.empty();
   const auto number = nowhere || !world_.alive(process_) ? 0 : world_.add_listener(listener);
-  if (number == 0) return Status(Code::unavailable, concat("tcp: cannot listen at port ", request.port, " of a virtual host"));
+  if (number == 0) {
+    auto where = request.addresses.empty() ? own.front() : request.addresses.front().address;
+    where.set_port(request.port);
+    return Status(Code::unavailable, "tcp: cannot listen at " + where.to_string() + ": " + error_text(nowhere ? EADDRNOTAVAIL : EADDRINUSE));
+  }
   return std::unique_ptr<StreamListener>(
       new VirtualListener(world_, number, listener.port, static_cast<VirtualWatcher&>(watcher), tag));
 }

@@ -6,6 +6,26 @@
 #include <array>
 
 #include "sim/tcp/stream_pair_test_support.h"
+#include "tests/conformance/stream_promises.h"
+
+namespace unisono::conformance {
+namespace {
+
+class VirtualPlace final : public StreamPlace {
+ public:
+  StreamNetwork& dialling() override { return pair_.networks[sim::dialler]; }
+  StreamNetwork& listening() override { return pair_.networks[sim::acceptor]; }
+  InterfaceAddress address() override { return {.interface = "virtual0", .address = *parse_tcp_address("10.0.0.2")}; }
+  void pass() override { pair_.wait(1 * millisecond); }
+
+ private:
+  sim::StreamPair pair_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Virtual, StreamPromise, testing::Values([] { return std::make_unique<VirtualPlace>(); }));
+
+}  // namespace
+}  // namespace unisono::conformance
 
 namespace unisono::sim {
 namespace {
