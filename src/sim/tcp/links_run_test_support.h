@@ -32,16 +32,16 @@ struct LinksPlan {
   std::vector<LinkFault> faults{};
 };
 
-// What today's links promise. The only faults that may end a link are those that end one of its connections or processes. When
-// links heal, this becomes: only the loss of a process, or an outage that is too long.
+// A link ends only with one of its processes, or if it has no connection for too long: both sides of a pair that have moved may
+// not find each other, and a path that was forgotten carries nothing any more.
 inline bool may_lose_links(LinkFault fault) {
   switch (fault) {
-    case LinkFault::reset:
-    case LinkFault::relay_drop:
-    case LinkFault::forget_path:
     case LinkFault::crash:
     case LinkFault::host_loss:
     case LinkFault::move: return true;
+    case LinkFault::reset:
+    case LinkFault::relay_drop:
+    case LinkFault::forget_path:
     case LinkFault::outage:
     case LinkFault::one_way_outage:
     case LinkFault::slow:
@@ -186,7 +186,9 @@ class LinksRun {
       const auto newest = std::max(link.next_number, peer(j).links[i].next_number) / LinkPeer::frames_per_operation;
       ++cancelled_;
       peer(i).cancel(j, static_cast<uint32_t>(newest - std::min<uint64_t>(newest, random_.below(3))));
-    } else if (what < 90) {
+    } else if (what < 88) {
+      peer(i).transport->release_early(uint64_t{j} << 32, 0xFFFFFFFF00000000ull);
+    } else if (what < 91) {
       peer(i).release_views();
     } else if (link.lost_told) {
       add_link(i, j);

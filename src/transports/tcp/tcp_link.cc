@@ -19,6 +19,9 @@ constexpr Nanos suspicious_silence = 1 * second;
 // A hello whose connection has gone is not decided about again. After this time its stream waits for it no longer.
 constexpr Nanos retiring_max = 1 * second;
 
+// If a link was not looked at for longer than this, the process was stopped meanwhile.
+constexpr Nanos stopped_after = 1 * second;
+
 std::string seconds_text(Nanos time) {
   const auto tenths = (time + 50 * millisecond) / (100 * millisecond);
   return concat(tenths / 10, ".", tenths % 10, " s");
@@ -238,7 +241,7 @@ bool TcpLink::needs_care() const {
   if (overflowed_ || silent_) return true;
   for (size_t i = 0; i < streams_.size(); ++i) {
     const auto& stream = *streams_[i];
-    if (stream.ended() || lines_[i].end != TcpEnd::none || stream.session().stage() != TcpSession::Stage::up ||
+    if (stream.ended() || lines_[i].end != TcpEnd::none || lines_[i].silent_since != never || stream.session().stage() != TcpSession::Stage::up ||
         redials_[i].dialer != nullptr || stream.fault() != FrameFault::none || !stream.broken().ok())
       return true;
   }
@@ -248,11 +251,17 @@ bool TcpLink::needs_care() const {
 TcpVerdict TcpLink::keep_up(Nanos now, Sink& sink) {
   if (state_ != LinkState::up) return TcpVerdict::outage;
   bool all_left = true;
+  // Only time in which this process ran counts: a stopped process has not looked.
+  const Nanos gap = now - std::exchange(kept_up_at_, now);
   for (uint16_t i = 0; i < streams_.size(); ++i) {
     auto& stream = *streams_[i];
     auto& line = lines_[i];
     auto& session = stream.session();
     session.step(now);
+    if (line.end != TcpEnd::none && gap > stopped_after) {
+      line.down_since += gap;
+      if (line.refused_since != never) line.refused_since += gap;
+    }
     if (stream.ended()) {
       if (line.end == TcpEnd::none) line.down_since = now;
       line.end = stream.orderly() ? TcpEnd::clean : TcpEnd::reset;
@@ -313,16 +322,22 @@ void TcpLink::look_for_silence(Nanos now) {
   if (state_ != LinkState::up || (care_at_ != never && now < care_at_)) return;
   const bool unconfirmed =
       std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->queue().has_unconfirmed(); });
-  const bool due = std::exchange(care_at_, unconfirmed ? now + care_interval : never) != never;
-  if (!due) return;
+  const auto due_at = std::exchange(care_at_, unconfirmed ? now + care_interval : never);
+  if (due_at == never) return;
   for (uint16_t i = 0; i < streams_.size(); ++i) {
     auto& stream = *streams_[i];
-    if (!stream.connected() || stream.session().stage() != TcpSession::Stage::up) continue;
-    silent_ |= stream.socket().host_is_silent(options_.link_timeout);
-    if (stream.socket().host_is_silent(suspicious_silence)) {
+    auto& since = lines_[i].silent_since;
+    const bool up = stream.connected() && stream.session().stage() == TcpSession::Stage::up;
+    if (up && stream.socket().host_is_silent(suspicious_silence)) {
       stream.session().suspect();
-    } else if (stream.session().progressed()) {
-      redials_[i].dialer.reset();
+      if (since == never) since = now;
+      // While this process was stopped, it dialled no other connection.
+      else if (now - due_at > stopped_after) since += now - due_at;
+      silent_ |= now - since >= options_.link_timeout;
+    } else {
+      since = never;
+      if (!stream.session().progressed()) continue;
+      redials_[i] = {};
       stream.session().end_dial();
     }
   }
@@ -518,11 +533,13 @@ Nanos TcpLink::next_deadline() const {
     const auto& stream = *streams_[i];
     const auto& line = lines_[i];
     next = std::min(next, stream.next_deadline());
-    if (line.end == TcpEnd::none && stream.session().stage() == TcpSession::Stage::up && !redials_[i].dialer) continue;
+    const bool fine = line.end == TcpEnd::none && line.silent_since == never;
+    if (fine && stream.session().stage() == TcpSession::Stage::up && !redials_[i].dialer) continue;
     next = std::min(next, stream.session().next_deadline());
     if (redials_[i].dialer) next = std::min(next, redials_[i].dialer->next_deadline());
     if (line.end == TcpEnd::none) continue;
-    next = std::min(next, line.down_since + options_.link_timeout);
+    // Sooner than stopped_after, so that waiting does not look like being stopped.
+    next = std::min({next, line.down_since + options_.link_timeout, kept_up_at_ + stopped_after / 2});
     if (line.end == TcpEnd::clean) next = std::min(next, line.down_since + TcpVerdictLimits().silence_after_end);
   }
   return next;

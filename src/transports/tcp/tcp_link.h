@@ -153,6 +153,7 @@ class TcpLink {
     TcpEnd end = TcpEnd::none;
     std::string end_text{};
     Nanos refused_since = never;  // all dials since then were refused
+    Nanos silent_since = never;   // the peer's host acknowledges nothing on the present connection
     bool no_session = false;
     bool left_confirmed = false;
     Nanos down_since = 0;
@@ -191,6 +192,7 @@ class TcpLink {
   bool overflowed_ = false;
   bool silent_ = false;
   bool answered_before_ = false;
+  Nanos kept_up_at_ = 0;       // time of the last keep_up()
   Nanos care_at_ = never;  // keep_up() must look at this time for silence
 };
 
