@@ -344,6 +344,8 @@ void TcpLink::look_for_silence(Nanos now) {
 }
 
 bool TcpLink::redial_is_due(uint16_t stream, Nanos now) const {
+  // A stream that the peer has never begun is made by the side that makes the link.
+  if (!request_.dial && !streams_[stream]->session().resumes()) return false;
   return state_ == LinkState::up && !redials_[stream].dialer && lines_[stream].retiring_for == 0 &&
          streams_[stream]->session().dial_due(now);
 }

@@ -223,7 +223,8 @@ bool TcpStream::read_frames(Sink& sink) {
         // Nothing is left to read, so a write error can end the connection now.
         if (write_error_ != 0) end(write_error_);
       } else {
-        orderly_ = ended;
+        // After a reset, an error that a write has got already is told as an end.
+        orderly_ = ended && write_error_ == 0;
         end(ended ? write_error_ : static_cast<int>(-count));
       }
       return taken > 0 || ended_;
