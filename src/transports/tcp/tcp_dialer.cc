@@ -18,7 +18,7 @@ bool TcpDialer::step(Nanos now) {
   for (size_t i = 0; i < attempts_.size();) {
     auto& attempt = attempts_[i];
     const bool rests = attempt.phase == Phase::accepted || attempt.phase == Phase::introduced;
-    const auto outcome = rests ? Outcome::pending : advance(attempt);
+    const auto outcome = rests ? Outcome::pending : advance(attempt, now);
     if (outcome == Outcome::pending) {
       ++i;
       continue;
@@ -98,13 +98,26 @@ TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, int error) {
   return failed(attempt, error_text(error));
 }
 
-TcpDialer::Outcome TcpDialer::advance(Attempt& attempt) {
+Nanos TcpDialer::next_deadline() const {
+  Nanos next = next_event_;
+  for (const auto& attempt : attempts_) {
+    if (attempt.phase == Phase::replying && !request_.only_stream) next = std::min(next, attempt.hello_at + reply_timeout);
+  }
+  return next;
+}
+
+TcpDialer::Outcome TcpDialer::advance(Attempt& attempt, Nanos now) {
   if (!attempt.socket) return Outcome::failed;
-  if (attempt.phase == Phase::replying) return read_reply(attempt);
+  if (attempt.phase == Phase::replying) {
+    const auto outcome = read_reply(attempt);
+    const bool late = !request_.only_stream && now - attempt.hello_at >= reply_timeout;
+    return outcome == Outcome::pending && late ? failed(attempt, "no reply to the hello") : outcome;
+  }
   const auto error = attempt.socket->connected();
   if (!error) return Outcome::pending;
   if (*error != 0) return failed(attempt, *error);
   answered_ = true;
+  attempt.hello_at = now;
   return send_hello(attempt);
 }
 

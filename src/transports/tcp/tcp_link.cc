@@ -343,10 +343,11 @@ void TcpLink::look_for_silence(Nanos now) {
   }
 }
 
+// A stream that the peer has never begun is made by the side that makes the link.
+bool TcpLink::may_redial(uint16_t stream) const { return request_.dial || streams_[stream]->session().resumes(); }
+
 bool TcpLink::redial_is_due(uint16_t stream, Nanos now) const {
-  // A stream that the peer has never begun is made by the side that makes the link.
-  if (!request_.dial && !streams_[stream]->session().resumes()) return false;
-  return state_ == LinkState::up && !redials_[stream].dialer && lines_[stream].retiring_for == 0 &&
+  return may_redial(stream) && state_ == LinkState::up && !redials_[stream].dialer && lines_[stream].retiring_for == 0 &&
          streams_[stream]->session().dial_due(now);
 }
 
@@ -537,7 +538,8 @@ Nanos TcpLink::next_deadline() const {
     next = std::min(next, stream.next_deadline());
     const bool fine = line.end == TcpEnd::none && line.silent_since == never;
     if (fine && stream.session().stage() == TcpSession::Stage::up && !redials_[i].dialer) continue;
-    next = std::min(next, stream.session().next_deadline());
+    if (may_redial(static_cast<uint16_t>(i)) || stream.session().stage() == TcpSession::Stage::accepted)
+      next = std::min(next, stream.session().next_deadline());
     if (redials_[i].dialer) next = std::min(next, redials_[i].dialer->next_deadline());
     if (line.end == TcpEnd::none) continue;
     // Sooner than stopped_after, so that waiting does not look like being stopped.

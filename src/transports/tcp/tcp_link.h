@@ -165,6 +165,7 @@ class TcpLink {
   void note_connected(uint16_t stream, const StreamSocket& socket);
   void note_replaced(uint16_t stream, Nanos now);
   void end_redial(uint16_t stream);
+  bool may_redial(uint16_t stream) const;
   void mark_up_if_complete();
   TcpVerdict judge_stream(uint16_t stream, Nanos now) const;
 
