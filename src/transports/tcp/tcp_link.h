@@ -123,7 +123,9 @@ class TcpLink {
   bool silent_ = false;
   Nanos silence_check_ = never;
   Nanos end_deadline_ = never;
-  uint64_t checked_bytes_ = 0;  // The value that sent_bytes had when a check last found that all bytes were acknowledged.
+  // The value that sent_bytes had when a check last found that all bytes were acknowledged. Initially there was no check, and
+  // the bytes of the handshake may be unacknowledged.
+  uint64_t checked_bytes_ = UINT64_MAX;
 };
 
 }  // namespace unisono
