@@ -143,9 +143,7 @@ Finished ChildProcess::wait() {
   return finished;
 }
 
-Finished run(const Words& arguments, const ChildOptions& options) {
-  return ChildProcess(arguments, options).wait();
-}
+Finished run(const Words& arguments, const ChildOptions& options) { return ChildProcess(arguments, options).wait(); }
 
 Watched::Watched(pid_t pid) : handle_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {}
 
