@@ -203,7 +203,8 @@ Result<std::unique_ptr<StreamListener>> VirtualStreams::listen(const StreamListe
   if (number == 0) {
     auto where = request.addresses.empty() ? own.front() : request.addresses.front().address;
     where.set_port(request.port);
-    return Status(Code::unavailable, "tcp: cannot listen at " + where.to_string() + ": " + error_text(nowhere ? EADDRNOTAVAIL : EADDRINUSE));
+    return Status(Code::unavailable,
+                  "tcp: cannot listen at " + where.to_string() + ": " + error_text(nowhere ? EADDRNOTAVAIL : EADDRINUSE));
   }
   return std::unique_ptr<StreamListener>(
       new VirtualListener(world_, number, listener.port, static_cast<VirtualWatcher&>(watcher), tag));

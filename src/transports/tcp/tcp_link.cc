@@ -264,7 +264,8 @@ TcpVerdict TcpLink::keep_up(Nanos now, Sink& sink) {
     }
     if (stream.ended()) {
       if (line.end == TcpEnd::none) line.down_since = now;
-      line.end = stream.orderly() ? TcpEnd::clean : TcpEnd::reset;
+      // An end before the peer has begun says nothing: it may have made another connection.
+      line.end = stream.orderly() && session.resumes() ? TcpEnd::clean : TcpEnd::reset;
       line.end_text = stream.end_text();
     }
     if (stream.fault() != FrameFault::none || !stream.broken().ok()) return TcpVerdict::lost;
