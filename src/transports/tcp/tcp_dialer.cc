@@ -27,6 +27,8 @@ bool TcpDialer::step(Nanos now) {
     if (outcome == Outcome::accepted) {
       ++accepted_count_;
       attempt.phase = Phase::accepted;
+      // Frames may arrive before the other streams are accepted. Nobody reads them yet, so they must wake nobody.
+      (void)attempt.socket->watch(*request_.watcher, false, false, 0);
       if (!address_chosen_) {
         choose_attempt(i);
         break;

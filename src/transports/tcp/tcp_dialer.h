@@ -52,7 +52,8 @@ class TcpDialer {
 
   bool step(Nanos now);
   bool complete() const { return accepted_count_ == expected(); }
-  // Returns the connections of all streams, in their order. Call this only if complete() is true.
+  // Returns the connections of all streams, in their order. Call this only if complete() is true. The
+  // watcher watches them no longer.
   std::vector<TcpDialled> take();
   // If the hello is for any process, this returns the id of the process that has answered. The handshake then waits until the
   // owner accepts this process by calling accept_peer().

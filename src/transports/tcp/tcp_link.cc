@@ -221,7 +221,7 @@ bool TcpLink::take_credit_returned() {
 bool TcpLink::wants_poll() const {
   if (lost_ || credit_returned() || overflowed_ || silent_ || !reconnected_.empty()) return true;
   return state_ == LinkState::up && std::any_of(streams_.begin(), streams_.end(), [&](const auto& stream) {
-           return stream->ended() || stream->wants_poll(pool_, request_.peer);
+           return stream->ended() || stream->queue().wants_confirm() || stream->wants_poll(pool_, request_.peer);
          });
 }
 

@@ -110,7 +110,7 @@ bool TcpStream::take_begin(Nanos now, std::vector<uint64_t>& sent) {
 bool TcpStream::send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) {
   const bool idle = queue_.unwritten_frames() == 0;
   const bool done = queue_.push(header, payload, id, decoder_.position());
-  confirm_.said(decoder_.position());
+  if (queue_.last_will_be_written()) confirm_.said(decoder_.position());
   if (idle) write_queue();
   return done;
 }

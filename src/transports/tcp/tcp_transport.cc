@@ -261,7 +261,10 @@ bool TcpTransport::send(PeerIndex peer, const FrameHeader& header, std::span<con
     sealed.flags |= frame_flag_payload_checksum;
     sealed.payload_checksum = crc32c(payload.data(), payload.size());
   }
-  return link->send(sealed, payload, id);
+  const bool done = link->send(sealed, payload, id);
+  // The caller may sleep until next_deadline() without another poll().
+  link->look_for_silence(now_);
+  return done;
 }
 
 void TcpTransport::release_early(uint64_t match, uint64_t mask) {

@@ -107,6 +107,8 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   TcpAddress remote(PeerIndex peer) const;
 
   uint16_t port() const { return listener_->port(); }
+  // Returns how many blocks of memory hold views that were not released, and payloads that are half sent or received.
+  size_t blocks_out() const { return pool_.blocks_out(); }
   // Returns a text that says how many connections were refused, and why the last one was. The text is empty if none was
   // refused.
   std::string last_refusal() const { return listener_->last_refusal(); }
