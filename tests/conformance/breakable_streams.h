@@ -1,11 +1,12 @@
-// For tests: the kernel's stream connections, which a test can break. Only connections between two addresses and ports of this
-// process are broken, so each has its own descriptor, which is found by them.
+// For tests: the kernel's stream connections, which a test can break.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -34,8 +35,8 @@ class BreakableStreams final : public StreamNetwork {
   }
   size_t open() const { return sockets_.size(); }
   size_t dials() const { return dials_; }
-  // While true, no connection comes about in either direction, and nobody is told.
-  bool blocked = false;
+  // While true, dials get no answer, or connections of others are not accepted. Nobody is told.
+  bool dials_blocked = false, arrivals_blocked = false;
   // The peer's host seems not to have answered for this long.
   Nanos silence = 0;
 
@@ -82,7 +83,7 @@ class BreakableStreams final : public StreamNetwork {
     }
 
     std::optional<int> connected() override {
-      if (network_.blocked) return std::nullopt;
+      if (network_.dials_blocked) return std::nullopt;
       return inner_ ? inner_->connected() : ECONNRESET;
     }
     ptrdiff_t write(const iovec* parts, int count) override { return inner_ ? inner_->write(parts, count) : -ECONNRESET; }
@@ -147,7 +148,7 @@ class BreakableStreams final : public StreamNetwork {
     Listener(std::unique_ptr<StreamListener> inner, BreakableStreams& network) : inner_(std::move(inner)), network_(network) {}
     uint16_t port() const override { return inner_->port(); }
     StreamArrival accept() override {
-      if (network_.blocked) return {};
+      if (network_.arrivals_blocked) return {};
       auto arrival = inner_->accept();
       if (arrival.socket) arrival.socket = std::make_unique<Socket>(std::move(arrival.socket), network_);
       return arrival;

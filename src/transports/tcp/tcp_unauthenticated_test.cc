@@ -266,8 +266,8 @@ TEST_F(TcpUnauthenticated, the_wait_for_a_stream_that_has_ended_is_bounded) {
   second.disconnect();
   poll_at(now);
   EXPECT_TRUE(sink_b->losses.empty());
-  EXPECT_LE(b->next_deadline(), now + 1 * second);
-  b->poll(now + 1 * second, *sink_b);
+  EXPECT_LE(b->next_deadline(), now + 1000 * millisecond);
+  b->poll(now + 1000 * millisecond, *sink_b);
   EXPECT_EQ(sink_b->losses[0].size(), 1u);
 }
 
