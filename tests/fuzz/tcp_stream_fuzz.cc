@@ -11,7 +11,6 @@
 #include "base/check.h"
 #include "transports/tcp/tcp_decoder.h"
 #include "transports/tcp/tcp_greeting.h"
-#include "transports/tcp/tcp_handshake.h"
 
 namespace unisono {
 namespace {
@@ -102,7 +101,10 @@ void read_greeting(const std::vector<std::byte>& bytes, bool repair) {
     seal(preamble);
     seal(hello, addresses);
   }
-  const bool sound = check(preamble) == TcpRefusal::none && check(hello, preamble) == TcpRefusal::none;
+  const bool calls = check(preamble) == TcpRefusal::none;
+  UNISONO_CHECK(!calls || may_become_hello(reinterpret_cast<const std::byte*>(&preamble), sizeof preamble));
+  (void)may_become_hello(bytes.data(), bytes.size());
+  const bool sound = calls && check(hello, preamble) == TcpRefusal::none;
   UNISONO_CHECK(!sound || (hello.stream_index < hello.stream_count && hello.addresses <= tcp_hello_addresses_max));
   if (check_addresses(hello, addresses)) {
     for (const auto& address : addresses) UNISONO_CHECK(to_wire(from_wire(address)).port == address.port);
@@ -129,14 +131,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   sink.release_all();
   UNISONO_CHECK(pool.blocks_out() == 0);
-  if (bytes.size() >= sizeof(TcpHello)) {
-    TcpHello hello;
-    std::memcpy(&hello, bytes.data(), sizeof hello);
-    if ((mode & 4) != 0) seal_hello(hello);
-    const auto verdict = check_hello(hello);
-    UNISONO_CHECK(verdict != TcpRefusal::none || hello.stream_index < hello.stream_count);
-    (void)may_become_hello(bytes.data(), bytes.size());
-  }
   read_greeting(bytes, (mode & 4) != 0);
   return 0;
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "tests/conformance/transport_cluster.h"
-#include "transports/tcp/tcp_send_queue.h"
 #include "wire/checksum.h"
 
 namespace unisono::conformance {
@@ -322,97 +321,6 @@ TEST_F(TcpDecoderTest, refuses_a_payload_that_does_not_match_its_checksum) {
   EXPECT_EQ(feed(SIZE_MAX), TcpDecoder::Progress::fault);
   EXPECT_EQ(decoder.fault(), FrameFault::payload_checksum);
   EXPECT_EQ(sink.headers.size(), 1u);
-}
-
-// Tests of the send queue, with a payload pool of its own.
-
-class TcpSendQueueTest : public testing::Test {
- protected:
-  TcpSendQueueTest() : pool({}), queue(pool, 4) {}
-  bool push(uint64_t id, ByteView payload) {
-    FrameHeader header;
-    header.operation = id;
-    return queue.push({.header = header, .payload = payload.data(), .payload_left = payload.size(), .id = id});
-  }
-  // Moves up to `limit` bytes from the queue to `wire`, as a socket would.
-  void write(size_t limit) {
-    iovec parts[TcpSendQueue::gather_max];
-    size_t bytes = 0;
-    const int count = queue.gather(parts, bytes);
-    bytes = std::min(bytes, limit);
-    size_t left = bytes;
-    for (int i = 0; i < count && left > 0; ++i) {
-      const size_t step = std::min(left, parts[i].iov_len);
-      const auto* data = static_cast<const std::byte*>(parts[i].iov_base);
-      wire.insert(wire.end(), data, data + step);
-      left -= step;
-    }
-    queue.wrote(bytes, sent);
-  }
-  PayloadPool pool;
-  TcpSendQueue queue;
-  Bytes wire;
-  std::vector<uint64_t> sent;
-};
-
-TEST_F(TcpSendQueueTest, frames_keep_order_and_bytes_in_any_split_of_writes) {
-  std::vector<Bytes> payloads;
-  for (size_t i = 0; i < 40; ++i) payloads.push_back(pattern(i % 3 == 0 ? 0 : i * 1000, i));
-  Bytes meant;
-  for (size_t i = 0; i < payloads.size(); ++i) {
-    FrameHeader header;
-    header.operation = i;
-    const auto bytes = std::as_bytes(std::span(&header, 1));
-    meant.insert(meant.end(), bytes.begin(), bytes.end());
-    meant.insert(meant.end(), payloads[i].begin(), payloads[i].end());
-    push(i, payloads[i]);
-  }
-  EXPECT_EQ(queue.bytes(), meant.size());
-  for (size_t step = 1; !queue.empty(); step = step * 3 + 1) write(step % 50'000);
-  EXPECT_EQ(wire, meant);
-  EXPECT_EQ(queue.bytes(), 0u);
-  EXPECT_EQ(pool.blocks_out(), 0u);
-}
-
-TEST_F(TcpSendQueueTest, small_payloads_are_copied_without_sent_report) {
-  auto small = pattern(TcpSendQueue::copied_bytes_max, 1), large = pattern(TcpSendQueue::copied_bytes_max + 1, 2);
-  EXPECT_TRUE(push(1, small));
-  EXPECT_FALSE(push(2, large));
-  EXPECT_TRUE(push(3, {}));
-  const auto copy = small;
-  std::ranges::fill(small, std::byte{0});
-  while (!queue.empty()) write(SIZE_MAX);
-  EXPECT_TRUE(std::ranges::equal(std::span(wire).subspan(64, copy.size()), copy));
-  EXPECT_EQ(sent, std::vector<uint64_t>{2});
-}
-
-TEST_F(TcpSendQueueTest, cancel_removes_unsent_frames_and_copies_the_half_sent_one) {
-  auto first = pattern(10'000, 1), second = pattern(10'000, 2), third = pattern(10'000, 3);
-  const auto first_copy = first, third_copy = third;
-  push(0x11, first);
-  push(0x12, second);
-  push(0x21, third);
-  write(500);
-  EXPECT_TRUE(queue.cancel(0x10, 0xF0));
-  std::ranges::fill(first, std::byte{0});
-  std::ranges::fill(second, std::byte{0});
-  while (!queue.empty()) write(SIZE_MAX);
-  ASSERT_EQ(wire.size(), 2 * (64 + 10'000u));
-  EXPECT_TRUE(std::ranges::equal(std::span(wire).subspan(64, 10'000), first_copy));
-  EXPECT_TRUE(std::ranges::equal(std::span(wire).subspan(64 + 10'064), third_copy));
-  EXPECT_EQ(sent, std::vector<uint64_t>{0x21});
-  EXPECT_EQ(pool.blocks_out(), 0u);
-  EXPECT_EQ(queue.bytes(), 0u);
-}
-
-TEST_F(TcpSendQueueTest, clear_reports_pending_ids) {
-  const auto payload = pattern(10'000, 1);
-  push(1, payload);
-  push(2, std::span(payload).first(10));
-  push(3, payload);
-  queue.clear(sent);
-  EXPECT_EQ(sent, (std::vector<uint64_t>{1, 3}));
-  EXPECT_EQ(pool.blocks_out(), 0u);
 }
 
 }  // namespace

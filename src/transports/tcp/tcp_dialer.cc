@@ -229,11 +229,12 @@ bool TcpDialer::hopeless() const {
 }
 
 bool TcpDialer::refused_everywhere() const {
-  return std::all_of(state_.begin(), state_.end(), [](const auto& candidate) { return candidate.refused_everywhere; });
+  return !state_.empty() &&
+         std::all_of(state_.begin(), state_.end(), [](const auto& candidate) { return candidate.refused_everywhere; });
 }
 
 std::string TcpDialer::failures() const {
-  std::string text;
+  std::string text = state_.empty() ? "it has named no address" : "";
   for (size_t i = 0; i < state_.size(); ++i) {
     if (!text.empty()) text += "; ";
     text += request_.candidates[i].to_string() + ": " + (state_[i].error.empty() ? state_[i].progress : state_[i].error);

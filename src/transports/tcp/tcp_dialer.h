@@ -64,7 +64,8 @@ class TcpDialer {
   void accept_peer();
   // Returns true if no address can ever work.
   bool hopeless() const;
-  // Returns true if every address has refused. An address refuses if nobody listens there, or if another process listens there.
+  // Returns true if there is an address, and every address has refused. An address refuses if nobody listens there, or if
+  // another process listens there.
   bool refused_everywhere() const;
   // Returns true if a connection could not be made because no descriptor was free in this process. failures() names the limit.
   bool exhausted() const { return exhausted_; }

@@ -19,6 +19,27 @@ uint32_t checksum_of(const T& message) {
 
 }  // namespace
 
+const char* name(TcpRefusal refusal) {
+  switch (refusal) {
+    case TcpRefusal::none: return "none";
+    case TcpRefusal::not_unisono: return "the other side does not speak the Unisono protocol";
+    case TcpRefusal::version: return "another version of Unisono is there";
+    case TcpRefusal::other_job: return "another job is there";
+    case TcpRefusal::other_process: return "another process is there";
+    case TcpRefusal::unknown_peer: return "the other side has not added this process as a peer";
+    case TcpRefusal::not_expected: return "both processes dial, but only one of them may";
+    case TcpRefusal::duplicate: return "a link between these processes exists already";
+    case TcpRefusal::stream: return "the stream index or the stream count does not match";
+    case TcpRefusal::busy: return "too many connections are waiting there";
+    case TcpRefusal::introduction: return "the hello must name the process";
+    case TcpRefusal::stale: return "a newer connection is in use";
+    case TcpRefusal::no_session: return "the other side has given up this link";
+    case TcpRefusal::left: return "the other side has read the end of this link";
+    case TcpRefusal::draining: return "the other side still reads the former connection";
+  }
+  return "unknown reason";
+}
+
 void seal(TcpPreamble& preamble) { preamble.checksum = checksum_of(preamble); }
 
 void seal(TcpSessionHello& hello, std::span<const TcpWireAddress> addresses) {
@@ -30,6 +51,10 @@ void seal(TcpSessionHello& hello, std::span<const TcpWireAddress> addresses) {
 void seal(TcpSessionReply& reply) { reply.checksum = checksum_of(reply); }
 
 void seal(TcpBegin& begin) { begin.checksum = checksum_of(begin); }
+
+bool may_become_hello(const std::byte* bytes, size_t count) {
+  return std::memcmp(bytes, &tcp_hello_magic, std::min(count, sizeof tcp_hello_magic)) == 0;
+}
 
 TcpRefusal check(const TcpPreamble& preamble) {
   if (preamble.magic != tcp_hello_magic) return TcpRefusal::not_unisono;

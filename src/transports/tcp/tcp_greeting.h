@@ -4,8 +4,9 @@
 // reply that says the position up to which it has read the stream. The dialler sends begin with its own position, and both go
 // on there with frames. Since the old connection is drained before a position is said, no byte is taken twice.
 //
-// All have a fixed layout, little-endian; the structs are the layout. Reserved members are 0. It replaces tcp_handshake.h where
-// links heal.
+// All have a fixed layout, little-endian; the structs are the layout. Reserved members are 0. From the first bytes the
+// accepting process learns whether a Unisono process of the same job is connecting. Only then it reserves memory for the
+// connection.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +17,17 @@
 
 #include "net/socket_address.h"
 #include "transports/connector.h"
-#include "transports/tcp/tcp_handshake.h"
 #include "wire/peer_id.h"
 
 namespace unisono {
 
+inline constexpr uint64_t tcp_hello_magic = 0x4F4E4F53494E5531;  // the bytes "1UNISONO" in memory
+inline constexpr uint32_t tcp_reply_magic = 0x59455531;          // the bytes "1UEY" in memory
+inline constexpr uint32_t tcp_begin_magic = 0x47455531;          // the bytes "1UEG" in memory
 inline constexpr uint32_t tcp_greeting_version = 2;
-inline constexpr uint32_t tcp_begin_magic = 0x47455531;  // the bytes "1UEG" in memory
+// A link has at most this many connections. A hello that announces more is refused. In measurements, more connections never
+// helped.
+inline constexpr uint16_t tcp_streams_max = 16;
 inline constexpr size_t tcp_hello_addresses_max = offered_addresses_max;
 
 enum TcpGreetingFlags : uint32_t {
@@ -75,6 +80,27 @@ struct TcpSessionHello {
 static_assert(sizeof(TcpSessionHello) == 120);
 static_assert(offsetof(TcpSessionHello, checksum) == 116);
 
+// Why a connection is refused. The numbers are part of the wire format.
+enum class TcpRefusal : uint8_t {
+  none = 0,
+  not_unisono = 1,  // never sent: an unknown protocol gets no answer
+  version = 2,
+  other_job = 3,
+  // the hello is meant for another process, which had this address before, or which has the same address on another host
+  other_process = 4,
+  unknown_peer = 5,   // nobody added this peer before the time limit
+  not_expected = 6,   // both processes dial, and neither of them may accept a connection
+  duplicate = 7,      // a link between these processes exists already, and is in use
+  stream = 8,         // The stream index or count is out of range, or the streams of one link do not have the same count.
+  busy = 9,           // too many connections are waiting
+  introduction = 10,  // This is not a refusal: the hello was for any process, and after the reply comes the listener's PeerId.
+  stale = 11,         // the hello was sent before the connection that is in use now
+  no_session = 12,    // the called process has given up the link that the hello resumes
+  left = 13,          // the called process has read the dialler's last frame; the reply confirms it
+  draining = 14,      // This is not a refusal: the called process cannot read its old connection to the end yet.
+};
+const char* name(TcpRefusal refusal);
+
 struct TcpSessionReply {
   uint32_t magic = tcp_reply_magic;
   uint8_t accepted = 0;  // 1: the connection is accepted; 0: it is not
@@ -104,6 +130,9 @@ void seal(TcpSessionHello& hello, std::span<const TcpWireAddress> addresses);
 void seal(TcpSessionReply& reply);
 void seal(TcpBegin& begin);
 
+// Returns false if no preamble begins with these bytes. With this check, a connection of another protocol is closed after its
+// first bytes.
+bool may_become_hello(const std::byte* bytes, size_t count);
 // These check everything whose meaning does not depend on the receiving process.
 TcpRefusal check(const TcpPreamble& preamble);
 TcpRefusal check(const TcpSessionHello& hello, const TcpPreamble& preamble);

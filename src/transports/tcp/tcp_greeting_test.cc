@@ -53,18 +53,21 @@ TEST(TcpGreeting, one_wrong_bit_is_refused) {
 
 TEST(TcpGreeting, another_version_is_refused_by_name) {
   auto other = preamble();
-  other.version = tcp_version;
+  other.version = tcp_greeting_version - 1;
   EXPECT_EQ(check(other), TcpRefusal::version);
   other.magic = 1;
   EXPECT_EQ(check(other), TcpRefusal::not_unisono);
 }
 
-TEST(TcpGreeting, the_first_version_finds_the_version_where_it_expects_it) {
-  EXPECT_EQ(offsetof(TcpPreamble, version), offsetof(TcpHello, version));
-  const std::array<TcpPreamble, 2> bytes = {preamble(), preamble()};
-  TcpHello old;
-  std::memcpy(static_cast<void*>(&old), bytes.data(), sizeof old);
-  EXPECT_EQ(check_hello(old), TcpRefusal::version);
+TEST(TcpGreeting, magic_and_version_stand_where_every_version_has_them) {
+  EXPECT_EQ(offsetof(TcpPreamble, magic), 0u);
+  EXPECT_EQ(offsetof(TcpPreamble, version), 8u);
+  const auto good = preamble();
+  const auto* bytes = reinterpret_cast<const std::byte*>(&good);
+  EXPECT_EQ(std::memcmp(bytes, "1UNISONO", 8), 0);
+  for (size_t count = 0; count <= sizeof good; ++count) EXPECT_TRUE(may_become_hello(bytes, count));
+  const auto http = std::as_bytes(std::span("GET / HTTP/1.1"));
+  EXPECT_FALSE(may_become_hello(http.data(), 1));
 }
 
 TEST(TcpGreeting, flags_of_a_later_version_are_refused) {

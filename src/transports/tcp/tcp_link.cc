@@ -16,6 +16,8 @@ constexpr size_t spread_bytes = 16u << 10;
 constexpr Nanos care_interval = 250 * millisecond;
 // If the peer's host does not acknowledge for this long, a connection beside the present one is tried.
 constexpr Nanos suspicious_silence = 1 * second;
+// A hello that cannot be answered yet is looked at again after this time.
+constexpr Nanos recheck_interval = 5 * millisecond;
 // A hello whose connection has gone is not decided about again. After this time its stream waits for it no longer.
 constexpr Nanos retiring_max = 1 * second;
 
@@ -76,28 +78,31 @@ void TcpLink::mark_up_if_complete() {
   dialer.reset();
 }
 
-bool TcpLink::dialled(std::vector<TcpDialled> connections, uint32_t attempts, StreamWatcher& watcher, Nanos now,
+void TcpLink::dialled(std::vector<TcpDialled> connections, uint32_t attempts, StreamWatcher& watcher, Nanos now,
                       std::vector<uint64_t>& sent) {
   make_streams(static_cast<uint16_t>(connections.size()));
   answered_before_ = true;
+  state_ = LinkState::up;
+  dialer.reset();
   for (uint16_t i = 0; i < connections.size(); ++i) {
-    auto& [socket, reply] = connections[i];
     auto& session = streams_[i]->session();
     session.end_dial();
-    while (session.attempt() < attempts) {
-      session.begin_dial(now);
-      if (session.attempt() < attempts) session.end_dial();
-    }
+    session.count_dials(attempts - 1);
+    session.begin_dial(now);
     session.send_hello(now);
-    if (session.judge(reply, now) != TcpReplyVerdict::adopt) return false;
-    const TcpEnds mine{to_wire(socket->local()), to_wire(socket->remote())};
-    note_connected(i, *socket);
-    const bool direct = is_direct(mine, reply.ends, 0);
-    if (!streams_[i]->adopt(std::move(socket), reply.position, watcher, uint64_t{request_.peer} << 16 | i, direct, now, sent))
-      return false;
+    UNISONO_CHECK(session.judge(connections[i].reply, now) == TcpReplyVerdict::adopt);
+    if (!adopt(i, std::move(connections[i]), watcher, now, sent))
+      note_end(i, TcpEnd::reset, "its connection broke while it was made", now);
   }
-  mark_up_if_complete();
-  return true;
+}
+
+// Lets a stream go on over a connection that this process has dialled. Returns false if the connection cannot be used.
+bool TcpLink::adopt(uint16_t stream, TcpDialled made, StreamWatcher& watcher, Nanos now, std::vector<uint64_t>& sent) {
+  const TcpEnds mine{to_wire(made.socket->local()), to_wire(made.socket->remote())};
+  const bool direct = is_direct(mine, made.reply.ends, 0);
+  note_connected(stream, *made.socket);
+  return streams_[stream]->adopt(std::move(made.socket), made.reply.position, watcher, uint64_t{request_.peer} << 16 | stream,
+                                 direct, now, sent);
 }
 
 bool TcpLink::accepted(const TcpInbound& inbound, std::unique_ptr<StreamSocket> socket, StreamWatcher& watcher, Nanos now) {
@@ -116,15 +121,9 @@ bool TcpLink::accepted(const TcpInbound& inbound, std::unique_ptr<StreamSocket> 
   return true;
 }
 
-void TcpLink::start_again() {
-  std::vector<uint64_t> none;
-  for (auto& stream : streams_) stream->detach(none);
-  streams_.clear();
-  redials_.clear();
-  lines_.clear();
-}
-
 void TcpLink::withdraw_dial() {
+  // The peer has seen these dials. Later ones with their numbers would be stale.
+  for (auto& stream : streams_) stream->session().count_dials(dialer->attempts());
   dialer.reset();
   request_.dial = false;
 }
@@ -241,61 +240,78 @@ bool TcpLink::needs_care() const {
   if (overflowed_ || silent_) return true;
   for (size_t i = 0; i < streams_.size(); ++i) {
     const auto& stream = *streams_[i];
-    if (stream.ended() || lines_[i].end != TcpEnd::none || lines_[i].silent_since != never || stream.session().stage() != TcpSession::Stage::up ||
-        redials_[i].dialer != nullptr || stream.fault() != FrameFault::none || !stream.broken().ok())
+    if (stream.ended() || lines_[i].end != TcpEnd::none || stream.session().stage() != TcpSession::Stage::up ||
+        lines_[i].silent_since != never || redials_[i].dialer != nullptr || stream.fault() != FrameFault::none ||
+        !stream.broken().ok())
       return true;
   }
   return false;
 }
 
 TcpVerdict TcpLink::keep_up(Nanos now, Sink& sink) {
-  if (state_ != LinkState::up) return TcpVerdict::outage;
   bool all_left = true;
-  // Only time in which this process ran counts: a stopped process has not looked.
-  const Nanos gap = now - std::exchange(kept_up_at_, now);
-  for (uint16_t i = 0; i < streams_.size(); ++i) {
-    auto& stream = *streams_[i];
-    auto& line = lines_[i];
-    auto& session = stream.session();
-    session.step(now);
-    if (line.end != TcpEnd::none && gap > stopped_after) {
-      line.down_since += gap;
-      if (line.refused_since != never) line.refused_since += gap;
-    }
-    if (stream.ended()) {
-      if (line.end == TcpEnd::none) line.down_since = now;
-      // An end before the peer has begun says nothing: it may have made another connection.
-      line.end = stream.orderly() && session.resumes() ? TcpEnd::clean : TcpEnd::reset;
-      line.end_text = stream.end_text();
-    }
-    if (stream.fault() != FrameFault::none || !stream.broken().ok()) return TcpVerdict::lost;
-    if (stream.ended()) {
-      stream.disconnect();
-      session.ended(now);
-    }
-    // The peer's beginning may lie in the socket.
-    if (session.begin_expired(now)) stream.read(now, sink);
-    if (session.begin_expired(now)) {
-      note_replaced(i, now);
-      stream.disconnect();
-      session.ended(now);
-    }
-    if (line.retiring_for != 0 && now - line.retiring_at > retiring_max) {
-      line.retiring_for = 0;
-      if (session.stage() == TcpSession::Stage::retiring) session.ended(now);
-    }
-    if (state_ != LinkState::up) return TcpVerdict::outage;  // an upcall has ended the link
-    if (line.end != TcpEnd::none && session.stage() == TcpSession::Stage::up) {
-      reconnected_ = concat("after ", seconds_text(now - line.down_since), ": ", line.end_text);
-      ++reconnections_;
-      line = {};
-    }
+  for (uint16_t i = 0; i < streams_.size() && state_ == LinkState::up; ++i) {
+    keep_up_stream(i, now, sink);
+    if (state_ != LinkState::up) break;
+    if (streams_[i]->fault() != FrameFault::none || !streams_[i]->broken().ok()) return TcpVerdict::lost;
     const auto verdict = judge_stream(i, now);
     if (verdict == TcpVerdict::dead || verdict == TcpVerdict::lost) return verdict;
     all_left &= verdict == TcpVerdict::left;
   }
+  if (state_ != LinkState::up) return TcpVerdict::outage;  // an upcall has ended the link
   if (silent_ || overflowed_) return TcpVerdict::lost;
   return all_left ? TcpVerdict::left : TcpVerdict::outage;
+}
+
+void TcpLink::keep_up_stream(uint16_t index, Nanos now, Sink& sink) {
+  auto& stream = *streams_[index];
+  auto& session = stream.session();
+  auto& line = lines_[index];
+  if (const Nanos stopped = session.step(now); stopped > 0) {
+    line.down_since += stopped;
+    line.retiring_at += stopped;
+    if (line.refused_since != never) line.refused_since += stopped;
+  }
+  note_reconnected(index, now);
+  if (stream.fault() != FrameFault::none || !stream.broken().ok()) return;
+  if (stream.ended()) {
+    // An end before the peer has begun says nothing about the peer: it may have made another connection.
+    note_end(index, stream.orderly() && session.resumes() ? TcpEnd::clean : TcpEnd::reset, stream.end_text(), now);
+    stream.disconnect();
+    // While a successor is chosen, the session does not depend on the old connection.
+    if (session.stage() != TcpSession::Stage::retiring) session.ended(now);
+  }
+  // The peer's begin may lie in the socket.
+  if (session.begin_expired(now)) stream.read(now, sink);
+  if (state_ != LinkState::up) return;
+  if (session.begin_expired(now)) {
+    note_end(index, TcpEnd::reset, "the peer did not go on after its hello", now);
+    stream.disconnect();
+    session.ended(now);
+  }
+  if (line.retiring_for != 0 && now - line.retiring_at > retiring_max) {
+    line.retiring_for = 0;
+    if (session.stage() == TcpSession::Stage::retiring) session.ended(now);
+  }
+  note_reconnected(index, now);
+}
+
+// A connection has ended, or is replaced although it stands. If the stream is down already, the first end counts.
+void TcpLink::note_end(uint16_t stream, TcpEnd end, std::string text, Nanos now) {
+  auto& line = lines_[stream];
+  if (line.end != TcpEnd::none || state_ != LinkState::up) return;
+  has_ended_ = true;
+  line.end = end;
+  line.end_text = std::move(text);
+  line.down_since = now;
+}
+
+void TcpLink::note_reconnected(uint16_t stream, Nanos now) {
+  auto& line = lines_[stream];
+  if (line.end == TcpEnd::none || streams_[stream]->session().stage() != TcpSession::Stage::up) return;
+  reconnected_ = concat("after ", seconds_text(now - line.down_since), ": ", line.end_text);
+  ++reconnections_;
+  line = {};
 }
 
 TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
@@ -348,7 +364,9 @@ void TcpLink::look_for_silence(Nanos now) {
 bool TcpLink::may_redial(uint16_t stream) const { return request_.dial || streams_[stream]->session().resumes(); }
 
 bool TcpLink::redial_is_due(uint16_t stream, Nanos now) const {
-  return may_redial(stream) && state_ == LinkState::up && !redials_[stream].dialer && lines_[stream].retiring_for == 0 &&
+  const auto& line = lines_[stream];
+  const bool has_left = streams_[stream]->peer_left() && line.end == TcpEnd::clean;
+  return may_redial(stream) && state_ == LinkState::up && !has_left && !redials_[stream].dialer && line.retiring_for == 0 &&
          streams_[stream]->session().dial_due(now);
 }
 
@@ -367,8 +385,7 @@ void TcpLink::end_redial(uint16_t stream) {
 bool TcpLink::step_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sink& sink, std::vector<uint64_t>& sent) {
   auto& redial = redials_[index];
   if (!redial.dialer) return false;
-  auto& stream = *streams_[index];
-  auto& session = stream.session();
+  auto& session = streams_[index]->session();
   auto& line = lines_[index];
   auto& own = *redial.dialer;
   bool any = !redial.made && own.step(now);
@@ -394,19 +411,7 @@ bool TcpLink::step_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sin
       return true;
     }
   }
-  if (redial.made) {
-    if (!stream.drain(now, sink)) return any;
-    if (state_ != LinkState::up) return true;  // an upcall has ended the link
-    const TcpEnds mine{to_wire(redial.made->socket->local()), to_wire(redial.made->socket->remote())};
-    const bool direct = is_direct(mine, redial.made->reply.ends, 0);
-    note_replaced(index, now);
-    note_connected(index, *redial.made->socket);
-    auto made = std::move(*redial.made);
-    redial = {};
-    (void)stream.adopt(std::move(made.socket), made.reply.position, watcher, uint64_t{request_.peer} << 16 | index, direct, now,
-                       sent);
-    return true;
-  }
+  if (redial.made) return finish_redial(index, watcher, now, sink, sent) || any;
   if (own.failed()) {
     if (!own.refused_everywhere()) line.refused_since = never;
     else if (line.refused_since == never) line.refused_since = now;
@@ -427,45 +432,56 @@ bool TcpLink::step_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sin
   return any;
 }
 
-// A connection that stands is replaced, because the peer has found it broken, or because this side suspects that it is.
-void TcpLink::note_replaced(uint16_t stream, Nanos now) {
-  auto& line = lines_[stream];
-  if (line.end != TcpEnd::none || state_ != LinkState::up) return;
-  line.end = TcpEnd::reset;
-  line.end_text = "the connection carried nothing any more";
-  line.down_since = now;
+// Reads the former connection to its end, and goes on over the new one. Returns false if the former one cannot be read yet.
+bool TcpLink::finish_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sink& sink, std::vector<uint64_t>& sent) {
+  if (!streams_[index]->drain(now, sink)) return false;
+  if (state_ != LinkState::up) return true;  // an upcall has ended the link
+  note_end(index, TcpEnd::reset, "it carried nothing any more", now);
+  auto made = std::move(*redials_[index].made);
+  redials_[index] = {};
+  (void)adopt(index, std::move(made), watcher, now, sent);
+  return true;
 }
 
-TcpAcceptor::Decision TcpLink::decide(const TcpSessionHello& hello, Nanos now, Sink& sink) {
+TcpAcceptor::Decision TcpLink::decide(const TcpSessionHello& hello, Nanos waited, Nanos now, Sink& sink) {
   const auto index = hello.stream_index;
   auto& stream = *streams_[index];
   auto& session = stream.session();
   auto& line = lines_[index];
-  const auto answer = [&](TcpRefusal refusal) {
-    return TcpAcceptor::Decision{.refusal = refusal, .position = stream.position(), .attempt = session.attempt()};
-  };
-  const bool again = line.retiring_for != 0 && line.retiring_for == hello.attempt;
-  if (!again) {
+  if (line.retiring_for == 0 || line.retiring_for != hello.attempt) {
     session.step(now);
     switch (session.judge(hello, !stream.paused(), now)) {
-      case TcpHelloVerdict::hold: return {.wait = true, .draining = stream.paused(), .recheck_after = 0};
-      case TcpHelloVerdict::refuse: return answer(session.refusal());
-      case TcpHelloVerdict::new_link: return answer(TcpRefusal::duplicate);
+      case TcpHelloVerdict::hold:
+        return {.wait = true, .draining = stream.paused(), .recheck_after = waited + recheck_interval};
+      case TcpHelloVerdict::refuse:
+        return {.refusal = session.refusal(), .position = stream.position(), .attempt = session.attempt()};
+      case TcpHelloVerdict::new_link:
+        return {.refusal = TcpRefusal::duplicate, .position = stream.position(), .attempt = session.attempt()};
       case TcpHelloVerdict::accept: break;
     }
     redials_[index] = {};
     line.retiring_for = hello.attempt;
-    note_replaced(index, now);
   }
   line.retiring_at = now;
-  if (!stream.drain(now, sink)) return {.wait = true, .draining = true, .recheck_after = 0};
-  if (!stream.broken().ok()) return answer(TcpRefusal::no_session);
-  if (state_ == LinkState::up && stream.peer_left()) {
-    line.retiring_for = 0;
-    session.ended(now);
-    return answer(TcpRefusal::left);
+  return take_over(index, waited, now, sink);
+}
+
+// Reads the old connection of a stream to its end, and says where the successor goes on.
+TcpAcceptor::Decision TcpLink::take_over(uint16_t index, Nanos waited, Nanos now, Sink& sink) {
+  auto& stream = *streams_[index];
+  const bool was_up = state_ == LinkState::up;
+  const bool drained = stream.drain(now, sink);
+  if (was_up && state_ != LinkState::up) return {.refusal = TcpRefusal::no_session};  // an upcall has ended the link
+  note_end(index, TcpEnd::reset, "the peer has made a new connection", now);
+  if (!drained) return {.wait = true, .draining = true, .recheck_after = waited + recheck_interval};
+  TcpAcceptor::Decision decision{.position = stream.position(), .attempt = stream.session().attempt()};
+  if (!stream.broken().ok()) decision.refusal = TcpRefusal::no_session;
+  if (was_up && stream.peer_left()) {
+    lines_[index].retiring_for = 0;
+    stream.session().ended(now);
+    decision.refusal = TcpRefusal::left;
   }
-  return answer(TcpRefusal::none);
+  return decision;
 }
 
 std::vector<TcpAddress> TcpLink::last_addresses() const {
@@ -543,8 +559,7 @@ Nanos TcpLink::next_deadline() const {
       next = std::min(next, stream.session().next_deadline());
     if (redials_[i].dialer) next = std::min(next, redials_[i].dialer->next_deadline());
     if (line.end == TcpEnd::none) continue;
-    // Sooner than stopped_after, so that waiting does not look like being stopped.
-    next = std::min({next, line.down_since + options_.link_timeout, kept_up_at_ + stopped_after / 2});
+    next = std::min({next, line.down_since + options_.link_timeout, stream.session().step_again_at()});
     if (line.end == TcpEnd::clean) next = std::min(next, line.down_since + TcpVerdictLimits().silence_after_end);
   }
   return next;
@@ -567,7 +582,7 @@ void TcpLink::lose(const Status& why, std::vector<uint64_t>& sent) {
 void TcpLink::close(bool memory_valid, Nanos now, std::vector<uint64_t>& sent, std::vector<TcpDrain>& drains) {
   const bool was_up = state_ == LinkState::up;
   if (was_up && memory_valid) {
-    for (auto& stream : streams_) stream->leave();
+    for (auto& stream : streams_) stream->leave(now, sent);
     flush(now, sent);
   }
   state_ = LinkState::lost;

@@ -65,13 +65,12 @@ class TcpLink {
   // Makes the streams, if there are none.
   void make_streams(uint16_t count);
   TcpStream& stream(uint16_t index) { return *streams_[index]; }
-  // Takes over the connections of all streams that this process has dialled. Returns false if one cannot be used.
-  bool dialled(std::vector<TcpDialled> connections, uint32_t attempts, StreamWatcher& watcher, Nanos now,
+  // Takes over the connections of all streams that this process has dialled. The link is up. A stream whose connection has
+  // broken meanwhile is connected again like any other.
+  void dialled(std::vector<TcpDialled> connections, uint32_t attempts, StreamWatcher& watcher, Nanos now,
                std::vector<uint64_t>& sent);
   // Takes over an accepted connection. The link is up when all streams have one. Returns false if it cannot be used.
   bool accepted(const TcpInbound& inbound, std::unique_ptr<StreamSocket> socket, StreamWatcher& watcher, Nanos now);
-  // Drops all streams of a link that is still connecting.
-  void start_again();
   // Call this after a dial without an id. It sets the peer's id to the id of the process that has answered.
   void identify_peer(const PeerId& id);
   // Ends this process's dial, because the peer's connection is used instead.
@@ -110,8 +109,8 @@ class TcpLink {
   void begin_redial(uint16_t stream, std::unique_ptr<TcpDialer> dialer, Nanos now);
   // Steps the dial of a stream, and takes over what it has made. Returns true if anything happened.
   bool step_redial(uint16_t stream, StreamWatcher& watcher, Nanos now, Sink& sink, std::vector<uint64_t>& sent);
-  // Decides about a hello for a stream of this link.
-  TcpAcceptor::Decision decide(const TcpSessionHello& hello, Nanos now, Sink& sink);
+  // Decides about a hello for a stream of this link, which came `waited` ago.
+  TcpAcceptor::Decision decide(const TcpSessionHello& hello, Nanos waited, Nanos now, Sink& sink);
   // The addresses at which the peer may be reached now, best first.
   std::vector<TcpAddress> last_addresses() const;
   // Returns what was reconnected since the last call, like "after 0.3 s: connection reset by peer". Empty: nothing.
@@ -119,6 +118,8 @@ class TcpLink {
   uint64_t reconnections() const { return reconnections_; }
   // Any stream is without a connection.
   bool reconnecting() const;
+  // Returns true once after a connection has ended.
+  bool take_end() { return std::exchange(has_ended_, false); }
   // A dial of this process was answered at the peer's address. A refusal there then means that the process is gone.
   void note_answered() { answered_before_ = true; }
   bool answered_before() const { return answered_before_; }
@@ -163,7 +164,12 @@ class TcpLink {
   };
   TcpStream& stream_for(size_t payload_bytes);
   void note_connected(uint16_t stream, const StreamSocket& socket);
-  void note_replaced(uint16_t stream, Nanos now);
+  bool adopt(uint16_t stream, TcpDialled made, StreamWatcher& watcher, Nanos now, std::vector<uint64_t>& sent);
+  void note_end(uint16_t stream, TcpEnd end, std::string text, Nanos now);
+  void note_reconnected(uint16_t stream, Nanos now);
+  void keep_up_stream(uint16_t stream, Nanos now, Sink& sink);
+  TcpAcceptor::Decision take_over(uint16_t stream, Nanos waited, Nanos now, Sink& sink);
+  bool finish_redial(uint16_t stream, StreamWatcher& watcher, Nanos now, Sink& sink, std::vector<uint64_t>& sent);
   void end_redial(uint16_t stream);
   bool may_redial(uint16_t stream) const;
   void mark_up_if_complete();
@@ -192,8 +198,9 @@ class TcpLink {
   bool credit_refused_ = true;
   bool overflowed_ = false;
   bool silent_ = false;
+  bool has_ended_ = false;
   bool answered_before_ = false;
-  Nanos kept_up_at_ = 0;       // time of the last keep_up()
+  Nanos kept_up_at_ = 0;   // time of the last keep_up()
   Nanos care_at_ = never;  // keep_up() must look at this time for silence
 };
 

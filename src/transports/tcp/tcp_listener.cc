@@ -10,6 +10,7 @@ namespace unisono {
 Result<TcpListener> TcpListener::make(const TcpListenerOptions& options, StreamNetwork& network, StreamWatcher& watcher) {
   auto membership = TcpPortMembership::join(network, options.listen,
                                             {.id = options.self,
+                                             .shares = options.shares_port,
                                              .watcher = &watcher,
                                              .preamble_timeout = options.hello_timeout,
                                              .without_preamble_max = options.unauthenticated_max});
@@ -175,6 +176,7 @@ TcpListener::Outcome TcpListener::introduce(PendingConnection& connection, Nanos
 
 void TcpListener::refuse(PendingConnection& connection, const TcpAcceptor::Decision& decision) {
   auto reply = reply_to(connection);
+  if (decision.refusal == TcpRefusal::other_job) reply.self = {};  // only the job's processes learn the id
   reply.reason = decision.refusal;
   reply.position = decision.position;
   reply.attempt = decision.attempt;
@@ -193,7 +195,7 @@ void TcpListener::refuse(PendingConnection& connection, TcpRefusal why, const ch
   last_refusal_ =
       concat("refused ", refused(), " connections, the last from ", connection.socket->remote().to_string(), " (", text, ")");
   if (why == TcpRefusal::not_unisono) return;
-  auto reply = reply_to(connection);
+  TcpSessionReply reply;
   reply.reason = why;
   seal(reply);
   (void)write_some(*connection.socket, std::as_bytes(std::span(&reply, 1)));

@@ -23,6 +23,7 @@ namespace unisono {
 struct TcpListenerOptions {
   StreamListenRequest listen{};
   PeerId self{};
+  bool shares_port = true;  // see TcpPortMember::shares
   Nanos hello_timeout = 5 * second;
   Nanos inbound_timeout = 10 * second;  // A connection with a good hello waits this long for its peer to be added.
   size_t unauthenticated_max = 64;

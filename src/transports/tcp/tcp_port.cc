@@ -227,6 +227,13 @@ Result<TcpPortMembership> TcpPortMembership::join(StreamNetwork& network, const 
   PortKey key{.network = &network, .port = listen.port};
   for (const auto& entry : listen.addresses) key.addresses += entry.address.to_string() + " ";
   TcpPortMembership membership;
+  if (!member.shares) {
+    auto opened = TcpPort::open(network, listen);
+    if (!opened.ok()) return opened.status();
+    membership.port_ = std::move(*opened);
+    membership.number_ = membership.port_->add(member);
+    return membership;
+  }
   MutexLock lock(fork_mutex());
   if (ports == nullptr) ports = new std::map<PortKey, std::weak_ptr<TcpPort>>;
   std::erase_if(*ports, [](const auto& entry) { return entry.second.expired(); });

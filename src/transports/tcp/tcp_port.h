@@ -25,6 +25,7 @@ class TcpPort;
 struct TcpPortMember {
   PeerId id{};                  // the id by which this member is called
   bool answers_anyone = false;  // it also gets connections whose preamble calls no one (PeerId{})
+  bool shares = true;           // false: opens a port of its own, which no other member joins
   // It reports the tag 0 while the port has work, or a connection has arrived for this member. It must live as long as the
   // membership.
   StreamWatcher* watcher = nullptr;

@@ -1,4 +1,4 @@
-// The frames of one stream that the peer has not confirmed. It replaces TcpSendQueue where a stream outlives its connections.
+// The frames of one stream that the peer has not confirmed.
 //
 // Positions count all bytes of frames since the stream began: confirmed ≤ written ≤ queued. A frame leaves when the peer has
 // confirmed it, not when the kernel has taken it. After a connection is lost, rewind() goes on at the byte where the peer

@@ -7,20 +7,20 @@
 
 namespace unisono {
 
-void TcpSession::step(Nanos now) {
+Nanos TcpSession::step(Nanos now) {
   const Nanos gap = now - std::exchange(stepped_at_, now);
-  if (gap == now || gap <= options_.stopped_after) return;
+  if (gap == now || gap <= options_.stopped_after) return 0;
   next_dial_ += gap;
   if (dial_) dial_->since += gap;
   if (begin_deadline_ != never) begin_deadline_ += gap;
   if (down_since_ != never) down_since_ += gap;
+  return gap;
 }
 
 Nanos TcpSession::next_deadline() const {
   Nanos next = stage_ == Stage::accepted ? begin_deadline_ : never;
   if (dial_) next = std::min(next, dial_->since + options_.dial_timeout);
   else if (stage_ == Stage::down || suspected_) next = std::min(next, next_dial_);
-  // Sooner, so that waiting for a time limit does not look like being stopped.
   return next == never ? never : std::min(next, stepped_at_ + options_.stopped_after / 2);
 }
 
@@ -90,10 +90,10 @@ TcpHelloVerdict TcpSession::judge(const TcpSessionHello& hello, bool can_drain, 
   const bool other = hello.session != number_;
   if (other && hello.resumes != 0) return refuse(TcpRefusal::no_session);
   if (!other && left_ && stage_ == Stage::down) return refuse(TcpRefusal::left);
-  // A stale hello comes from before the connection in use, so its sender believes that one still.
-  if (hello.attempt <= seen_) return refuse(TcpRefusal::stale);
   // If nothing of the peer was read, its first hello may have crossed this side's, and everything still can begin at 0.
   if (other && known_) return TcpHelloVerdict::new_link;
+  // A stale hello comes from before the connection in use, so its sender believes that one still.
+  if (hello.attempt <= seen_) return refuse(TcpRefusal::stale);
   if (!can_drain || lets_wait(now)) {
     held_ = std::max(held_, hello.attempt);
     return TcpHelloVerdict::hold;

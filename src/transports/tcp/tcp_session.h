@@ -9,6 +9,7 @@
 // empty after that, so the position it says lies behind every byte that was believed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -69,8 +70,9 @@ class TcpSession {
   // Returns true if this side has had a connection of this session: the value of TcpSessionHello::resumes.
   bool resumes() const { return resumes_; }
 
-  // Call this in each poll before the calls below.
-  void step(Nanos now);
+  // Call this in each poll before the calls below. Returns for how long the process was stopped, by which the caller moves its
+  // own times; 0: it was not.
+  Nanos step(Nanos now);
   Nanos next_deadline() const;
 
   // This side's dial -------------------------------------------------------------------------------------------------
@@ -78,6 +80,8 @@ class TcpSession {
   bool dial_due(Nanos now) const;
   // Returns the number of the attempt, which goes into the hello.
   uint32_t begin_dial(Nanos now);
+  // Dials of this side up to this number were made outside of this object.
+  void count_dials(uint32_t attempts) { attempt_ = std::max(attempt_, attempts); }
   // Call this before the hello is sent, and ask the kernel for the last believed acknowledgement before that.
   void send_hello(Nanos now);
   // Returns true if the dial takes too long. The caller closes it and calls end_dial().
@@ -107,6 +111,7 @@ class TcpSession {
   // Bytes are unacknowledged although they were sent again: dial beside this connection. progressed() says that they are
   // acknowledged now; it returns true if a dial is under way, which the caller drops.
   void suspect() { suspected_ = stage_ == Stage::up; }
+  bool suspected() const { return suspected_; }
   bool progressed();
   // The peer has sent its last frame.
   void peer_left() { left_ = true; }

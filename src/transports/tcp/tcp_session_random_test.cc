@@ -85,14 +85,14 @@ struct BytePair {
 
 using Pair = std::shared_ptr<BytePair>;
 
-class StreamEnd final : private Sink {
+class StreamEnd final : private Sink, private TcpDecoder::Confirmations {
  public:
   StreamEnd(int index, Random& random)
       : index_(index),
         random_(random),
         session_({.number = 100 + static_cast<uint64_t>(index), .smaller_id = index == 0}),
         queue_(pool_, memory_, 4),
-        decoder_(0, inbound_, counters_) {}
+        decoder_(0, inbound_, counters_, this) {}
 
   StreamEnd* peer = nullptr;
   std::vector<Pair> calls;  // connections that the peer has dialled
@@ -297,9 +297,10 @@ class StreamEnd final : private Sink {
       budget -= count;
       session_.heard();
     }
-    const auto told = decoder_.take_confirmation();
-    clock_.read(told, now_);
-    if (!told.confirmed || !queue_.confirm(*told.confirmed, sent_)) return;
+    clock_.read(decoder_.take_request(), now_);
+  }
+  void confirmed(uint32_t low, Sink&) override {
+    if (!queue_.confirm(low, sent_)) return;
     report();
     progress_at_ = now_;
     if (session_.progressed()) end_dial();

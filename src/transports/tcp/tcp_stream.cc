@@ -82,7 +82,8 @@ std::unique_ptr<StreamSocket> TcpStream::detach(std::vector<uint64_t>& sent) {
   return socket;
 }
 
-bool TcpStream::take_begin(Nanos now, Sink& sink) {
+// Returns true if the peer has begun, so that frames follow.
+bool TcpStream::take_begin(Nanos now, std::vector<uint64_t>& sent) {
   bool ended = false;
   const auto count = read_some(*socket_, std::span(begin_).subspan(begin_bytes_), ended);
   if (count < 0 || ended) {
@@ -96,15 +97,12 @@ bool TcpStream::take_begin(Nanos now, Sink& sink) {
   awaits_begin_ = false;
   TcpBegin begin;
   std::memcpy(&begin, begin_.data(), sizeof begin);
-  confirmed_ids_.clear();
-  broken_ = is_sound(begin) ? queue_.rewind(begin.position, decoder_.position(), confirmed_ids_)
+  broken_ = is_sound(begin) ? queue_.rewind(begin.position, decoder_.position(), sent)
                             : Status(Code::corrupt, "the first bytes of its connection are damaged");
-  if (broken_.ok()) {
-    session_.begun(direct_, now);
-    go_on_at(begin.position);
-  }
-  for (size_t i = 0; i < confirmed_ids_.size(); ++i) sink.sent(confirmed_ids_[i]);
-  return socket_ != nullptr && broken_.ok();
+  if (!broken_.ok()) return false;
+  session_.begun(direct_, now);
+  go_on_at(begin.position);
+  return true;
 }
 
 // Frames --------------------------------------------------------------------------------------------------------------
@@ -117,7 +115,9 @@ bool TcpStream::send(const FrameHeader& header, std::span<const std::byte> paylo
   return done;
 }
 
-void TcpStream::leave() {
+void TcpStream::leave(Nanos now, std::vector<uint64_t>& sent) {
+  // Without the peer's begin, which may have arrived, nothing could be written.
+  if (socket_ && !ended_ && awaits_begin_) (void)take_begin(now, sent);
   FrameHeader header;
   header.kind = FrameKind::leaving;
   header.flags = frame_flag_confirm_now;
@@ -151,7 +151,8 @@ bool TcpStream::write_queue() {
 }
 
 bool TcpStream::wants_flush(Nanos now) const {
-  return can_write() && (own_begin_left_ > 0 || queue_.unwritten_frames() > 0 || queue_.has_early() || sweep_is_due() || confirm_is_due(now));
+  return can_write() &&
+         (own_begin_left_ > 0 || queue_.unwritten_frames() > 0 || queue_.has_early() || sweep_is_due() || confirm_is_due(now));
 }
 
 bool TcpStream::flush(Nanos now, std::vector<uint64_t>& sent) {
@@ -192,7 +193,12 @@ void TcpStream::confirmed(uint32_t low, Sink& sink) {
 
 bool TcpStream::read(Nanos now, Sink& sink) {
   if (!socket_ || ended_) return false;
-  if (awaits_begin_ && !take_begin(now, sink)) return ended_ || !broken_.ok();
+  if (awaits_begin_) {
+    confirmed_ids_.clear();
+    const bool begun = take_begin(now, confirmed_ids_);
+    for (size_t i = 0; i < confirmed_ids_.size(); ++i) sink.sent(confirmed_ids_[i]);
+    if (!begun || !socket_) return ended_ || !broken_.ok();
+  }
   const bool any = read_frames(sink);
   confirm_.read(decoder_.take_request(), now);
   if (decoder_.left()) session_.peer_left();

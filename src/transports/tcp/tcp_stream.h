@@ -68,7 +68,7 @@ class TcpStream final : private TcpDecoder::Confirmations {
   // Queues a frame, and writes as much as the network takes at once. Returns true if the payload's memory is no longer needed.
   bool send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id);
   // Queues the last frame of the stream, and writes as much as the network takes at once.
-  void leave();
+  void leave(Nanos now, std::vector<uint64_t>& sent);
   // Returns true if flush() has something to do.
   bool wants_flush(Nanos now) const;
   bool flush(Nanos now, std::vector<uint64_t>& sent);
@@ -113,7 +113,7 @@ class TcpStream final : private TcpDecoder::Confirmations {
   bool sweep_is_due() const { return queue_.has_held() && queue_.written() - swept_at_ >= sweep_bytes; }
   void ask_network(std::vector<uint64_t>& sent);
   bool confirm_is_due(Nanos now) const { return queue_.wants_confirm() || confirm_.due(decoder_.position(), now); }
-  bool take_begin(Nanos now, Sink& sink);
+  bool take_begin(Nanos now, std::vector<uint64_t>& sent);
   bool read_frames(Sink& sink);
   void end(int error);
   void write_failed(int error);
@@ -141,11 +141,11 @@ class TcpStream final : private TcpDecoder::Confirmations {
   Status broken_;
   std::array<std::byte, sizeof(TcpBegin)> begin_{};  // the peer's, as far as it is read
   size_t begin_bytes_ = 0;
-  TcpBegin own_begin_;         // written before all frames of a dialled connection
-  size_t own_begin_left_ = 0;  // so many of its bytes are still to be written
+  TcpBegin own_begin_;                   // written before all frames of a dialled connection
+  size_t own_begin_left_ = 0;            // so many of its bytes are still to be written
   uint64_t begun_at_ = 0;                // the position at which this connection began to write
   uint64_t swept_at_ = 0;                // up to here was written when the network was asked last
-  std::vector<uint64_t> confirmed_ids_;  // used by confirmed() and take_begin(); a member so that its memory is used again
+  std::vector<uint64_t> confirmed_ids_;  // used by confirmed() and read(); a member so that its memory is used again
 };
 
 }  // namespace unisono

@@ -52,6 +52,7 @@ Status TcpTransport::open() {
   if (auto status = open_watchers(); !status.ok()) return status;
   TcpListenerOptions acceptor{.listen = {.port = options_.port},
                               .self = options_.self,
+                              .shares_port = options_.shares_port,
                               .hello_timeout = options_.hello_timeout,
                               .inbound_timeout = options_.inbound_timeout,
                               .unauthenticated_max = options_.unauthenticated_max};
@@ -128,12 +129,11 @@ TcpDialRequest TcpTransport::dial_request(const TcpLink& link) const {
   return dial;
 }
 
-Result<std::unique_ptr<TcpDialer>> TcpTransport::make_dialer(const TcpLink& link, uint32_t attempts_before) const {
+Result<std::unique_ptr<TcpDialer>> TcpTransport::make_dialer(const TcpLink& link) const {
   const auto& request = link.request();
   if (!job_) return Status(Code::invalid, "tcp: " + request.label + ": the job's key is not set, so no peer can be dialled");
   auto dial = dial_request(link);
   dial.hello.stream_count = static_cast<uint16_t>(options_.streams);
-  dial.attempts_before = attempts_before;
   for (const auto& endpoint : request.endpoints) {
     if (!endpoint.starts_with("tcp://")) continue;  // this is an endpoint of another transport
     auto address = parse_tcp_endpoint(endpoint);
@@ -184,7 +184,7 @@ Status TcpTransport::add_peer(const LinkRequest& request) {
   // Random, because the id is; and different for each link.
   made->set_session(mix64(options_.self.low ^ mix64(options_.self.high + ++sessions_)), options_.self);
   if (request.dial) {
-    auto dialer = make_dialer(*made, 0);
+    auto dialer = make_dialer(*made);
     if (!dialer.ok()) return dialer.status();
     made->dialer = std::move(*dialer);
   }
@@ -375,12 +375,8 @@ bool TcpTransport::step_connecting(TcpLink& link, Nanos now) {
 
 void TcpTransport::finish_dialling(TcpLink& link, Nanos now) {
   const auto attempts = link.dialer->attempts();
-  if (link.dialled(link.dialer->take(), attempts, *watcher_, now, sent_)) return mark_up(link);
-  // A connection has broken meanwhile, or cannot be watched. The dial begins again.
-  link.start_again();
-  auto dialer = make_dialer(link, attempts);
-  UNISONO_CHECK(dialer.ok());
-  link.dialer = std::move(*dialer);
+  link.dialled(link.dialer->take(), attempts, *watcher_, now, sent_);
+  mark_up(link);
 }
 
 bool TcpTransport::step_drains(Nanos now) {
@@ -407,6 +403,8 @@ bool TcpTransport::keep_up(TcpLink& link, Nanos now, Sink& sink) {
   if (!link.needs_care()) return false;
   bool any = false;
   const auto verdict = link.keep_up(now, sink);
+  // What to answer to a hello that waits may depend on it.
+  check_control_ |= link.take_end() && listener_->waiting() > 0;
   if (verdict != TcpVerdict::outage) {
     if (const auto fault = link.fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
     link.lose(link.end_status(verdict), sent_);

@@ -29,7 +29,10 @@ struct TcpOptions {
   PeerId self{};
   // Interface name ("eth0") or address ("10.0.0.7", "::1") at which to listen and from which to dial. Empty: all interfaces.
   std::string interface {};
-  uint16_t port = 0;     // 0: the network chooses
+  uint16_t port = 0;  // 0: the network chooses
+  // The transports of one process share a listening port. One that accepts connections which call no process in particular
+  // needs a port of its own: they could be for another transport.
+  bool shares_port = true;
   uint32_t streams = 1;  // number of connections for each link that is dialled, 1 … tcp_streams_max
   // If true, the frames that are sent carry a checksum of the payload. If a received frame carries one, it is always checked.
   bool payload_checksum = false;
@@ -137,7 +140,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   void count_streams();
   void mark_up(TcpLink& link);
   Status unreachable(const TcpLink& link, const char* what) const;
-  Result<std::unique_ptr<TcpDialer>> make_dialer(const TcpLink& link, uint32_t attempts_before) const;
+  Result<std::unique_ptr<TcpDialer>> make_dialer(const TcpLink& link) const;
   std::unique_ptr<TcpDialer> make_redialer(TcpLink& link, uint16_t stream) const;
   TcpDialRequest dial_request(const TcpLink& link) const;
 

@@ -33,11 +33,12 @@ TcpAcceptor::Decision TcpTransport::decide(const TcpInbound& inbound, Nanos wait
   if (registry_ != nullptr && hello.resumes == 0 && (another || link.state() == LinkState::connecting)) {
     if (const auto decision = choose_connection(hello, link, waited)) return *decision;
   } else if (registry_ == nullptr && link.state() == LinkState::connecting && link.request().dial) {
-    return {.refusal = TcpRefusal::not_expected};
+    // A hello that resumes a link is for one that this process has given up before.
+    return {.refusal = hello.resumes != 0 ? TcpRefusal::no_session : TcpRefusal::not_expected};
   }
   if (link.stream_count() != 0 && link.stream_count() != hello.stream_count) return {.refusal = TcpRefusal::stream};
   link.make_streams(hello.stream_count);
-  return link.decide(hello, now_, *sink_);
+  return link.decide(hello, waited, now_, *sink_);
 }
 
 TcpAcceptor::Decision TcpTransport::admit(const TcpSessionHello& hello) {
@@ -59,7 +60,8 @@ TcpAcceptor::Decision TcpTransport::admit(const TcpSessionHello& hello) {
 std::optional<TcpAcceptor::Decision> TcpTransport::choose_connection(const TcpSessionHello& hello, TcpLink& link,
                                                                      Nanos waited) {
   if (link.state() == LinkState::up) {
-    if (waited >= options_.replace_after) {
+    // If the old link has no connection, its peer has given it up.
+    if (waited >= options_.replace_after || link.reconnecting()) {
       link.lose(Status(Code::peer_lost, link.request().label + ": the peer has connected again; " + link.describe()), sent_);
       count_streams();
       return Decision{.wait = true};
