@@ -200,7 +200,6 @@ class TcpLink {
   bool silent_ = false;
   bool has_ended_ = false;
   bool answered_before_ = false;
-  Nanos kept_up_at_ = 0;   // time of the last keep_up()
   Nanos care_at_ = never;  // keep_up() must look at this time for silence
 };
 
