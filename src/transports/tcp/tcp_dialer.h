@@ -133,6 +133,7 @@ class TcpDialer {
   std::optional<TcpSessionReply> final_answer_;
   Nanos next_event_ = 0;  // At this time step() must be called even if no socket is ready.
   Nanos retry_delay_ = retry_first;
+  Nanos stepped_at_ = 0;
 };
 
 }  // namespace unisono

@@ -301,7 +301,7 @@ void TcpLink::note_end(uint16_t stream, TcpEnd end, std::string text, Nanos now)
   auto& line = lines_[stream];
   if (line.end != TcpEnd::none || state_ != LinkState::up) return;
   has_ended_ = true;
-  line.end = end;
+  line.end = end == TcpEnd::clean && redials_[stream].dialer && redials_[stream].dialer->answered() ? TcpEnd::reset : end;
   line.end_text = std::move(text);
   line.down_since = now;
 }
@@ -391,7 +391,11 @@ bool TcpLink::step_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sin
   bool any = !redial.made && own.step(now);
   // From the moment of the hello the network's word counts no more. Nobody has asked for it since.
   if (own.greeted() && !std::exchange(redial.greeted, true)) session.send_hello(now);
-  if (own.answered()) answered_before_ = true;
+  if (own.answered()) {
+    answered_before_ = true;
+    // Its host answers, so a clean end is not the end of the host. The peer may have ended the connection for this dial.
+    if (line.end == TcpEnd::clean) line.end = TcpEnd::reset;
+  }
   if (own.take_peer_drains()) {
     TcpSessionReply draining;
     draining.reason = TcpRefusal::draining;
@@ -555,7 +559,9 @@ Nanos TcpLink::next_deadline() const {
     next = std::min(next, stream.next_deadline());
     const bool fine = line.end == TcpEnd::none && line.silent_since == never;
     if (fine && stream.session().stage() == TcpSession::Stage::up && !redials_[i].dialer) continue;
-    if (may_redial(static_cast<uint16_t>(i)) || stream.session().stage() == TcpSession::Stage::accepted)
+    // A dial that has succeeded waits until the old connection can be read to its end, whatever its time limit says.
+    if (redials_[i].made) next = std::min(next, stream.session().step_again_at());
+    else if (may_redial(static_cast<uint16_t>(i)) || stream.session().stage() == TcpSession::Stage::accepted)
       next = std::min(next, stream.session().next_deadline());
     if (redials_[i].dialer) next = std::min(next, redials_[i].dialer->next_deadline());
     if (line.end == TcpEnd::none) continue;
