@@ -353,7 +353,7 @@ void TcpLink::look_for_silence(Nanos now) {
       silent_ |= now - since >= options_.link_timeout;
     } else {
       since = never;
-      if (!stream.session().progressed()) continue;
+      if (!up || !stream.session().progressed()) continue;
       redials_[i] = {};
       stream.session().end_dial();
     }
