@@ -1,5 +1,5 @@
-// For tests of links: one process with a TcpTransport. It sends frames with known contents, receives those of others, and checks
-// what a transport promises to its caller.
+// For tests of links: one process with a TcpTransport. It sends frames with known contents, receives those of others, and
+// checks what a transport promises to its caller.
 //
 // - Each frame arrives at most once, with the right bytes, and in order if links have one stream.
 // - The transport reads no payload, and writes to no receive buffer, that was given back. Given-back memory is overwritten.
@@ -7,6 +7,7 @@
 // - `lost` is told once, after `sent` for all pending sends.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -48,8 +49,8 @@ class LinkPeer final : public Sink {
   // What has become of a frame.
   struct Outgoing {
     Bytes payload{};
-    uint32_t link = 0;     // number of the link to this peer on which it was sent
-    bool lent = false;     // the transport may still read the payload
+    uint32_t link = 0;  // number of the link to this peer on which it was sent
+    bool lent = false;  // the transport may still read the payload
     bool cancelled = false;
   };
   struct Incoming {
@@ -88,7 +89,8 @@ class LinkPeer final : public Sink {
                        .from = peer});
     for (uint32_t i = 0; i < frames_per_operation; ++i) {
       const auto number = operation * frames_per_operation + i;
-      if (const auto sent_frame = outgoing.find({self, peer, number}); sent_frame != outgoing.end() && sent_frame->second.lent) {
+      if (const auto sent_frame = outgoing.find({self, peer, number});
+          sent_frame != outgoing.end() && sent_frame->second.lent) {
         sent_frame->second.cancelled = true;
         give_back(sent_frame->second);
       }
@@ -157,7 +159,8 @@ class LinkPeer final : public Sink {
     }
     // What was half received stays so.
     for (auto& [name, frame] : incoming) {
-      if (name.from == peer && frame.asked && !frame.received) frame.cancelled = true, std::fill(frame.buffer.begin(), frame.buffer.end(), poison);
+      if (name.from == peer && frame.asked && !frame.received)
+        frame.cancelled = true, std::fill(frame.buffer.begin(), frame.buffer.end(), poison);
     }
     if (on_lost) on_lost(peer, why);
   }

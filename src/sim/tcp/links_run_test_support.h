@@ -1,4 +1,4 @@
-// For tests of links: a run of several processes with TcpTransports over virtual connections, on a random schedule, with faults.
+// For tests of links: a whole run of LinkProcesses.
 //
 // A run has three parts. First everything happens at random: sends, receives, cancels, faults, new links in place of lost ones.
 // Then the faults end: within a time limit, both sides of each pair agree whether its link is lost, and what was sent on the
@@ -6,270 +6,69 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <memory>
 #include <string>
-#include <vector>
 
-#include "sim/tcp/link_peer_test_support.h"
-#include "sim/tcp/stream_relay.h"
+#include "sim/tcp/link_processes_test_support.h"
 
 namespace unisono::sim {
-
-enum class LinkFault : uint8_t { reset, relay_drop, forget_path, outage, one_way_outage, slow, stop, crash, host_loss, move };
-inline constexpr int link_fault_count = 10;
-
-struct LinksPlan {
-  uint64_t seed = 0;
-  StreamSettings streams{};
-  TcpOptions transport{};
-  uint32_t processes = 2;
-  bool relayed = false;  // process 1 is reached through a relay
-  bool sleeps = false;   // processes poll only when there is work
-  int steps = 300;
-  size_t payload_bytes_max = 20'000;
-  double fault_chance = 0;  // per step
-  std::vector<LinkFault> faults{};
-};
-
-// What today's links promise. The only faults that may end a link are those that end one of its connections or processes. When
-// links heal, this becomes: only the loss of a process, or an outage that is too long.
-inline bool may_lose_links(LinkFault fault) {
-  switch (fault) {
-    case LinkFault::reset:
-    case LinkFault::relay_drop:
-    case LinkFault::forget_path:
-    case LinkFault::crash:
-    case LinkFault::host_loss:
-    case LinkFault::move: return true;
-    case LinkFault::outage:
-    case LinkFault::one_way_outage:
-    case LinkFault::slow:
-    case LinkFault::stop: return false;
-  }
-  return true;
-}
 
 class LinksRun {
  public:
   // After the last fault, a link that cannot go on is lost within this time: 30 s without an answer, which are looked for every
   // 7.5 s, and what it takes until a retransmission or a probe is due.
   static constexpr Nanos loss_told_within = 60 * second;
-  static constexpr Nanos link_timeout = 20 * second;
   static constexpr int turns_max = 200'000;
 
-  explicit LinksRun(const LinksPlan& plan) : plan_(plan), world_(plan.streams), random_(mix64(plan.seed)) {
-    for (uint32_t i = 0; i < plan.processes; ++i) {
-      // The last process shares a host with the one before it if there are three.
-      const auto host = i == 2 ? hosts_.back() : world_.add_host({address_text(i)});
-      if (i < 2) hosts_.push_back(host);
-      const auto process = world_.add_process(host);
-      networks_.push_back(std::make_unique<VirtualStreams>(world_, process));
-      peers_.push_back(std::make_unique<LinkPeer>(process, plan.transport.streams == 1, random_.next()));
-      start(i);
-    }
-    if (plan.relayed) add_relay();
-  }
-  void keep_trace() { world_.keep_trace(60); }
+  explicit LinksRun(const LinksPlan& plan) : plan_(plan), all_(plan) {}
+  void keep_trace() { all_.world().keep_trace(60); }
 
   // Returns what went wrong, or an empty text.
   std::string run() {
-    for (uint32_t i = 0; i < plan_.processes; ++i) {
-      for (uint32_t j = 0; j < plan_.processes; ++j) add_link(i, j);
-    }
-    for (int step = 0; step < plan_.steps && ok(); ++step) act();
-    calm_down();
-    if (ok()) renew_links();
-    if (ok()) close_all();
-    return problem_.empty() ? problem_ : concat(problem_, "\n", world_.trace());
+    all_.for_each_link([&](uint32_t i, uint32_t j) { all_.add_link(i, j); });
+    for (int step = 0; step < plan_.steps && all_.ok(); ++step) all_.act();
+    if (all_.ok()) calm_down();
+    if (all_.ok()) renew_links();
+    if (all_.ok()) close_all();
+    if (all_.ok()) leave_nothing();
+    return all_.ok() ? "" : concat(all_.problem(), "\n", all_.world().trace());
   }
   uint64_t received() const { return received_count_; }
-  uint64_t losses() const { return losses_; }
-  uint64_t cancelled() const { return cancelled_; }
+  uint64_t losses() const { return all_.losses; }
+  uint64_t cancels() const { return all_.cancels; }
 
  private:
-  static std::string address_text(uint32_t i) { return concat("10.0.0.", i + 1); }
-  bool ok() const { return problem_.empty(); }
-  void fail(const std::string& text) {
-    if (ok()) problem_ = text;
-  }
-  LinkPeer& peer(uint32_t i) { return *peers_[i]; }
-  bool alive(uint32_t i) const { return world_.alive(i); }
-  LinkState state(uint32_t i, uint32_t j) { return peer(i).transport->state(j); }
-  static PeerId id_of(uint32_t i) { return {i + 1, 7}; }
-
-  void start(uint32_t i) {
-    auto options = plan_.transport;
-    options.self = id_of(i);
-    auto made = TcpTransport::make(options, *networks_[i]);
-    if (!made.ok()) return fail(made.status().to_string());
-    peer(i).transport = std::move(*made);
-    JobKey key;
-    key.fill(std::byte{0x5A});
-    peer(i).transport->set_job(key);
-    peer(i).on_lost = [this, i](PeerIndex from, const Status& why) {
-      ++losses_;
-      world_.note(concat("process ", i, " loses the link to ", from, ": ", why.message()));
-      if (!may_lose_) fail(concat("process ", i, " loses its link without a cause: ", why.message()));
-    };
-  }
-  void add_relay() {
-    const auto process = world_.add_process(world_.add_host({"10.0.1.1"}));
-    relay_network_ = std::make_unique<VirtualStreams>(world_, process);
-    auto target = world_.addresses_of(1).front();
-    target.set_port(peer(1).transport->port());
-    relay_ = std::make_unique<StreamRelay>(*relay_network_, target, 1 + random_.below(8000));
-  }
-  std::string endpoint_of(uint32_t i) {
-    auto address = world_.addresses_of(i).front();
-    if (i != 1 || !relay_) {
-      address.set_port(peer(i).transport->port());
-      return address.endpoint();
-    }
-    address = *parse_tcp_address("10.0.1.1");
-    address.set_port(relay_->port());
-    return address.endpoint();
-  }
-
-  // Asks for a link if there is none.
-  void add_link(uint32_t i, uint32_t j) {
-    if (i == j || !alive(i) || !alive(j) || !peer(i).links[j].lost_told) return;
-    LinkRequest request;
-    request.peer = j;
-    request.id = id_of(j);
-    request.label = concat("process ", j);
-    request.endpoints = {endpoint_of(j)};
-    request.dial = i < j;
-    request.deadline = world_.now() + link_timeout;
-    const auto status = peer(i).transport->add_peer(request);
-    if (!status.ok()) return fail(status.to_string());
-    auto& link = peer(i).links[j];
-    ++link.count;
-    link.lost_told = false;
-  }
-
-  // Schedule --------------------------------------------------------------------------------------------------------
-
-  void act() {
-    const auto what = random_.below(100);
-    if (what < 40) poll(static_cast<uint32_t>(random_.below(plan_.processes)));
-    else if (what < 65) wait(static_cast<Nanos>(random_.below(300 * microsecond)));
-    else if (what < 67) wait(static_cast<Nanos>(random_.below(random_.chance(0.3) ? 3 * second : 50 * millisecond)));
-    else use(static_cast<uint32_t>(random_.below(plan_.processes)));
-    if (random_.chance(plan_.fault_chance)) inflict(plan_.faults[random_.below(plan_.faults.size())]);
-  }
-  void wait(Nanos time) {
-    world_.advance(world_.now() + time);
-    while (relay_ && relay_->step()) continue;
-  }
-  void poll(uint32_t i) {
-    if (!world_.runs(i) || !ok()) return;
-    auto& transport = *peer(i).transport;
-    if (plan_.sleeps && world_.now() < transport.next_deadline() && transport.arm()) return transport.disarm();
-    transport.poll(world_.now(), peer(i));
-    if (!peer(i).problem().empty()) fail(peer(i).problem());
-  }
-  // A process uses its links.
-  void use(uint32_t i) {
-    if (!world_.runs(i)) return;
-    const auto j = static_cast<uint32_t>(random_.below(plan_.processes));
-    if (i == j) return peer(i).release_views();
-    auto& link = peer(i).links[j];
-    const auto what = random_.below(100);
-    if (what < 75) {
-      if (state(i, j) != LinkState::up) return;
-      for (auto n = random_.below(6); n > 0; --n) {
-        const auto bytes = peer(i).transport->credit(j) > 0 ? random_size() : 0;
-        peer(i).send_frame(j, bytes);
-      }
-    } else if (what < 85 && alive(j)) {
-      const auto newest = std::max(link.next_number, peer(j).links[i].next_number) / LinkPeer::frames_per_operation;
-      ++cancelled_;
-      peer(i).cancel(j, static_cast<uint32_t>(newest - std::min<uint64_t>(newest, random_.below(3))));
-    } else if (what < 90) {
-      peer(i).release_views();
-    } else if (link.lost_told) {
-      add_link(i, j);
-    }
-  }
-  size_t random_size() {
-    switch (random_.below(4)) {
-      case 0: return random_.below(2);
-      case 1: return random_.below(200);
-      case 2: return 4000 + random_.below(200);
-      default: return random_.below(plan_.payload_bytes_max);
-    }
-  }
-
-  // Faults ----------------------------------------------------------------------------------------------------------
-
-  void inflict(LinkFault fault) {
-    const auto i = static_cast<uint32_t>(random_.below(plan_.processes));
-    const auto ids = world_.open_connections();
-    const auto id = ids.empty() ? 0 : ids[random_.below(ids.size())];
-    const auto until = world_.now() + static_cast<Nanos>(random_.below(3 * second));
-    may_lose_ |= may_lose_links(fault);
-    switch (fault) {
-      case LinkFault::reset: return world_.reset(id, random_.chance(0.7), random_.chance(0.7));
-      case LinkFault::relay_drop: return relay_ ? relay_->drop_all() : void();
-      case LinkFault::forget_path: return world_.block(id, 0, never), world_.block(id, 1, never);
-      case LinkFault::outage: world_.block(hosts_[1], hosts_[0], until); [[fallthrough]];
-      case LinkFault::one_way_outage: return world_.block(hosts_[0], hosts_[1], until);
-      case LinkFault::slow: return world_.slow_down(id, 1e4 + 1e6 * random_.unit());
-      case LinkFault::stop: return random_.chance(0.5) ? world_.stop(i) : world_.resume(i);
-      case LinkFault::crash:
-      case LinkFault::host_loss: return kill(i, fault);
-      case LinkFault::move: return world_.change_addresses(hosts_[0], {concat("10.0.2.", ++moves_)});
-    }
-  }
-  // At least two processes stay.
-  void kill(uint32_t i, LinkFault fault) {
-    if (i != 0 || plan_.processes < 3 || !alive(0)) return;
-    if (fault == LinkFault::crash) world_.crash(0);
-    else world_.remove_host(hosts_[0]);
-    peer(0).transport.reset();
-  }
-
-  // End -------------------------------------------------------------------------------------------------------------
+  LinkPeer& peer(uint32_t i) { return all_.peer(i); }
+  LinkState state(uint32_t i, uint32_t j) { return all_.state(i, j); }
+  Nanos now() { return all_.world().now(); }
 
   void turn() {
     for (uint32_t i = 0; i < plan_.processes; ++i) {
-      if (!alive(i)) continue;
+      if (!all_.alive(i)) continue;
       peer(i).release_views();
-      poll(i);
+      all_.poll(i);
     }
   }
   // Runs all processes until `done`. Returns false if that takes longer than `limit`.
   template <typename Done>
   bool until(Nanos limit, Done done) {
     int turns = 0;
-    for (const auto end = world_.now() + limit; ok() && !done();) {
-      if (world_.now() > end) return false;
-      if (++turns > turns_max) fail("some process always has something to do, and does not do it");
+    for (const auto end = now() + limit; all_.ok() && !done();) {
+      if (now() > end) return false;
+      if (++turns > turns_max) all_.fail("some process always has something to do, and does not do it");
       turn();
-      auto next = world_.next_event();
+      auto next = all_.world().next_event();
       for (uint32_t i = 0; i < plan_.processes; ++i) {
-        if (alive(i)) next = std::min(next, peer(i).transport->next_deadline());
+        if (all_.alive(i)) next = std::min(next, peer(i).transport->next_deadline());
       }
-      const auto now = world_.now();
-      wait(std::clamp<Nanos>(next - now, microsecond, 1 * second));
+      all_.wait(std::clamp<Nanos>(next - now(), microsecond, 1 * second));
     }
-    return ok();
-  }
-  // Calls fn(i, j) for each pair of live processes, and also (j, i).
-  template <typename Fn>
-  void for_each_link(Fn fn) {
-    for (uint32_t i = 0; i < plan_.processes; ++i) {
-      for (uint32_t j = 0; j < plan_.processes; ++j) {
-        if (i != j && alive(i)) fn(i, j);
-      }
-    }
+    return all_.ok();
   }
   // Returns what link i -> j still waits for; empty if nothing.
   std::string unfinished(uint32_t i, uint32_t j) {
     const auto mine = state(i, j);
     if (mine == LinkState::connecting) return concat("link ", i, " to ", j, " is neither up nor lost");
-    if (!alive(j)) return mine == LinkState::up ? concat("process ", i, " does not know that ", j, " is dead") : "";
+    if (!all_.alive(j)) return mine == LinkState::up ? concat("process ", i, " does not know that ", j, " is dead") : "";
     if (mine != state(j, i)) return concat("link ", i, " to ", j, " is up on one side only");
     if (mine != LinkState::up) return "";
     for (const auto& [name, frame] : peer(i).outgoing) {
@@ -283,96 +82,99 @@ class LinksRun {
   }
   std::string any_unfinished() {
     std::string text;
-    for_each_link([&](uint32_t i, uint32_t j) {
+    all_.for_each_link([&](uint32_t i, uint32_t j) {
       if (text.empty()) text = unfinished(i, j);
     });
     return text;
   }
-  void end_faults() {
-    for (const auto a : hosts_) {
-      for (const auto b : hosts_) world_.block(a, b, 0);
-    }
-    for (const auto id : world_.open_connections()) world_.slow_down(id, 0);
-    for (uint32_t i = 0; i < plan_.processes; ++i) world_.resume(i);
+  // Without faults, each connection is dialled once. The relay dials again.
+  uint64_t expected_dials() const {
+    const uint64_t pairs = plan_.processes * (plan_.processes - 1) / 2;
+    return plan_.transport.streams * (pairs + (plan_.relayed ? 1 : 0));
   }
   // A last frame on each link shows whether it works.
   void send_last_frames() {
-    for_each_link([&](uint32_t i, uint32_t j) {
+    all_.for_each_link([&](uint32_t i, uint32_t j) {
       if (state(i, j) == LinkState::up) peer(i).send_frame(j, 0);
     });
   }
   void calm_down() {
-    if (!ok()) return;
-    world_.note("the faults end");
-    end_faults();
+    all_.world().note("the faults end");
+    all_.end_faults();
     send_last_frames();
     // A broken connection that carries nothing is noticed late.
-    const auto noticed = may_lose_ ? world_.now() + loss_told_within - 2 * second : 0;
-    if (!until(loss_told_within, [&] { return world_.now() >= noticed && any_unfinished().empty(); }) && ok())
-      fail(concat("after ", loss_told_within / second, " s: ", any_unfinished()));
+    const auto noticed = all_.may_lose ? now() + loss_told_within - 2 * second : 0;
+    if (!until(loss_told_within, [&] { return now() >= noticed && any_unfinished().empty(); }) && all_.ok())
+      all_.fail(concat("after ", loss_told_within / second, " s: ", any_unfinished()));
+    if (plan_.faults.empty() && all_.world().dials() != expected_dials())
+      all_.fail(concat(all_.world().dials(), " connections were dialled"));
   }
   // After faults, new links work.
   void renew_links() {
-    world_.note("lost links are made again");
+    all_.world().note("lost links are made again");
     const auto all_up = [&] {
       bool all = true;
-      for_each_link([&](uint32_t i, uint32_t j) {
-        if (!alive(j)) return;
-        if (state(i, j) != LinkState::up) all = false, add_link(i, j);
+      all_.for_each_link([&](uint32_t i, uint32_t j) {
+        if (!all_.alive(j)) return;
+        if (state(i, j) != LinkState::up) all = false, all_.add_link(i, j);
       });
       return all;
     };
-    may_lose_ = true;  // a side that was asked later may miss the time limit of the other one
-    if (!until(2 * loss_told_within, all_up) && ok()) fail("lost links cannot be made again");
-    may_lose_ = false;
+    all_.may_lose = true;  // a side that was asked later may miss the time limit of the other one
+    if (!until(2 * loss_told_within, all_up) && all_.ok()) all_.fail("lost links cannot be made again");
+    all_.may_lose = false;
     send_last_frames();
-    if (!until(loss_told_within, [&] { return any_unfinished().empty(); }) && ok()) fail("on a new link: " + any_unfinished());
+    if (!until(loss_told_within, [&] { return any_unfinished().empty(); }) && all_.ok())
+      all_.fail("on a new link: " + any_unfinished());
+  }
+  void close(uint32_t i, uint32_t j) {
+    if (state(i, j) == LinkState::up) {
+      for (auto n = all_.random().below(6); n > 0; --n)
+        peer(i).send_frame(j, peer(i).transport->credit(j) > 0 ? all_.random_size() : 0);
+    }
+    peer(i).transport->close(j);
+    peer(i).links[j].lost_told = true;
+    const auto newest = peer(i).links[j].next_number / LinkPeer::frames_per_operation;
+    if (all_.random().chance(0.5)) peer(i).cancel(j, newest);
   }
   void close_all() {
-    world_.note("all links are closed");
-    may_lose_ = true;
-    for_each_link([&](uint32_t i, uint32_t j) {
-      if (random_.chance(0.7)) peer(i).transport->close(j), peer(i).links[j].lost_told = true;
+    all_.world().note("all links are closed");
+    all_.may_lose = true;
+    all_.for_each_link([&](uint32_t i, uint32_t j) {
+      if (all_.random().chance(0.7)) close(i, j);
     });
-    for_each_link([&](uint32_t i, uint32_t) { peer(i).transport->stop_listening(); });
+    all_.for_each_link([&](uint32_t i, uint32_t) { peer(i).transport->stop_listening(); });
     const auto over = [&] {
       bool all = true;
-      for_each_link([&](uint32_t i, uint32_t j) {
-        all &= state(i, j) != LinkState::up && !peer(i).transport->draining() && world_.held_connections(i) == 0;
+      all_.for_each_link([&](uint32_t i, uint32_t j) {
+        all &= state(i, j) != LinkState::up && !peer(i).transport->draining() && all_.world().held_connections(i) == 0;
       });
       return all;
     };
-    for_each_link([&](uint32_t i, uint32_t j) {  // one side at least closes
-      if (i < j && state(i, j) == LinkState::up && (!alive(j) || state(j, i) == LinkState::up)) peer(i).transport->close(j);
+    all_.for_each_link([&](uint32_t i, uint32_t j) {  // one side at least closes
+      if (i < j && state(i, j) == LinkState::up && (!all_.alive(j) || state(j, i) == LinkState::up)) close(i, j);
     });
-    if (!until(3 * loss_told_within, over) && ok()) fail("connections are left");
-    for (uint32_t i = 0; i < plan_.processes && ok(); ++i) {
+    if (!until(3 * loss_told_within, over) && all_.ok()) all_.fail("connections are left");
+  }
+  void leave_nothing() {
+    for (uint32_t i = 0; i < plan_.processes && all_.ok(); ++i) {
       peer(i).check_given_back_buffers();
-      if (!peer(i).problem().empty()) fail(peer(i).problem());
-      if (!alive(i)) continue;
+      if (!peer(i).problem().empty()) all_.fail(peer(i).problem());
+      if (!all_.alive(i)) continue;
       turn();
-      if (peer(i).has_lent_payload()) fail(concat("process ", i, ": a payload was not given back"));
-      if (peer(i).transport->blocks_out() != 0) fail(concat("process ", i, ": memory of the pool is left"));
+      if (peer(i).has_lent_payload()) all_.fail(concat("process ", i, ": a payload was not given back"));
+      if (peer(i).transport->blocks_out() != 0) all_.fail(concat("process ", i, ": memory of the pool is left"));
       received_count_ += peer(i).transport->counters().received_frames;
     }
-    for (auto& each : peers_) each->transport.reset();
-    relay_.reset();
-    world_.advance(world_.now() + 2000 * second);  // until the kernels have given up all retransmissions
-    if (ok() && world_.connection_count() != 0) fail(concat(world_.connection_count(), " connections are left"));
+    all_.end();
+    all_.world().advance(now() + 2000 * second);  // until the kernels have given up all retransmissions
+    const auto left = all_.world().connection_count();
+    if (all_.ok() && left != 0) all_.fail(concat(left, " connections are left"));
   }
 
   LinksPlan plan_;
-  StreamWorld world_;
-  Random random_;
-  std::vector<HostIndex> hosts_;
-  std::vector<std::unique_ptr<VirtualStreams>> networks_;
-  std::unique_ptr<VirtualStreams> relay_network_;
-  std::vector<std::unique_ptr<LinkPeer>> peers_;
-  std::unique_ptr<StreamRelay> relay_;
-  bool may_lose_ = false;
-  uint32_t moves_ = 0;
-  uint64_t received_count_ = 0, losses_ = 0, cancelled_ = 0;
-  std::string problem_;
+  LinkProcesses all_;
+  uint64_t received_count_ = 0;
 };
 
 }  // namespace unisono::sim

@@ -57,7 +57,7 @@ class StreamPair {
     const auto count = read(side, bytes_max, ended);
     return ended ? end_of_stream : count;
   }
-  uint64_t unacknowledged(int side) const { return unacknowledged_bytes(*sockets[side]); }
+  uint64_t unacknowledged(int side) const { return sockets[side]->unacknowledged_bytes(); }
   ConnectionId connection() const { return connection_of(*sockets[dialler]); }
 
   static constexpr ptrdiff_t end_of_stream = -100'000;

@@ -1,7 +1,7 @@
 // One direction of a virtual connection: its bytes, and how far its sender and its receiver have got.
 //
-// Positions count the bytes from the beginning of the connection. Always read <= received <= written. The sender's kernel learns
-// of `received` later, by acknowledgements. The end of the stream (FIN) has a position of its own behind the last byte.
+// Positions count the bytes from the beginning of the connection. Always read <= received <= written. The sender's kernel
+// learns of `received` later, by acknowledgements. The end of the stream (FIN) has a position of its own behind the last byte.
 //
 // With records, as in TLS, a reader gets bytes only when the whole record that holds them is there. The sender counts bytes as
 // acknowledged only when their whole record is.
@@ -52,8 +52,8 @@ class StreamPipe {
   uint64_t whole_records(uint64_t position) const;
 
   size_t record_bytes_max_;
-  Bytes bytes_;        // the bytes from read_ - consumed_ to written_
-  size_t consumed_ = 0;  // how many bytes at the beginning of bytes_ were read
+  Bytes bytes_;                        // the bytes from read_ - consumed_ to written_
+  size_t consumed_ = 0;                // how many bytes at the beginning of bytes_ were read
   std::vector<uint64_t> record_ends_;  // the position after each record, ascending
   uint64_t written_ = 0, acknowledged_ = 0, received_ = 0, read_ = 0;
   bool ended_ = false;

@@ -164,7 +164,6 @@ void StreamWorld::note(const std::string& text) {
 }
 
 void StreamWorld::note(const VirtualConnection& connection, const char* what, int side, const Segment& segment) {
-  ++segments_;
   if (trace_max_ == 0) return;
   note(concat("connection ", connection.id(), ", side ", side, " ", what, " ", name(segment.kind), " ", segment.from, " to ",
               segment.to, ", has ", segment.acknowledged, ", takes ", segment.window));
@@ -179,12 +178,8 @@ std::string StreamWorld::trace() const {
 // Kernel ------------------------------------------------------------------------------------------------------------
 
 void StreamWorld::set_alarm(Nanos at, VirtualConnection& connection, int side, Alarm alarm, uint64_t number) {
-  events_.push({.at = at,
-                .sequence = next_sequence_++,
-                .number = number,
-                .connection = connection.id(),
-                .side = side,
-                .alarm = alarm});
+  events_.push(
+      {.at = at, .sequence = next_sequence_++, .number = number, .connection = connection.id(), .side = side, .alarm = alarm});
 }
 
 bool StreamWorld::carries(const VirtualConnection& connection, int from) const {

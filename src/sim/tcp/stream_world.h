@@ -1,8 +1,8 @@
 // Virtual hosts, processes and connections in virtual time, for simulations of the TCP transport. virtual_streams.h gives a
 // process its sockets; here are the clock and the faults.
 //
-// A run depends only on the settings, the seed in them, and the calls. advance() alone moves the clock: during other calls nothing
-// arrives, except just before a socket is closed (StreamSettings::late_arrival).
+// A run depends only on the settings, the seed in them, and the calls. advance() alone moves the clock: during other calls
+// nothing arrives, except just before a socket is closed (StreamSettings::late_arrival).
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,8 @@ class StreamWorld final : private StreamKernel {
   size_t held_connections(ProcessIndex process) const;
   // Returns the number of connections that any kernel knows.
   size_t connection_count() const { return connections_.size(); }
-  uint64_t segments() const { return segments_; }
+  // Returns how many connections were dialled.
+  uint64_t dials() const { return next_connection_ - 1; }
 
   // From now on, the trace holds the last `lines_max` events.
   void keep_trace(size_t lines_max) { trace_max_ = lines_max; }
@@ -122,7 +123,7 @@ class StreamWorld final : private StreamKernel {
   StreamSettings settings_;
   Random random_;
   Nanos now_ = 0;
-  uint64_t next_sequence_ = 0, segments_ = 0;
+  uint64_t next_sequence_ = 0;
   ConnectionId next_connection_ = 1;
   uint64_t next_listener_ = 1;
   std::priority_queue<Event> events_;

@@ -52,7 +52,7 @@ LinksPlan plan_of(uint64_t seed) {
 }
 
 struct Totals {
-  uint64_t received = 0, losses = 0, cancelled = 0;
+  uint64_t received = 0, losses = 0, cancels = 0;
 };
 
 // Runs the plan of each seed. With a failure comes the end of its trace.
@@ -69,7 +69,7 @@ Totals run_all(Seeds range, LinksPlan (*plan_for)(uint64_t)) {
     }
     totals.received += run.received();
     totals.losses += run.losses();
-    totals.cancelled += run.cancelled();
+    totals.cancels += run.cancels();
   }
   return totals;
 }
@@ -77,7 +77,7 @@ Totals run_all(Seeds range, LinksPlan (*plan_for)(uint64_t)) {
 TEST(TcpLinks, without_faults_everything_arrives_and_no_link_is_lost) {
   const auto totals = run_all(seeds(120), plan_of);
   EXPECT_GT(totals.received, 0u);
-  EXPECT_GT(totals.cancelled, 0u);
+  EXPECT_GT(totals.cancels, 0u);
 }
 
 // Packets are lost for a while, connections are slow, processes stop. TCP repairs all of it.

@@ -274,7 +274,7 @@ void VirtualConnection::arrive(int side, const Segment& segment) {
   auto& self = end(side);
   const bool is_reset = segment.kind == SegmentKind::reset;
   if (cut_) {
-    // What has reset the connection answers in the name of this side.
+    // Nothing gets through. What has reset the connection answers in the name of this side.
     if (!is_reset && end(1 - side).state != EndState::gone) send_control(side, SegmentKind::reset);
     if (!is_reset) return;
   }
@@ -364,8 +364,7 @@ void VirtualConnection::finish_if_done(int side) {
 void VirtualConnection::reset(bool tell_dialler, bool tell_acceptor) {
   cut_ = true;
   for (const int side : {0, 1}) {
-    auto& self = end(side);
-    self.flights.clear();
+    const auto& self = end(side);
     const bool told = side == 0 ? tell_dialler : tell_acceptor;
     if (told && (self.state == EndState::open || self.state == EndState::dialling || self.state == EndState::answering))
       fail(side, ECONNRESET);

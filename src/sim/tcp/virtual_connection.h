@@ -1,9 +1,9 @@
 // One virtual connection: what the kernels of its two ends do. Sockets and faults of the simulator call it.
 //
 // The model keeps what a user of TCP can notice: the three segments that open a connection, kernel queues with bounds,
-// acknowledgements as segments of their own, retransmission with growing intervals, probes of a closed window, keep-alive probes,
-// the end of one direction (FIN) and resets. An end whose kernel does not know the connection any more answers every segment
-// with a reset. There is no congestion control, and no segment overtakes another one, except that a reset may.
+// acknowledgements as segments of their own, retransmission with growing intervals, probes of a closed window, keep-alive
+// probes, the end of one direction (FIN) and resets. An end whose kernel does not know the connection any more answers every
+// segment with a reset. There is no congestion control, and no segment overtakes another one, except that a reset may.
 //
 // Side 0 dialled, side 1 accepts. Segments "from" a side travel to the other one.
 #pragma once
@@ -28,32 +28,32 @@ using ConnectionId = uint64_t;
 
 struct StreamSettings {
   uint64_t seed = 1;
-  Nanos delay = 50 * microsecond;  // the time of a segment from one end to the other
-  Nanos jitter = 50 * microsecond;  // a random time of up to this is added to `delay`
-  size_t send_queue_bytes = 64u << 10;  // A sender's kernel keeps at most this many bytes that are not acknowledged.
+  Nanos delay = 50 * microsecond;          // the time of a segment from one end to the other
+  Nanos jitter = 50 * microsecond;         // a random time of up to this is added to `delay`
+  size_t send_queue_bytes = 64u << 10;     // A sender's kernel keeps at most this many bytes that are not acknowledged.
   size_t receive_queue_bytes = 64u << 10;  // A receiver's kernel keeps at most this many bytes that are not read.
-  size_t segment_bytes_max = 1448;  // each segment has a random size of up to this
-  size_t record_bytes_max = 0;  // The longest record; 0: bytes are delivered without records (stream_pipe.h).
-  size_t backlog = 128;         // how many connections wait for accept()
+  size_t segment_bytes_max = 1448;         // each segment has a random size of up to this
+  size_t record_bytes_max = 0;             // The longest record; 0: bytes are delivered without records (stream_pipe.h).
+  size_t backlog = 128;                    // how many connections wait for accept()
   double short_write = 0;  // Chance that a write takes only a part of what fits. The first bytes of a connection always fit.
   double short_read = 0;   // chance that a read returns only a part of what is there
   Nanos acknowledgement_delay = 0;  // a random time of up to this before the receiver's kernel acknowledges
-  double late_arrival = 0;  // chance that bytes arrive, and are acknowledged, immediately before a socket is closed
+  double late_arrival = 0;          // chance that bytes arrive, and are acknowledged, immediately before a socket is closed
 };
 
 enum class SegmentKind : uint8_t { syn, syn_reply, bytes, acknowledgement, probe, reset };
 
 struct Segment {
   SegmentKind kind = SegmentKind::bytes;
-  uint64_t from = 0, to = 0;      // positions of its bytes
-  uint64_t acknowledged = 0;      // its sender has received everything before this position
-  uint64_t window = 0;            // its sender takes bytes up to this position
+  uint64_t from = 0, to = 0;  // positions of its bytes
+  uint64_t acknowledged = 0;  // its sender has received everything before this position
+  uint64_t window = 0;        // its sender takes bytes up to this position
 };
 
 // What the kernel of one end knows of the connection.
 enum class EndState : uint8_t {
-  none,      // nothing yet
-  dialling,  // it has sent a SYN
+  none,       // nothing yet
+  dialling,   // it has sent a SYN
   answering,  // it has answered a SYN
   open,
   finished,  // both directions have ended in order
@@ -65,16 +65,16 @@ struct StreamEnd {
   ProcessIndex process = 0;
   TcpAddress address{};
   EndState state = EndState::none;
-  bool held = false;  // a socket or the queue of a listener holds this end
-  int error = 0;      // the error that the next call on the socket returns
-  uint64_t next = 0;    // position of the next byte to send
-  uint64_t window = 0;  // the other end takes bytes up to this position
+  bool held = false;     // a socket or the queue of a listener holds this end
+  int error = 0;         // the error that the next call on the socket returns
+  uint64_t next = 0;     // position of the next byte to send
+  uint64_t window = 0;   // the other end takes bytes up to this position
   uint64_t offered = 0;  // the window that this end has told the other end
   uint32_t repeats = 0;  // retransmissions since the last progress
   uint32_t probes = 0;   // probes since the other end was last heard
   Nanos heard_at = 0;
-  Nanos interval = 0;   // until the next retransmission
-  uint64_t timer = 0;   // number of the timer that runs; timers with other numbers were replaced
+  Nanos interval = 0;  // until the next retransmission
+  uint64_t timer = 0;  // number of the timer that runs; timers with other numbers were replaced
   bool acknowledgement_due = false;
   struct Flight {
     Nanos at = 0;

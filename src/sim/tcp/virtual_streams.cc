@@ -19,11 +19,19 @@ class Watched {
 
 class VirtualWatcher final : public StreamWatcher, public Watched {
  public:
-  VirtualWatcher(VirtualWatcher* outer, uint64_t tag) : outer_(outer) {
-    if (outer_ != nullptr) outer_->set(*this, true, false, tag);
-  }
   ~VirtualWatcher() override {
-    if (outer_ != nullptr) outer_->forget(*this);
+    for (auto* outer : outers_) outer->forget(*this);
+  }
+  bool report_to(StreamWatcher& outer, uint64_t tag) override {
+    auto& own = static_cast<VirtualWatcher&>(outer);
+    own.set(*this, true, false, tag);
+    outers_.push_back(&own);
+    return true;
+  }
+  void stop_reporting_to(StreamWatcher& outer) override {
+    auto& own = static_cast<VirtualWatcher&>(outer);
+    own.forget(*this);
+    std::erase(outers_, &own);
   }
 
   void set(const Watched& watched, bool readable, bool writable, uint64_t tag) {
@@ -67,7 +75,7 @@ class VirtualWatcher final : public StreamWatcher, public Watched {
     return std::find_if(entries_.begin(), entries_.end(), [&](const auto& entry) { return entry.watched == &watched; });
   }
 
-  VirtualWatcher* outer_;
+  std::vector<VirtualWatcher*> outers_;
   std::vector<Entry> entries_;
 };
 
@@ -111,9 +119,8 @@ class VirtualSocket final : public StreamSocket, public Watched {
   TcpAddress local() const override { return end().address; }
   TcpAddress remote() const override { return connection_->end(1 - side_).address; }
   bool host_is_silent(Nanos silence) const override { return works() && connection_->host_is_silent(side_, silence); }
-  bool all_acknowledged() const override { return unacknowledged_bytes() == 0; }
   Unacknowledged unacknowledged() const override { return connection_->unacknowledged(side_); }
-  uint64_t unacknowledged_bytes() const { return connection_->pipe(side_).unacknowledged_bytes(); }
+  uint64_t unacknowledged_bytes() const override { return connection_->pipe(side_).unacknowledged_bytes(); }
   ConnectionId connection() const { return connection_->id(); }
 
   bool is_ready(bool readable, bool writable) const override {
@@ -178,7 +185,9 @@ Result<std::vector<InterfaceAddress>> VirtualStreams::interfaces() {
 }
 
 Result<std::unique_ptr<StreamWatcher>> VirtualStreams::make_watcher(StreamWatcher* outer, uint64_t tag) {
-  return std::unique_ptr<StreamWatcher>(new VirtualWatcher(static_cast<VirtualWatcher*>(outer), tag));
+  std::unique_ptr<StreamWatcher> made = std::make_unique<VirtualWatcher>();
+  if (outer != nullptr) (void)made->report_to(*outer, tag);
+  return made;
 }
 
 Result<std::unique_ptr<StreamListener>> VirtualStreams::listen(const StreamListenRequest& request, StreamWatcher& watcher,
@@ -194,7 +203,8 @@ Result<std::unique_ptr<StreamListener>> VirtualStreams::listen(const StreamListe
   if (number == 0) {
     auto where = request.addresses.empty() ? own.front() : request.addresses.front().address;
     where.set_port(request.port);
-    return Status(Code::unavailable, "tcp: cannot listen at " + where.to_string() + ": " + error_text(nowhere ? EADDRNOTAVAIL : EADDRINUSE));
+    return Status(Code::unavailable,
+                  "tcp: cannot listen at " + where.to_string() + ": " + error_text(nowhere ? EADDRNOTAVAIL : EADDRINUSE));
   }
   return std::unique_ptr<StreamListener>(
       new VirtualListener(world_, number, listener.port, static_cast<VirtualWatcher&>(watcher), tag));
@@ -213,10 +223,6 @@ std::unique_ptr<StreamSocket> VirtualStreams::connect(const TcpAddress& to, std:
   if (from == own.end() && error == 0) error = ENETUNREACH;
   if (error != 0 || !world_.alive(process_)) return nullptr;
   return std::make_unique<VirtualSocket>(world_, world_.dial(process_, *from, to), 0);
-}
-
-uint64_t unacknowledged_bytes(const StreamSocket& socket) {
-  return static_cast<const VirtualSocket&>(socket).unacknowledged_bytes();
 }
 
 ConnectionId connection_of(const StreamSocket& socket) { return static_cast<const VirtualSocket&>(socket).connection(); }

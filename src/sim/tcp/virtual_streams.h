@@ -26,8 +26,6 @@ class VirtualStreams final : public StreamNetwork {
   ProcessIndex process_;
 };
 
-// Returns how many bytes that were written to a virtual socket are not acknowledged by the peer's kernel.
-uint64_t unacknowledged_bytes(const StreamSocket& socket);
 // Returns the connection of a virtual socket.
 ConnectionId connection_of(const StreamSocket& socket);
 

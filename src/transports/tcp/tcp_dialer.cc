@@ -8,6 +8,12 @@
 #include "base/error_text.h"
 
 namespace unisono {
+namespace {
+
+// A dialer that was not stepped for longer than this belongs to a process that was stopped.
+constexpr Nanos stopped_after = 1 * second;
+
+}  // namespace
 
 TcpDialer::TcpDialer(TcpDialRequest request)
     : request_(std::move(request)), state_(request_.candidates.size()), round_(request_.attempts_before + 1) {}
@@ -15,10 +21,14 @@ TcpDialer::TcpDialer(TcpDialRequest request)
 bool TcpDialer::step(Nanos now) {
   if (complete() || final_answer_) return false;
   bool any = false, broken = false;
+  // Time in which this process was stopped does not count.
+  if (const Nanos gap = now - std::exchange(stepped_at_, now); gap > stopped_after && gap != now) {
+    for (auto& attempt : attempts_) attempt.hello_at += gap;
+  }
   for (size_t i = 0; i < attempts_.size();) {
     auto& attempt = attempts_[i];
     const bool rests = attempt.phase == Phase::accepted || attempt.phase == Phase::introduced;
-    const auto outcome = rests ? Outcome::pending : advance(attempt);
+    const auto outcome = rests ? Outcome::pending : advance(attempt, now);
     if (outcome == Outcome::pending) {
       ++i;
       continue;
@@ -98,13 +108,26 @@ TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, int error) {
   return failed(attempt, error_text(error));
 }
 
-TcpDialer::Outcome TcpDialer::advance(Attempt& attempt) {
+Nanos TcpDialer::next_deadline() const {
+  Nanos next = next_event_;
+  for (const auto& attempt : attempts_) {
+    if (attempt.phase == Phase::replying && !request_.only_stream) next = std::min({next, attempt.hello_at + reply_timeout, stepped_at_ + stopped_after / 2});
+  }
+  return next;
+}
+
+TcpDialer::Outcome TcpDialer::advance(Attempt& attempt, Nanos now) {
   if (!attempt.socket) return Outcome::failed;
-  if (attempt.phase == Phase::replying) return read_reply(attempt);
+  if (attempt.phase == Phase::replying) {
+    const auto outcome = read_reply(attempt);
+    const bool late = !request_.only_stream && now - attempt.hello_at >= reply_timeout;
+    return outcome == Outcome::pending && late ? failed(attempt, "no reply to the hello") : outcome;
+  }
   const auto error = attempt.socket->connected();
   if (!error) return Outcome::pending;
   if (*error != 0) return failed(attempt, *error);
   answered_ = true;
+  attempt.hello_at = now;
   return send_hello(attempt);
 }
 

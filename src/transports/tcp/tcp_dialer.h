@@ -45,6 +45,9 @@ class TcpDialer {
   static constexpr Nanos stagger = 100 * millisecond;
   static constexpr Nanos retry_first = 20 * millisecond;
   static constexpr Nanos retry_last = 500 * millisecond;
+  // A new link's hello that has no reply after this time is sent again on another connection. The peer may let it wait longer,
+  // until it knows this process; or the reply was lost together with its connection.
+  static constexpr Nanos reply_timeout = 3 * second;
 
   explicit TcpDialer(TcpDialRequest request);
   TcpDialer(const TcpDialer&) = delete;
@@ -61,13 +64,14 @@ class TcpDialer {
   void accept_peer();
   // Returns true if no address can ever work.
   bool hopeless() const;
-  // Returns true if there is an address, and every address has refused. An address refuses if nobody listens there, or if another process listens there.
+  // Returns true if there is an address, and every address has refused. An address refuses if nobody listens there, or if
+  // another process listens there.
   bool refused_everywhere() const;
   // Returns true if a connection could not be made because no descriptor was free in this process. failures() names the limit.
   bool exhausted() const { return exhausted_; }
   // Returns every address with its error, like "10.0.0.1:4: connection refused; [::1]:4: no answer".
   std::string failures() const;
-  Nanos next_deadline() const { return next_event_; }
+  Nanos next_deadline() const;
 
   // For the connection of one stream, which is tried once: returns true if every address has failed.
   bool failed() const { return request_.only_stream && attempts_.empty() && next_candidate_ == state_.size() && !complete(); }
@@ -94,6 +98,7 @@ class TcpDialer {
     std::unique_ptr<StreamSocket> socket;
     TcpSessionReply reply;
     size_t reply_bytes = 0;
+    Nanos hello_at = 0;
   };
   struct Candidate {
     // The error of the last attempt that failed. A new attempt does not clear it, because the error says more than "no answer".
@@ -106,7 +111,7 @@ class TcpDialer {
 
   size_t expected() const { return request_.only_stream ? 1 : request_.hello.stream_count; }
   void start(size_t candidate, uint16_t stream);
-  Outcome advance(Attempt& attempt);
+  Outcome advance(Attempt& attempt, Nanos now);
   Outcome send_hello(Attempt& attempt);
   Outcome read_reply(Attempt& attempt);
   Outcome answer_of(Attempt& attempt);
@@ -128,6 +133,7 @@ class TcpDialer {
   std::optional<TcpSessionReply> final_answer_;
   Nanos next_event_ = 0;  // At this time step() must be called even if no socket is ready.
   Nanos retry_delay_ = retry_first;
+  Nanos stepped_at_ = 0;
 };
 
 }  // namespace unisono

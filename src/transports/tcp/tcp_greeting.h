@@ -4,8 +4,9 @@
 // reply that says the position up to which it has read the stream. The dialler sends begin with its own position, and both go
 // on there with frames. Since the old connection is drained before a position is said, no byte is taken twice.
 //
-// All have a fixed layout, little-endian; the structs are the layout. Reserved members are 0. From the first bytes the accepting
-// process learns whether a Unisono process of the same job is connecting. Only then it reserves memory for the connection.
+// All have a fixed layout, little-endian; the structs are the layout. Reserved members are 0. From the first bytes the
+// accepting process learns whether a Unisono process of the same job is connecting. Only then it reserves memory for the
+// connection.
 #pragma once
 
 #include <cstddef>

@@ -114,7 +114,7 @@ class TcpRandomHealing : public testing::Test {
     Random random(seed + 2);
     // Each turn takes a little virtual time, so that no limit depends on the speed of the machine.
     Nanos now = clock_now();
-    int until_break = 100;
+    int until_break = 30;
     for (int broken = 0, turns = 0; !(side_a.done(side_b) && side_b.done(side_a)) && !HasFailure(); ++turns, now += 50 * microsecond) {
       ASSERT_LT(turns, 2'000'000) << broken << " connections broken; a: " << side_a.state() << a->describe(0)
                                   << "; b: " << side_b.state() << b->describe(0);
@@ -125,7 +125,7 @@ class TcpRandomHealing : public testing::Test {
       auto& net = random.below(2) == 0 ? net_a : net_b;
       if (broken == breaks || net.open() == 0 || --until_break > 0) continue;
       net.shut(random.below(net.open()));
-      until_break = 1 + static_cast<int>(random.below(100));
+      until_break = 1 + static_cast<int>(random.below(30));
       if (++broken < breaks) continue;
       side_a.frames = side_a.next_ + 20;
       side_b.frames = side_b.next_ + 20;

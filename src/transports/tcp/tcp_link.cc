@@ -21,6 +21,9 @@ constexpr Nanos recheck_interval = 5 * millisecond;
 // A hello whose connection has gone is not decided about again. After this time its stream waits for it no longer.
 constexpr Nanos retiring_max = 1 * second;
 
+// If a link was not looked at for longer than this, the process was stopped meanwhile.
+constexpr Nanos stopped_after = 1 * second;
+
 std::string seconds_text(Nanos time) {
   const auto tenths = (time + 50 * millisecond) / (100 * millisecond);
   return concat(tenths / 10, ".", tenths % 10, " s");
@@ -238,7 +241,8 @@ bool TcpLink::needs_care() const {
   for (size_t i = 0; i < streams_.size(); ++i) {
     const auto& stream = *streams_[i];
     if (stream.ended() || lines_[i].end != TcpEnd::none || stream.session().stage() != TcpSession::Stage::up ||
-        stream.session().suspected() || redials_[i].dialer != nullptr || stream.fault() != FrameFault::none || !stream.broken().ok())
+        lines_[i].silent_since != never || redials_[i].dialer != nullptr || stream.fault() != FrameFault::none ||
+        !stream.broken().ok())
       return true;
   }
   return false;
@@ -277,8 +281,8 @@ void TcpLink::keep_up_stream(uint16_t index, Nanos now, Sink& sink) {
   if (stream.ended()) {
     // The peer closes a connection in order when it takes the one that is being dialled beside it.
     if (session.suspected()) note_end(index, TcpEnd::reset, "it carried nothing any more", now);
-    // If the stream is down already, this was a successor on which the peer did not begin. It says nothing about the peer.
-    note_end(index, stream.orderly() ? TcpEnd::clean : TcpEnd::reset, stream.end_text(), now);
+    // An end before the peer has begun says nothing about the peer: it may have made another connection.
+    note_end(index, stream.orderly() && session.resumes() ? TcpEnd::clean : TcpEnd::reset, stream.end_text(), now);
     stream.disconnect();
     // While a successor is chosen, the session does not depend on the old connection.
     if (session.stage() != TcpSession::Stage::retiring) session.ended(now);
@@ -303,7 +307,7 @@ void TcpLink::note_end(uint16_t stream, TcpEnd end, std::string text, Nanos now)
   auto& line = lines_[stream];
   if (line.end != TcpEnd::none || state_ != LinkState::up) return;
   has_ended_ = true;
-  line.end = end;
+  line.end = end == TcpEnd::clean && redials_[stream].dialer && redials_[stream].dialer->answered() ? TcpEnd::reset : end;
   line.end_text = std::move(text);
   line.down_since = now;
 }
@@ -341,25 +345,34 @@ void TcpLink::look_for_silence(Nanos now) {
   if (state_ != LinkState::up || (care_at_ != never && now < care_at_)) return;
   const bool unconfirmed =
       std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->queue().has_unconfirmed(); });
-  const bool due = std::exchange(care_at_, unconfirmed ? now + care_interval : never) != never;
-  if (!due) return;
+  const auto due_at = std::exchange(care_at_, unconfirmed ? now + care_interval : never);
+  if (due_at == never) return;
   for (uint16_t i = 0; i < streams_.size(); ++i) {
     auto& stream = *streams_[i];
-    if (!stream.connected() || stream.session().stage() != TcpSession::Stage::up) continue;
-    silent_ |= stream.socket().host_is_silent(options_.link_timeout);
-    if (stream.socket().host_is_silent(suspicious_silence)) {
+    auto& since = lines_[i].silent_since;
+    const bool up = stream.connected() && stream.session().stage() == TcpSession::Stage::up;
+    if (up && stream.socket().host_is_silent(suspicious_silence)) {
       stream.session().suspect();
-    } else if (stream.session().progressed()) {
-      redials_[i].dialer.reset();
+      if (since == never) since = now;
+      // While this process was stopped, it dialled no other connection.
+      else if (now - due_at > stopped_after) since += now - due_at;
+      silent_ |= now - since >= options_.link_timeout;
+    } else {
+      since = never;
+      if (!stream.session().progressed()) continue;
+      redials_[i] = {};
       stream.session().end_dial();
     }
   }
 }
 
+// A stream that the peer has never begun is made by the side that makes the link.
+bool TcpLink::may_redial(uint16_t stream) const { return request_.dial || streams_[stream]->session().resumes(); }
+
 bool TcpLink::redial_is_due(uint16_t stream, Nanos now) const {
   const auto& line = lines_[stream];
   const bool has_left = streams_[stream]->peer_left() && line.end == TcpEnd::clean;
-  return state_ == LinkState::up && !has_left && !redials_[stream].dialer && line.retiring_for == 0 &&
+  return may_redial(stream) && state_ == LinkState::up && !has_left && !redials_[stream].dialer && line.retiring_for == 0 &&
          streams_[stream]->session().dial_due(now);
 }
 
@@ -384,7 +397,11 @@ bool TcpLink::step_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sin
   bool any = !redial.made && own.step(now);
   // From the moment of the hello the network's word counts no more. Nobody has asked for it since.
   if (own.greeted() && !std::exchange(redial.greeted, true)) session.send_hello(now);
-  if (own.answered()) answered_before_ = true;
+  if (own.answered()) {
+    answered_before_ = true;
+    // Its host answers, so a clean end is not the end of the host. The peer may have ended the connection for this dial.
+    if (line.end == TcpEnd::clean) line.end = TcpEnd::reset;
+  }
   if (own.take_peer_drains()) {
     TcpSessionReply draining;
     draining.reason = TcpRefusal::draining;
@@ -549,11 +566,15 @@ Nanos TcpLink::next_deadline() const {
     const auto& stream = *streams_[i];
     const auto& line = lines_[i];
     next = std::min(next, stream.next_deadline());
-    if (line.end == TcpEnd::none && stream.session().stage() == TcpSession::Stage::up && !redials_[i].dialer) continue;
-    next = std::min(next, stream.session().next_deadline());
+    const bool fine = line.end == TcpEnd::none && line.silent_since == never;
+    if (fine && stream.session().stage() == TcpSession::Stage::up && !redials_[i].dialer) continue;
+    // A dial that has succeeded waits until the old connection can be read to its end, whatever its time limit says.
+    if (redials_[i].made) next = std::min(next, stream.session().step_again_at());
+    else if (may_redial(static_cast<uint16_t>(i)) || stream.session().stage() == TcpSession::Stage::accepted)
+      next = std::min(next, stream.session().next_deadline());
     if (redials_[i].dialer) next = std::min(next, redials_[i].dialer->next_deadline());
     if (line.end == TcpEnd::none) continue;
-    next = std::min(next, line.down_since + options_.link_timeout);
+    next = std::min({next, line.down_since + options_.link_timeout, stream.session().step_again_at()});
     if (line.end == TcpEnd::clean) next = std::min(next, line.down_since + TcpVerdictLimits().silence_after_end);
   }
   return next;

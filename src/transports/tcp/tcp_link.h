@@ -154,6 +154,7 @@ class TcpLink {
     TcpEnd end = TcpEnd::none;
     std::string end_text{};
     Nanos refused_since = never;  // all dials since then were refused
+    Nanos silent_since = never;   // the peer's host acknowledges nothing on the present connection
     bool no_session = false;
     bool left_confirmed = false;
     Nanos down_since = 0;
@@ -171,6 +172,7 @@ class TcpLink {
   TcpAcceptor::Decision take_over(uint16_t stream, Nanos waited, Nanos now, Sink& sink);
   bool finish_redial(uint16_t stream, StreamWatcher& watcher, Nanos now, Sink& sink, std::vector<uint64_t>& sent);
   void end_redial(uint16_t stream);
+  bool may_redial(uint16_t stream) const;
   void mark_up_if_complete();
   TcpVerdict judge_stream(uint16_t stream, Nanos now) const;
 

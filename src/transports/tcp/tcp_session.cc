@@ -21,8 +21,7 @@ Nanos TcpSession::next_deadline() const {
   Nanos next = stage_ == Stage::accepted ? begin_deadline_ : never;
   if (dial_) next = std::min(next, dial_->since + options_.dial_timeout);
   else if (stage_ == Stage::down || suspected_) next = std::min(next, next_dial_);
-  // Sooner, so that waiting for a time limit does not look like being stopped.
-  return next == never ? never : std::min(next, stepped_at_ + options_.stopped_after / 2);
+  return next == never ? never : std::min(next, step_again_at());
 }
 
 // This side's dial ----------------------------------------------------------------------------------------------------

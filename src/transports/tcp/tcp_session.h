@@ -73,6 +73,8 @@ class TcpSession {
   // Call this in each poll before the calls below. Returns for how long the process was stopped, by which the caller moves its
   // own times; 0: it was not.
   Nanos step(Nanos now);
+  // While time limits run, step() must be called by this time, so that waiting does not look like being stopped.
+  Nanos step_again_at() const { return stepped_at_ + options_.stopped_after / 2; }
   Nanos next_deadline() const;
 
   // This side's dial -------------------------------------------------------------------------------------------------

@@ -44,19 +44,19 @@ bool TcpStream::accept(std::unique_ptr<StreamSocket> socket, StreamWatcher& watc
 
 bool TcpStream::adopt(std::unique_ptr<StreamSocket> socket, uint64_t position, StreamWatcher& watcher, uint64_t tag,
                       bool direct, Nanos now, std::vector<uint64_t>& sent) {
-  TcpBegin begin;
-  begin.position = decoder_.position();
-  seal(begin);
-  broken_ = queue_.rewind(position, begin.position, sent);
-  const bool begun = broken_.ok() && attach(std::move(socket), watcher, tag, direct) &&
-                     write_some(*socket_, std::as_bytes(std::span(&begin, 1))) == sizeof begin;
-  if (!begun) {
+  broken_ = queue_.rewind(position, decoder_.position(), sent);
+  if (!broken_.ok() || !attach(std::move(socket), watcher, tag, direct)) {
     disconnect();
     session_.ended(now);
     return false;
   }
+  own_begin_ = {};
+  own_begin_.position = decoder_.position();
+  seal(own_begin_);
+  own_begin_left_ = sizeof own_begin_;
   go_on_at(position);
   session_.adopted(direct, now);
+  write_queue();
   return true;
 }
 
@@ -70,7 +70,7 @@ void TcpStream::disconnect() {
   socket_.reset();
   ended_ = orderly_ = empty_ = writes_watched_ = awaits_begin_ = false;
   error_ = write_error_ = 0;
-  begin_bytes_ = 0;
+  begin_bytes_ = own_begin_left_ = 0;
 }
 
 std::unique_ptr<StreamSocket> TcpStream::detach(std::vector<uint64_t>& sent) {
@@ -108,7 +108,7 @@ bool TcpStream::take_begin(Nanos now, std::vector<uint64_t>& sent) {
 // Frames --------------------------------------------------------------------------------------------------------------
 
 bool TcpStream::send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) {
-  const bool idle = queue_.unwritten_frames() == 0;
+  const bool idle = queue_.unwritten_frames() == 0 && own_begin_left_ == 0;
   const bool done = queue_.push(header, payload, id, decoder_.position());
   if (queue_.last_will_be_written()) confirm_.said(decoder_.position());
   if (idle) write_queue();
@@ -124,9 +124,17 @@ void TcpStream::leave(Nanos now, std::vector<uint64_t>& sent) {
   send(header, {}, 0);
 }
 
+bool TcpStream::write_begin() {
+  if (own_begin_left_ == 0) return true;
+  const auto count = write_some(*socket_, std::as_bytes(std::span(&own_begin_, 1)).last(own_begin_left_));
+  if (count < 0) write_failed(static_cast<int>(-count));
+  else own_begin_left_ -= static_cast<size_t>(count);
+  return own_begin_left_ == 0;
+}
+
 bool TcpStream::write_queue() {
   bool any = false;
-  while (can_write()) {
+  while (can_write() && write_begin()) {
     iovec parts[TcpResendQueue::gather_max];
     size_t bytes = 0;
     const int count = queue_.gather(parts, bytes);
@@ -143,7 +151,8 @@ bool TcpStream::write_queue() {
 }
 
 bool TcpStream::wants_flush(Nanos now) const {
-  return can_write() && (queue_.unwritten_frames() > 0 || queue_.has_early() || sweep_is_due() || confirm_is_due(now));
+  return can_write() &&
+         (own_begin_left_ > 0 || queue_.unwritten_frames() > 0 || queue_.has_early() || sweep_is_due() || confirm_is_due(now));
 }
 
 bool TcpStream::flush(Nanos now, std::vector<uint64_t>& sent) {
@@ -220,7 +229,8 @@ bool TcpStream::read_frames(Sink& sink) {
         // Nothing is left to read, so a write error can end the connection now.
         if (write_error_ != 0) end(write_error_);
       } else {
-        orderly_ = ended;
+        // After a reset, an error that a write has got already is told as an end.
+        orderly_ = ended && write_error_ == 0;
         end(ended ? write_error_ : static_cast<int>(-count));
       }
       return taken > 0 || ended_;
@@ -272,7 +282,7 @@ void TcpStream::update_interest() {
   if (!socket_) return;
   iovec parts[TcpResendQueue::gather_max];
   size_t bytes = 0;
-  writes_watched_ = can_write() && queue_.gather(parts, bytes) > 0;
+  writes_watched_ = can_write() && (own_begin_left_ > 0 || queue_.gather(parts, bytes) > 0);
   if (!socket_->watch(*watcher_, !paused_ && !ended_, writes_watched_, tag_)) end(ENOMEM);
 }
 

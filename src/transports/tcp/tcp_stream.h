@@ -108,6 +108,7 @@ class TcpStream final : private TcpDecoder::Confirmations {
   bool attach(std::unique_ptr<StreamSocket> socket, StreamWatcher& watcher, uint64_t tag, bool direct);
   void go_on_at(uint64_t position);
   bool can_write() const { return socket_ != nullptr && session_.may_write() && !ended_ && write_error_ == 0; }
+  bool write_begin();
   bool write_queue();
   bool sweep_is_due() const { return queue_.has_held() && queue_.written() - swept_at_ >= sweep_bytes; }
   void ask_network(std::vector<uint64_t>& sent);
@@ -138,8 +139,10 @@ class TcpStream final : private TcpDecoder::Confirmations {
   int write_error_ = 0;
   FrameFault fault_ = FrameFault::none;
   Status broken_;
-  std::array<std::byte, sizeof(TcpBegin)> begin_{};
+  std::array<std::byte, sizeof(TcpBegin)> begin_{};  // the peer's, as far as it is read
   size_t begin_bytes_ = 0;
+  TcpBegin own_begin_;                   // written before all frames of a dialled connection
+  size_t own_begin_left_ = 0;            // so many of its bytes are still to be written
   uint64_t begun_at_ = 0;                // the position at which this connection began to write
   uint64_t swept_at_ = 0;                // up to here was written when the network was asked last
   std::vector<uint64_t> confirmed_ids_;  // used by confirmed() and read(); a member so that its memory is used again
