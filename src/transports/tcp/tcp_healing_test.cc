@@ -303,6 +303,26 @@ TEST_F(TcpHealing, a_dial_beside_a_connection_ends_when_that_moves_again) {
   expect_frames_flow();
 }
 
+TEST_F(TcpHealing, a_connection_that_was_made_waits_until_the_old_one_is_read) {
+  TcpOptions tight;
+  tight.pool.owner_bytes_max = 32u << 10;
+  make(tight, {});
+  sink_a->keep_views = true;
+  const auto payload = pattern(10'000, test_seed());
+  for (size_t i = 0; i < 6; ++i) b->send(0, data_header(i, payload.size()), payload, i);
+  for (int i = 0; i < 20; ++i) poll_a();
+  EXPECT_EQ(sink_a->views.size(), 2u);
+  a->send(0, data_header(1, 0), {}, 0);
+  net_a.silence = 2 * second;
+  for (int i = 0; i < 100; ++i, now += 10 * millisecond) poll_a();
+  EXPECT_FALSE(within(3 * second, [&] { return !sink_a->notices.empty() || sink_a->frames.size() > 2; }));
+  net_a.silence = 0;
+  sink_a->keep_views = false;
+  for (const auto& view : std::exchange(sink_a->views, {})) a->release(view);
+  ASSERT_TRUE(within(2 * second, [&] { return sink_a->frames.size() == 6 && sink_b->frames.size() == 1; }));
+  expect_frames_flow();
+}
+
 TEST_F(TcpHealing, a_connection_ends_while_its_successor_waits_until_it_is_read) {
   TcpOptions tight;
   tight.pool.owner_bytes_max = 32u << 10;

@@ -359,7 +359,8 @@ void TcpLink::look_for_silence(Nanos now) {
       silent_ |= now - since >= options_.link_timeout;
     } else {
       since = never;
-      if (!stream.session().progressed()) continue;
+      // A connection that was made already is not dropped: the peer uses it.
+      if (!up || !stream.session().progressed()) continue;
       redials_[i] = {};
       stream.session().end_dial();
     }
