@@ -43,12 +43,11 @@ class RandomSide final : public Sink {
     if (transport.send(0, data_header(next_, memory.size()), memory, next_)) sent(next_);
     ++next_;
   }
-  bool done(const RandomSide& peer) const {
-    return next_ == frames && pending_.empty() && arrived_.size() == peer.frames;
-  }
+  bool done(const RandomSide& peer) const { return next_ == frames && pending_.empty() && arrived_.size() == peer.frames; }
 
   std::string state() const {
-    return concat(next_, " of ", frames, " sent, ", pending_.size(), " of them not given back, ", arrived_.size(), " arrived; ");
+    return concat(next_, " of ", frames, " sent, ", pending_.size(), " of them not given back, ", arrived_.size(),
+                  " arrived; ");
   }
 
   std::byte* receive_buffer(PeerIndex, const FrameHeader& header) override {
@@ -115,7 +114,8 @@ class TcpRandomHealing : public testing::Test {
     // Each turn takes a little virtual time, so that no limit depends on the speed of the machine.
     Nanos now = clock_now();
     int until_break = 30;
-    for (int broken = 0, turns = 0; !(side_a.done(side_b) && side_b.done(side_a)) && !HasFailure(); ++turns, now += 50 * microsecond) {
+    for (int broken = 0, turns = 0; !(side_a.done(side_b) && side_b.done(side_a)) && !HasFailure();
+         ++turns, now += 50 * microsecond) {
       ASSERT_LT(turns, 2'000'000) << broken << " connections broken; a: " << side_a.state() << a->describe(0)
                                   << "; b: " << side_b.state() << b->describe(0);
       side_a.send_some(*a);
