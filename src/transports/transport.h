@@ -166,8 +166,8 @@ class Transport {
   // Returns a descriptor on which the caller can sleep: after arm() has returned true, the descriptor becomes readable when
   // poll() has work. -1 means that there is no descriptor.
   virtual int wait_handle() const = 0;
-  // Returns a descriptor that is readable when poll() must be called although no operation is in flight and nothing is draining:
-  // a peer may be connecting anew. -1: there is none.
+  // Returns a descriptor that is readable when poll() must be called although no operation is in flight and nothing is
+  // draining: a peer may be connecting anew. -1: there is none.
   virtual int idle_handle() const { return -1; }
   // Call this before sleeping on wait_handle(). If it returns false, there is work already: then poll instead of sleeping.
   virtual bool arm() = 0;

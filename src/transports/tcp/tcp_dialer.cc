@@ -111,7 +111,8 @@ TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, int error) {
 Nanos TcpDialer::next_deadline() const {
   Nanos next = next_event_;
   for (const auto& attempt : attempts_) {
-    if (attempt.phase == Phase::replying && !request_.only_stream) next = std::min({next, attempt.hello_at + reply_timeout, stepped_at_ + stopped_after / 2});
+    if (attempt.phase == Phase::replying && !request_.only_stream)
+      next = std::min({next, attempt.hello_at + reply_timeout, stepped_at_ + stopped_after / 2});
   }
   return next;
 }

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "base/concat.h"
 #include "tests/conformance/breakable_streams.h"
 #include "tests/conformance/tcp_pair.h"
 
@@ -42,12 +43,18 @@ class RandomSide final : public Sink {
     if (transport.send(0, data_header(next_, memory.size()), memory, next_)) sent(next_);
     ++next_;
   }
-  bool done() const { return next_ == frames && pending_.empty() && arrived_.size() == frames; }
+  bool done(const RandomSide& peer) const { return next_ == frames && pending_.empty() && arrived_.size() == peer.frames; }
+
+  std::string state() const {
+    return concat(next_, " of ", frames, " sent, ", pending_.size(), " of them not given back, ", arrived_.size(),
+                  " arrived; ");
+  }
 
   std::byte* receive_buffer(PeerIndex, const FrameHeader& header) override {
     if (header.operation % 3 == 0) return nullptr;
-    target_.assign(header.payload_bytes, std::byte{});
-    return target_.data();
+    auto& target = targets_[header.operation];
+    target.resize(header.payload_bytes);
+    return target.data();
   }
   void received(PeerIndex, const FrameHeader& header, const View& view) override {
     const auto number = header.operation;
@@ -57,6 +64,7 @@ class RandomSide final : public Sink {
       EXPECT_EQ(number + 1, arrived_.size()) << "out of order";
     }
     if (view.handle != 0) transport->release(view);
+    targets_.erase(number);
   }
   void sent(uint64_t id) override {
     const auto found = pending_.find(id);
@@ -82,7 +90,7 @@ class RandomSide final : public Sink {
   std::map<uint64_t, Bytes> pending_;
   std::vector<Bytes> given_back_;  // so that memory that must not be read any more is there and wrong
   std::map<uint64_t, bool> arrived_;
-  Bytes target_;
+  std::map<uint64_t, Bytes> targets_;
 
   friend class TcpRandomHealing;
 };
@@ -105,10 +113,11 @@ class TcpRandomHealing : public testing::Test {
     Random random(seed + 2);
     // Each turn takes a little virtual time, so that no limit depends on the speed of the machine.
     Nanos now = clock_now();
-    int until_break = 100;
-    for (int broken = 0, turns = 0; !(side_a.done() && side_b.done()) && !HasFailure(); ++turns, now += 50 * microsecond) {
-      ASSERT_LT(turns, 2'000'000) << broken << " connections broken, " << side_a.arrived_.size() << " and "
-                                  << side_b.arrived_.size() << " frames arrived; " << a->describe(0) << "; " << b->describe(0);
+    int until_break = 30;
+    for (int broken = 0, turns = 0; !(side_a.done(side_b) && side_b.done(side_a)) && !HasFailure();
+         ++turns, now += 50 * microsecond) {
+      ASSERT_LT(turns, 2'000'000) << broken << " connections broken; a: " << side_a.state() << a->describe(0)
+                                  << "; b: " << side_b.state() << b->describe(0);
       side_a.send_some(*a);
       side_b.send_some(*b);
       if (random.below(3) != 0) a->poll(now, side_a);
@@ -116,7 +125,7 @@ class TcpRandomHealing : public testing::Test {
       auto& net = random.below(2) == 0 ? net_a : net_b;
       if (broken == breaks || net.open() == 0 || --until_break > 0) continue;
       net.shut(random.below(net.open()));
-      until_break = 1 + static_cast<int>(random.below(100));
+      until_break = 1 + static_cast<int>(random.below(30));
       if (++broken < breaks) continue;
       side_a.frames = side_a.next_ + 20;
       side_b.frames = side_b.next_ + 20;
@@ -124,7 +133,7 @@ class TcpRandomHealing : public testing::Test {
     for (const auto& [text, times] : side_a.texts) std::printf("    %zu reconnections: %s\n", times, text.c_str());
     std::printf("    %zu and %zu frames\n", side_a.arrived_.size(), side_b.arrived_.size());
     EXPECT_FALSE(side_a.texts.empty());
-    EXPECT_EQ(a->counters().sent_frames, side_a.frames);
+    EXPECT_GE(a->counters().sent_frames, side_a.frames) << "a frame that is written again counts again";
     EXPECT_EQ(b->counters().received_frames, side_a.frames);
   }
 };

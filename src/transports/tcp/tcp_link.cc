@@ -263,18 +263,24 @@ TcpVerdict TcpLink::keep_up(Nanos now, Sink& sink) {
   return all_left ? TcpVerdict::left : TcpVerdict::outage;
 }
 
+void TcpLink::step_session(uint16_t stream, Nanos now) {
+  const Nanos stopped = streams_[stream]->session().step(now);
+  auto& line = lines_[stream];
+  line.down_since += stopped;
+  line.retiring_at += stopped;
+  if (line.refused_since != never) line.refused_since += stopped;
+}
+
 void TcpLink::keep_up_stream(uint16_t index, Nanos now, Sink& sink) {
   auto& stream = *streams_[index];
   auto& session = stream.session();
   auto& line = lines_[index];
-  if (const Nanos stopped = session.step(now); stopped > 0) {
-    line.down_since += stopped;
-    line.retiring_at += stopped;
-    if (line.refused_since != never) line.refused_since += stopped;
-  }
+  step_session(index, now);
   note_reconnected(index, now);
   if (stream.fault() != FrameFault::none || !stream.broken().ok()) return;
   if (stream.ended()) {
+    // The peer closes a connection in order when it takes the one that is being dialled beside it.
+    if (session.suspected()) note_end(index, TcpEnd::reset, "it carried nothing any more", now);
     // An end before the peer has begun says nothing about the peer: it may have made another connection.
     note_end(index, stream.orderly() && session.resumes() ? TcpEnd::clean : TcpEnd::reset, stream.end_text(), now);
     stream.disconnect();
@@ -353,6 +359,7 @@ void TcpLink::look_for_silence(Nanos now) {
       silent_ |= now - since >= options_.link_timeout;
     } else {
       since = never;
+      // A connection that was made already is not dropped: the peer uses it.
       if (!up || !stream.session().progressed()) continue;
       redials_[i] = {};
       stream.session().end_dial();
@@ -453,7 +460,7 @@ TcpAcceptor::Decision TcpLink::decide(const TcpSessionHello& hello, Nanos waited
   auto& session = stream.session();
   auto& line = lines_[index];
   if (line.retiring_for == 0 || line.retiring_for != hello.attempt) {
-    session.step(now);
+    step_session(index, now);
     switch (session.judge(hello, !stream.paused(), now)) {
       case TcpHelloVerdict::hold:
         return {.wait = true, .draining = stream.paused(), .recheck_after = waited + recheck_interval};
@@ -513,8 +520,11 @@ std::string TcpLink::trouble(Nanos now) const {
   for (size_t i = 0; i < lines_.size(); ++i) {
     const auto& line = lines_[i];
     if (state_ != LinkState::up || line.end == TcpEnd::none) continue;
+    // The dial that is under way has found little yet.
+    const bool first = line.dial_text.empty() && redials_[i].dialer != nullptr;
+    const auto tried = first ? redials_[i].dialer->failures() : line.dial_text;
     return concat("its connection is down for ", seconds_text(now - line.down_since), " (", line.end_text,
-                  line.dial_text.empty() ? "" : "; " + line.dial_text, ")");
+                  tried.empty() ? "" : "; " + tried, ")");
   }
   for (const auto& stream : streams_) {
     if (!stream->connected()) continue;

@@ -167,6 +167,7 @@ class TcpLink {
   bool adopt(uint16_t stream, TcpDialled made, StreamWatcher& watcher, Nanos now, std::vector<uint64_t>& sent);
   void note_end(uint16_t stream, TcpEnd end, std::string text, Nanos now);
   void note_reconnected(uint16_t stream, Nanos now);
+  void step_session(uint16_t stream, Nanos now);
   void keep_up_stream(uint16_t stream, Nanos now, Sink& sink);
   TcpAcceptor::Decision take_over(uint16_t stream, Nanos waited, Nanos now, Sink& sink);
   bool finish_redial(uint16_t stream, StreamWatcher& watcher, Nanos now, Sink& sink, std::vector<uint64_t>& sent);

@@ -90,10 +90,10 @@ TcpHelloVerdict TcpSession::judge(const TcpSessionHello& hello, bool can_drain, 
   const bool other = hello.session != number_;
   if (other && hello.resumes != 0) return refuse(TcpRefusal::no_session);
   if (!other && left_ && stage_ == Stage::down) return refuse(TcpRefusal::left);
-  // If nothing of the peer was read, its first hello may have crossed this side's, and everything still can begin at 0.
-  if (other && known_) return TcpHelloVerdict::new_link;
   // A stale hello comes from before the connection in use, so its sender believes that one still.
   if (hello.attempt <= seen_) return refuse(TcpRefusal::stale);
+  // If nothing of the peer was read, its first hello may have crossed this side's, and everything still can begin at 0.
+  if (other && known_) return TcpHelloVerdict::new_link;
   if (!can_drain || lets_wait(now)) {
     held_ = std::max(held_, hello.attempt);
     return TcpHelloVerdict::hold;

@@ -106,6 +106,9 @@ TEST_F(TcpUnauthenticated, a_wrong_key_version_or_addressee_gets_the_reason) {
   auto resuming = hello_from(PeerId{7, 7}, id_b);
   resuming.hello.resumes = 1;
   resuming.seal();
+  auto second_hello = hello_from(id_a, id_b);
+  second_hello.hello.attempt = 2;
+  second_hello.seal();
   const std::pair<Greeting, TcpRefusal> cases[] = {
       {hello_from(PeerId{7, 7}, id_b, job(1)), TcpRefusal::other_job},
       {versioned, TcpRefusal::version},
@@ -113,13 +116,14 @@ TEST_F(TcpUnauthenticated, a_wrong_key_version_or_addressee_gets_the_reason) {
       {striped, TcpRefusal::stream},
       {damaged, TcpRefusal::none},  // a damaged hello gets no answer
       {resuming, TcpRefusal::no_session},
-      {hello_from(id_a, id_b), TcpRefusal::duplicate},
+      {hello_from(id_a, id_b), TcpRefusal::stale},
+      {second_hello, TcpRefusal::duplicate},
   };
   for (const auto& [greeting, why] : cases) {
     Unauthenticated unauthenticated(*b);
     unauthenticated.send_bytes(greeting);
     ASSERT_TRUE(until([&] { return unauthenticated.closed(); }));
-    EXPECT_EQ(unauthenticated.refusal(), why);
+    EXPECT_EQ(unauthenticated.refusal(), why) << "attempt " << greeting.hello.attempt << "; " << b->describe(0);
   }
   EXPECT_EQ(b->counters().refused_connections, 6u) << "a duplicate is not an unauthenticated peer";
   expect_link_works();
@@ -262,6 +266,7 @@ TEST_F(TcpUnauthenticated, a_stream_without_a_connection_does_not_hold_up_the_ot
 TEST_F(TcpUnauthenticated, the_wait_for_a_stream_that_has_ended_is_bounded) {
   Unauthenticated first(*b), second(*b);
   ASSERT_NO_FATAL_FAILURE(connect({&first, &second}));
+  EXPECT_FALSE(second.closed());
   const auto now = clock_now();
   second.disconnect();
   poll_at(now);
