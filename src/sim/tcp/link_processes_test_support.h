@@ -106,11 +106,13 @@ class LinkProcesses {
     link.lost_told = false;
   }
   // Lets one random thing happen.
+  // Without faults, nothing may look as if a process had been stopped.
+  Nanos wait_max() const { return plan_.faults.empty() ? 300 * millisecond : 3 * second; }
   void act() {
     const auto what = random_.below(100);
     if (what < 40) poll(static_cast<uint32_t>(random_.below(plan_.processes)));
     else if (what < 65) wait(static_cast<Nanos>(random_.below(300 * microsecond)));
-    else if (what < 67) wait(static_cast<Nanos>(random_.below(random_.chance(0.3) ? 3 * second : 50 * millisecond)));
+    else if (what < 67) wait(static_cast<Nanos>(random_.below(random_.chance(0.3) ? wait_max() : 50 * millisecond)));
     else use(static_cast<uint32_t>(random_.below(plan_.processes)));
     if (random_.chance(plan_.fault_chance)) inflict(plan_.faults[random_.below(plan_.faults.size())]);
   }

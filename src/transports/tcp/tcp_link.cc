@@ -367,13 +367,14 @@ void TcpLink::look_for_silence(Nanos now) {
   }
 }
 
-// A stream that the peer has never begun is made by the side that makes the link.
-bool TcpLink::may_redial(uint16_t stream) const { return request_.dial || streams_[stream]->session().resumes(); }
+// A stream that the peer has never begun is made by the side that makes the link. One that has left needs no connection.
+bool TcpLink::may_redial(uint16_t stream) const {
+  const bool has_left = streams_[stream]->peer_left() && lines_[stream].end == TcpEnd::clean;
+  return !has_left && (request_.dial || streams_[stream]->session().resumes());
+}
 
 bool TcpLink::redial_is_due(uint16_t stream, Nanos now) const {
-  const auto& line = lines_[stream];
-  const bool has_left = streams_[stream]->peer_left() && line.end == TcpEnd::clean;
-  return may_redial(stream) && state_ == LinkState::up && !has_left && !redials_[stream].dialer && line.retiring_for == 0 &&
+  return state_ == LinkState::up && may_redial(stream) && !redials_[stream].dialer && lines_[stream].retiring_for == 0 &&
          streams_[stream]->session().dial_due(now);
 }
 

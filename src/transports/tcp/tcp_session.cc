@@ -20,7 +20,7 @@ Nanos TcpSession::step(Nanos now) {
 Nanos TcpSession::next_deadline() const {
   Nanos next = stage_ == Stage::accepted ? begin_deadline_ : never;
   if (dial_) next = std::min(next, dial_->since + options_.dial_timeout);
-  else if (stage_ == Stage::down || suspected_) next = std::min(next, next_dial_);
+  else if (wants_dial()) next = std::min(next, next_dial_);
   return next == never ? never : std::min(next, step_again_at());
 }
 
@@ -28,8 +28,7 @@ Nanos TcpSession::next_deadline() const {
 
 // A side that has heard `leaving` dials, too: the peer's last frames may still be unconfirmed, and it may be unable to dial.
 bool TcpSession::dial_due(Nanos now) const {
-  const bool wanted = stage_ == Stage::down || (stage_ == Stage::up && suspected_);
-  return wanted && !dial_ && now >= next_dial_;
+  return wants_dial() && !dial_ && now >= next_dial_;
 }
 
 uint32_t TcpSession::begin_dial(Nanos now) {

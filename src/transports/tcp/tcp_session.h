@@ -126,6 +126,7 @@ class TcpSession {
     bool hello_sent = false;
   };
   void go_on(bool direct, Nanos now);
+  bool wants_dial() const { return stage_ == Stage::down || (stage_ == Stage::up && suspected_); }
   bool lets_wait(Nanos now) const;
 
   TcpSessionOptions options_;
