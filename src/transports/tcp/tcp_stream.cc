@@ -11,6 +11,7 @@ namespace unisono {
 // Connections ---------------------------------------------------------------------------------------------------------
 
 bool TcpStream::drain(Nanos now, Sink& sink) {
+  if (!socket_) return true;
   // Bytes may go on arriving while this reads. What counts is what has arrived before, which is less than this.
   constexpr int reads_max = 64;
   for (int i = 0; i < reads_max && socket_ && !ended_ && !paused_ && broken_.ok(); ++i) {

@@ -88,7 +88,7 @@ class TcpStream final : private TcpDecoder::Confirmations {
   // Returns true if the peer closed the connection without an error.
   bool orderly() const { return orderly_; }
   // Returns true if a payload waits for memory, so that the present connection cannot be read to its end.
-  bool paused() const { return paused_; }
+  bool paused() const { return paused_ && socket_ != nullptr; }
   // Returns true if poll() must handle this stream although the network reports no event.
   bool wants_poll(const PayloadPool& pool, PeerIndex peer) const;
   FrameFault fault() const { return fault_; }
