@@ -23,6 +23,7 @@ constexpr Nanos retiring_max = 1 * second;
 
 // If a link was not looked at for longer than this, the process was stopped meanwhile.
 constexpr Nanos stopped_after = 1 * second;
+constexpr Nanos accepted_redial_delay = 1 * second;
 
 std::string seconds_text(Nanos time) {
   const auto tenths = (time + 50 * millisecond) / (100 * millisecond);
@@ -249,7 +250,7 @@ bool TcpLink::needs_care() const {
 }
 
 TcpVerdict TcpLink::keep_up(Nanos now, Sink& sink) {
-  bool all_left = true;
+  bool all_left = true, left_long_ago = false;
   for (uint16_t i = 0; i < streams_.size() && state_ == LinkState::up; ++i) {
     keep_up_stream(i, now, sink);
     if (state_ != LinkState::up) break;
@@ -257,10 +258,12 @@ TcpVerdict TcpLink::keep_up(Nanos now, Sink& sink) {
     const auto verdict = judge_stream(i, now);
     if (verdict == TcpVerdict::dead || verdict == TcpVerdict::lost) return verdict;
     all_left &= verdict == TcpVerdict::left;
+    // The ends of the other streams may be lost with their connections.
+    left_long_ago |= verdict == TcpVerdict::left && now - lines_[i].down_since >= options_.link_timeout;
   }
   if (state_ != LinkState::up) return TcpVerdict::outage;  // an upcall has ended the link
   if (silent_ || overflowed_) return TcpVerdict::lost;
-  return all_left ? TcpVerdict::left : TcpVerdict::outage;
+  return all_left || left_long_ago ? TcpVerdict::left : TcpVerdict::outage;
 }
 
 void TcpLink::step_session(uint16_t stream, Nanos now) {
@@ -367,14 +370,16 @@ void TcpLink::look_for_silence(Nanos now) {
   }
 }
 
-// A stream that the peer has never begun is made by the side that makes the link. One that has left needs no connection.
-bool TcpLink::may_redial(uint16_t stream) const {
-  const bool has_left = streams_[stream]->peer_left() && lines_[stream].end == TcpEnd::clean;
-  return !has_left && (request_.dial || streams_[stream]->session().resumes());
+// From this time on the stream may be dialled. One that the peer has never begun is dialled by the side that makes the link, and
+// by the other one only if that takes long. One that has left needs no connection.
+Nanos TcpLink::may_redial_at(uint16_t stream) const {
+  const auto& line = lines_[stream];
+  if (streams_[stream]->peer_left() && line.end == TcpEnd::clean) return never;
+  return request_.dial || streams_[stream]->session().resumes() ? 0 : line.down_since + accepted_redial_delay;
 }
 
 bool TcpLink::redial_is_due(uint16_t stream, Nanos now) const {
-  return state_ == LinkState::up && may_redial(stream) && !redials_[stream].dialer && lines_[stream].retiring_for == 0 &&
+  return state_ == LinkState::up && now >= may_redial_at(stream) && !redials_[stream].dialer && lines_[stream].retiring_for == 0 &&
          streams_[stream]->session().dial_due(now);
 }
 
@@ -572,12 +577,13 @@ Nanos TcpLink::next_deadline() const {
     if (fine && stream.session().stage() == TcpSession::Stage::up && !redials_[i].dialer) continue;
     // A dial that has succeeded waits until the old connection can be read to its end, whatever its time limit says.
     if (redials_[i].made) next = std::min(next, stream.session().step_again_at());
-    else if (may_redial(static_cast<uint16_t>(i)) || stream.session().stage() == TcpSession::Stage::accepted)
+    else if (stream.session().stage() == TcpSession::Stage::accepted || redials_[i].dialer)
       next = std::min(next, stream.session().next_deadline());
+    else next = std::min(next, std::max(stream.session().next_deadline(), may_redial_at(static_cast<uint16_t>(i))));
     if (redials_[i].dialer) next = std::min(next, redials_[i].dialer->next_deadline());
     if (line.end == TcpEnd::none) continue;
     next = std::min({next, line.down_since + options_.link_timeout, stream.session().step_again_at()});
-    if (line.end == TcpEnd::clean) next = std::min(next, line.down_since + TcpVerdictLimits().silence_after_end);
+    if (line.end == TcpEnd::clean && !stream.peer_left()) next = std::min(next, line.down_since + TcpVerdictLimits().silence_after_end);
   }
   return next;
 }

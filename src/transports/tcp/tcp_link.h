@@ -172,7 +172,7 @@ class TcpLink {
   TcpAcceptor::Decision take_over(uint16_t stream, Nanos waited, Nanos now, Sink& sink);
   bool finish_redial(uint16_t stream, StreamWatcher& watcher, Nanos now, Sink& sink, std::vector<uint64_t>& sent);
   void end_redial(uint16_t stream);
-  bool may_redial(uint16_t stream) const;
+  Nanos may_redial_at(uint16_t stream) const;
   void mark_up_if_complete();
   TcpVerdict judge_stream(uint16_t stream, Nanos now) const;
 
