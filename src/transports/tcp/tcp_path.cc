@@ -27,4 +27,9 @@ std::string describe_unacknowledged(const Unacknowledged& data, const TcpAddress
                 "\" tells which");
 }
 
+std::string seconds_text(Nanos time) {
+  const auto tenths = (time + 50 * millisecond) / (100 * millisecond);
+  return concat(tenths / 10, ".", tenths % 10, " s");
+}
+
 }  // namespace unisono

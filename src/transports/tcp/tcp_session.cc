@@ -27,9 +27,7 @@ Nanos TcpSession::next_deadline() const {
 // This side's dial ----------------------------------------------------------------------------------------------------
 
 // A side that has heard `leaving` dials, too: the peer's last frames may still be unconfirmed, and it may be unable to dial.
-bool TcpSession::dial_due(Nanos now) const {
-  return wants_dial() && !dial_ && now >= next_dial_;
-}
+bool TcpSession::dial_due(Nanos now) const { return wants_dial() && !dial_ && now >= next_dial_; }
 
 uint32_t TcpSession::begin_dial(Nanos now) {
   UNISONO_CHECK(!dial_);
