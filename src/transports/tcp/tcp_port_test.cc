@@ -127,13 +127,19 @@ TEST_F(TcpSharedPort, another_interface_or_a_fixed_port_is_another_port) {
 }
 
 TEST_F(TcpSharedPort, a_sleeping_transport_is_woken_by_a_call_that_another_one_has_accepted) {
-  ASSERT_TRUE(c->add_peer(to(*a, id_a, 0, false)).ok());
-  c->poll(clock_now(), *sink_c);
-  ASSERT_TRUE(a->add_peer(to(*c, id_c, 1, true)).ok());
-  // `c` sleeps: it is not polled, and `b` accepts.
-  pollfd handle{c->wait_handle(), POLLIN, 0};
-  ASSERT_TRUE(until([&] { return ::poll(&handle, 1, 0) == 1; }));
-  ASSERT_TRUE(soon([&] { return a->state(1) == LinkState::up && c->state(0) == LinkState::up; }));
+  // Only four transports watch the port, so the last one here does not.
+  const auto third = share(PeerId{11, 1}), fourth = share(PeerId{12, 1}), fifth = share(PeerId{13, 1});
+  Recorder sink(fifth.get());
+  ASSERT_TRUE(fifth->add_peer(to(*a, id_a, 0, false)).ok());
+  fifth->poll(clock_now(), sink);
+  pollfd handle{fifth->wait_handle(), POLLIN, 0};
+  EXPECT_EQ(::poll(&handle, 1, 0), 0);
+  ASSERT_TRUE(a->add_peer(to(*fifth, PeerId{13, 1}, 0, true)).ok());
+  ASSERT_TRUE(until([&] { return ::poll(&handle, 1, 0) == 1; })) << "`a` and `b` are polled, and `b` has accepted";
+  ASSERT_TRUE(until([&] {
+    fifth->poll(clock_now(), sink);
+    return a->state(0) == LinkState::up && fifth->state(0) == LinkState::up;
+  }));
 }
 
 TEST_F(TcpSharedPort, a_child_neither_closes_nor_joins_the_port_of_its_parent) {
