@@ -135,7 +135,7 @@ bool TcpLink::is_draining() const {
 void TcpLink::look_for_silence(Nanos now) {
   if (state_ != LinkState::up || (care_at_ != never && now < care_at_)) return;
   const bool unconfirmed =
-      std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->queue().has_unconfirmed(); });
+      std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->awaits_answer(); });
   const auto due_at = std::exchange(care_at_, unconfirmed ? now + care_interval : never);
   if (due_at == never) return;
   for (uint16_t i = 0; i < streams_.size(); ++i) {
