@@ -17,6 +17,7 @@ struct CallPlan {
   uint32_t root = 0;  // the root, for collectives that have one; for send and recv: the other rank
   uint32_t tag = 0;
   bool in_place = false;
+  int64_t more_from = -1;  // for all_to_all: this rank expects one element more from this rank than it sends; -1: from none
   bool uneven = false;  // true: the blocks have different sizes, and some are empty
   size_t offset = 0;    // The addresses of the buffers are this many bytes away from an aligned address.
   uint64_t seed = 1;

@@ -1,0 +1,47 @@
+#include "engine/lossy/announced_call.h"
+
+#include <gtest/gtest.h>
+
+namespace unisono {
+namespace {
+
+const AnnouncedCall announced{.op = 7, .call = {.bits = 0x12345678, .amount = 90}, .text = "a call; with an argument"};
+
+TEST(AnnouncedCall, comes_back_from_its_bytes) {
+  const auto decoded = AnnouncedCall::decode(announced.encode());
+  ASSERT_TRUE(decoded.ok()) << decoded.status().to_string();
+  EXPECT_EQ(decoded->op, 7u);
+  EXPECT_TRUE(decoded->equals(announced.call));
+  EXPECT_EQ(decoded->text, announced.text);
+}
+
+TEST(AnnouncedCall, that_is_cut_or_too_long_is_refused) {
+  auto bytes = announced.encode();
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_EQ(AnnouncedCall::decode(ByteView(bytes).first(size)).status().code(), Code::corrupt) << size;
+  bytes.push_back(std::byte{0});
+  EXPECT_EQ(AnnouncedCall::decode(bytes).status().code(), Code::corrupt);
+}
+
+TEST(AnnouncedCall, of_another_kind_is_refused) {
+  auto bytes = announced.encode();
+  bytes[0] = std::byte{AnnouncedCall::kind + 1};
+  EXPECT_EQ(AnnouncedCall::decode(bytes).status().code(), Code::corrupt);
+}
+
+TEST(AnnouncedCall, with_a_text_beyond_the_limit_is_refused) {
+  auto large = announced;
+  large.text.assign(call_text_max, 'x');
+  EXPECT_TRUE(AnnouncedCall::decode(large.encode()).ok());
+  large.text += 'x';
+  EXPECT_FALSE(AnnouncedCall::decode(large.encode()).ok());
+}
+
+TEST(AnnouncedCall, without_a_text_leaves_the_descriptors) {
+  const AnnouncedCall none{.op = 7, .call = {.bits = 0x12345679, .amount = 90}};
+  const auto text = announced_difference({.rank = 1, .location = "host b", .call = none}, {.rank = 0, .call = announced});
+  EXPECT_NE(text.find("these two differ in root, block sizes"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace unisono
