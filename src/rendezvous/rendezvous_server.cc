@@ -90,6 +90,7 @@ void Server::on_message(Connection connection, Peer& peer, const Message& messag
   const bool has_table = peer.kind == Peer::Kind::linking || peer.kind == Peer::Kind::attending_member;
   if (has_table && (message.kind == Kind::joined || message.kind == Kind::failed))
     return on_join_ended(connection, peer, message);
+  if (peer.kind == Peer::Kind::member && message.kind == Kind::failed) return on_member_failed(connection, peer.job, message, now);
   const auto job = jobs_.find(peer.job);
   if (message.kind == Kind::answer && peer.kind == Peer::Kind::attending_member && job != jobs_.end()) {
     auto answer = decode_answer(message.payload);
@@ -202,6 +203,17 @@ void Server::fail(Job& job, const Status& why, Nanos now) {
 void Server::fail_job(const std::string& name, const Status& why, Nanos now) {
   Job* job = make_job(name);
   if (job != nullptr && (job->phase == Job::Phase::idle || job->phase == Job::Phase::forming)) fail(*job, why, now);
+}
+
+// A registered member cannot join, and the table has not been made. All members get its reason.
+void Server::on_member_failed(Connection connection, const std::string& job_name, const Message& message, Nanos now) {
+  const auto job = jobs_.find(job_name);
+  if (job == jobs_.end() || job->second.phase != Job::Phase::forming) return;
+  for (const auto& [rank, registration] : job->second.members()) {
+    if (registration.connection != connection) continue;
+    const auto why = decode_refused(message.payload);
+    return fail(job->second, {why.code(), concat(label(registration.hello.member), " could not join: ", why.message())}, now);
+  }
 }
 
 void Server::on_join_ended(Connection connection, Peer& peer, const Message& message) {

@@ -105,6 +105,7 @@ class Server {
   void on_answer(Job& job, const Answer& answer);
   void form(Job& job, Nanos now);
   void fail(Job& job, const Status& why, Nanos now);
+  void on_member_failed(Connection connection, const std::string& job_name, const Message& message, Nanos now);
   void on_join_ended(Connection connection, Peer& peer, const Message& message);
   void end_formation(const Peer& by, const Status& why);
   void announce(Job& job);

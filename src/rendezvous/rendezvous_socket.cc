@@ -379,6 +379,29 @@ Status RendezvousSession::failed(const Status& why) {
   return first.ok() ? why : first;
 }
 
+bool RendezvousSession::lacks_descriptors() const {
+  return state_->dialer && state_->dialer->exhausted();
+}
+
+void RendezvousSession::tell_failure(const ResolvedOptions& options, PeerId self, const Status& why) {
+  if (options.join_running || options.rendezvous.kind == RendezvousAddress::Kind::none) return;
+  auto session = make(options, self, {});
+  if (!session.ok()) return;
+  auto& s = *(*session)->state_;
+  const Nanos until = monotonic_now() + failure_time;
+  s.start_dialing(until);
+  (void)s.open_epoll(monotonic_now());
+  for (bool told = false;;) {
+    const Nanos now = monotonic_now();
+    s.pump(now);
+    const auto bytes = s.client->failed(why);
+    if (bytes && !std::exchange(told, true)) s.send(*bytes, now);
+    // The server answers by ending the connection.
+    if ((told && !bytes) || s.client->phase() == Client::Phase::refused || now >= until) return;
+    s.wait(now, until);
+  }
+}
+
 bool RendezvousSession::attending() const { return state_->client && state_->client->phase() == Client::Phase::attending; }
 
 int RendezvousSession::wait_handle() const { return state_->closed ? -1 : state_->epoll.get(); }

@@ -207,6 +207,7 @@ TEST_P(FastPathBlocks, a_message_of_another_block_or_length_is_unexpected) {
     ASSERT_TRUE(begin(0));
     auto header = calls[0].fast_path.header;
     header.sender = 1;
+    if (collective == Collective::all_to_all) header.amount = calls[0].fast_path.plan->amounts[1];
     header.chunk = wrong == 1 ? right + 1 : right;
     header.payload_bytes = wrong == 2 ? 396 : 400;
     cluster->hub().at(1).send(0, header, std::as_bytes(std::span(inputs[1])).first(header.payload_bytes), 0);
