@@ -276,8 +276,7 @@ TEST(DifferingBlocks, of_an_all_to_all_are_invalid_on_every_rank) {
     for (const auto& [from, to] : {std::pair<Rank, Rank>(0, 1), {1, 0}, {0, world - 1}, {world - 1, world - 2}}) {
       for (const bool sender_differs : {true, false}) {
         for (const Rank last : {from, to, world / 2}) {
-          for (const bool one_host : {true, false})
-            expect_pair_is_named({world, from, to, sender_differs, last, one_host});
+          for (const bool one_host : {true, false}) expect_pair_is_named({world, from, to, sender_differs, last, one_host});
         }
       }
     }
@@ -288,7 +287,8 @@ TEST(DifferingBlocks, of_an_all_to_all_are_invalid_on_every_rank) {
 TEST(DifferingBlocks, of_an_all_to_all_are_invalid_even_if_the_receiver_cannot_say_so) {
   TestCluster cluster(2);
   std::vector<Memory> memory(2, Memory(2));
-  const auto waits = cluster.submit(0, all_to_all_call(cluster.caller(0), in(memory[0].input), out(memory[0].output), {}, {}, {}));
+  const auto waits =
+      cluster.submit(0, all_to_all_call(cluster.caller(0), in(memory[0].input), out(memory[0].output), {}, {}, {}));
   const auto theirs = all_to_all_call(cluster.caller(1), std::span(std::as_const(memory[1].input)).first(2 * count),
                                       std::span(memory[1].output).first(2 * count - 1), std::vector<size_t>{count, count},
                                       std::vector<size_t>{count - 1, count}, {});

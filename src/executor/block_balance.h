@@ -5,10 +5,10 @@
 // rank whose blocks all fit could end first, and so could the sender.
 //
 // Each rank adds up the blocks that it sends and subtracts those that it expects. A term is the hash of a size, times a random
-// odd weight of (sender, receiver). This share of the rank travels in every message of it. If all pairs agree, each term appears
-// once with either sign, so the shares of all ranks add up to 0. If one pair disagrees, the sum is another number but once in
-// 2^share_bits cases. An all-to-all is an exchange of all with all, so every rank gets every share. Hence the check needs no
-// message of its own, unlike the confirmations of collectives with a root (executor/confirmation.h).
+// odd weight of (sender, receiver). This share of the rank travels in every message of it. If all pairs agree, each term
+// appears once with either sign, so the shares of all ranks add up to 0. If one pair disagrees, the sum is another number but
+// once in 2^share_bits cases. An all-to-all is an exchange of all with all, so every rank gets every share. Hence the check
+// needs no message of its own, unlike the confirmations of collectives with a root (executor/confirmation.h).
 #pragma once
 
 #include <cstdint>

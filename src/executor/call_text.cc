@@ -49,7 +49,8 @@ std::string call_text(const OperationRequest& q, const CallDescriptor& descripto
   if (is_rooted(q.collective)) add(concat("root ", q.root));
   const auto counts = agreed_counts(q);
   const bool lossy = q.delivery != Delivery::reliable;
-  const bool has_agreed_blocks = !lossy && (q.collective == Collective::reduce_scatter || q.collective == Collective::all_gather);
+  const bool has_agreed_blocks =
+      !lossy && (q.collective == Collective::reduce_scatter || q.collective == Collective::all_gather);
   if (lossy && q.shard_unit != 0) add(concat("shards of whole units of ", q.shard_unit, " elements"));
   for (size_t i = 0; i < world && has_agreed_blocks; ++i)
     add(concat("block ", i, " of ", counts.empty() ? q.count : counts[i], " elements"));

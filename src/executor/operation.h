@@ -207,7 +207,7 @@ class Operation {
   const Plan* plan_ = nullptr;
   Port* port_ = nullptr;
   CallDescriptor descriptor_;
-  uint64_t share_ = 0, balance_ = 0;       // for all_to_all: this rank's share, in the upper bits; the sum of all shares so far
+  uint64_t share_ = 0, balance_ = 0;  // for all_to_all: this rank's share, in the upper bits; the sum of all shares so far
   size_t element_size_ = 4;
   size_t slice_elements_ = 1;
   size_t unit_elements_ = 0;               // chunk boundaries are multiples of this; 0: multiples of a cache line
@@ -222,10 +222,9 @@ class Operation {
   std::vector<Rank> slot_readers_;
   std::vector<Outgoing> slots_;  // slots of lanes whose sums are being computed
   std::vector<std::byte> scratch_, wide_;
-  bool widened_ = false;
-  bool coded_ = false;               // true: a codec is in use, so some messages are encoded
-  bool lanes_begin_errors_ = false;  // true: each lane initialises its part of encode_error; false: start() does it
-  std::array<WireCodec, 3> codecs_;  // indexed by MessageStep
+  bool widened_ = false, coded_ = false;  // coded_: a codec is in use, so some messages are encoded
+  bool lanes_begin_errors_ = false;       // true: each lane initialises its part of encode_error; false: start() does it
+  std::array<WireCodec, 3> codecs_;       // indexed by MessageStep
   // If coded_: first one piece per lane with its encoded value. Then one piece per lane with the encoded value that this rank
   // sent; this piece is set only while the sum is computed.
   std::vector<Piece> messages_;

@@ -38,8 +38,9 @@ void Operation::await_difference(Status why) {
 // disagree on a block, waits for the receiver of the block, which tells all ranks both sizes.
 void Operation::all_lanes_finished() {
   if (setup_.request.collective != Collective::all_to_all || share_of_sum(balance_) == 0) return finish({});
-  await_difference({Code::invalid, concat(label(), ": calls differ: two ranks disagree on the size of a block that one sends to "
-                                                   "the other, and have not said on which")});
+  await_difference({Code::invalid, concat(label(),
+                                          ": calls differ: two ranks disagree on the size of a block that one sends to "
+                                          "the other, and have not said on which")});
 }
 
 void Operation::on_call_text(Rank from, const std::string& text, Nanos now) {

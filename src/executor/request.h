@@ -67,8 +67,8 @@ struct OperationRequest {
 struct CallDescriptor {
   uint32_t bits = 0;
   // The lower 40 bits are the number of elements of all blocks. They are 0 if each pair of ranks has its own size. The upper 24
-  // bits are a second hash of CallOptions::agreement. They are 0 if the agreement is 0. If each pair has its own size, a message
-  // shows the number of elements of its block instead; in an all-to-all, its upper bits are the share of its sender
+  // bits are a second hash of CallOptions::agreement. They are 0 if the agreement is 0. If each pair has its own size, a
+  // message shows the number of elements of its block instead; in an all-to-all, its upper bits are the share of its sender
   // (executor/block_balance.h).
   uint64_t amount = 0;
 };

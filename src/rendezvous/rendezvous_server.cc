@@ -90,7 +90,8 @@ void Server::on_message(Connection connection, Peer& peer, const Message& messag
   const bool has_table = peer.kind == Peer::Kind::linking || peer.kind == Peer::Kind::attending_member;
   if (has_table && (message.kind == Kind::joined || message.kind == Kind::failed))
     return on_join_ended(connection, peer, message);
-  if (peer.kind == Peer::Kind::member && message.kind == Kind::failed) return on_member_failed(connection, peer.job, message, now);
+  if (peer.kind == Peer::Kind::member && message.kind == Kind::failed)
+    return on_member_failed(connection, peer.job, message, now);
   const auto job = jobs_.find(peer.job);
   if (message.kind == Kind::answer && peer.kind == Peer::Kind::attending_member && job != jobs_.end()) {
     auto answer = decode_answer(message.payload);

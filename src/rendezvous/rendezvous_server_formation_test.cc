@@ -43,9 +43,8 @@ TEST(Formation, a_member_that_fails_before_the_table_is_named_to_all_others) {
     members.send_bytes(connection, *bytes);
     for (const auto each : {1u, 2u, 3u}) {
       EXPECT_EQ(members.phase(each), Phase::refused);
-      EXPECT_EQ(members.client(each).error().message(),
-                concat("rank ", failing, " (host h", failing, ", pid ", 100 + failing,
-                       ") could not join: shm: mmap: cannot allocate memory"));
+      EXPECT_EQ(members.client(each).error().message(), concat("rank ", failing, " (host h", failing, ", pid ", 100 + failing,
+                                                               ") could not join: shm: mmap: cannot allocate memory"));
     }
   }
 }

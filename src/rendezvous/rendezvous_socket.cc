@@ -379,9 +379,7 @@ Status RendezvousSession::failed(const Status& why) {
   return first.ok() ? why : first;
 }
 
-bool RendezvousSession::lacks_descriptors() const {
-  return state_->dialer && state_->dialer->exhausted();
-}
+bool RendezvousSession::lacks_descriptors() const { return state_->dialer && state_->dialer->exhausted(); }
 
 void RendezvousSession::tell_failure(const ResolvedOptions& options, PeerId self, const Status& why) {
   if (options.join_running || options.rendezvous.kind == RendezvousAddress::Kind::none) return;

@@ -23,7 +23,8 @@ Result<AnnouncedCall> AnnouncedCall::decode(ByteView bytes) {
 }
 
 std::string announced_difference(const CallAtRank& theirs, const CallAtRank& ours) {
-  const bool by_text = !differ_visibly(theirs.call.call, ours.call.call) && !theirs.call.text.empty() && !ours.call.text.empty();
+  const bool by_text =
+      !differ_visibly(theirs.call.call, ours.call.call) && !theirs.call.text.empty() && !ours.call.text.empty();
   if (by_text)
     return call_difference({.rank = theirs.rank, .location = theirs.location, .text = theirs.call.text},
                            {.rank = ours.rank, .location = ours.location, .text = ours.call.text});

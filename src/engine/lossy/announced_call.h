@@ -1,6 +1,6 @@
 // The announcement of a lossy call. Datagrams do not describe the call to which they belong, so a rank announces a call that is
-// new, reliably, to all other ranks. The announcement holds the text of the call, because the descriptor has only a hash of some
-// arguments. A rank whose call differs can then say at once what differs, with both values.
+// new, reliably, to all other ranks. The announcement holds the text of the call, because the descriptor has only a hash of
+// some arguments. A rank whose call differs can then say at once what differs, with both values.
 #pragma once
 
 #include <cstdint>

@@ -37,6 +37,15 @@ TEST(AnnouncedCall, with_a_text_beyond_the_limit_is_refused) {
   EXPECT_FALSE(AnnouncedCall::decode(large.encode()).ok());
 }
 
+TEST(AnnouncedCall, whose_hash_differs_is_shown_with_both_values) {
+  const AnnouncedCall ours{.op = 7, .call = {.bits = 1, .amount = 90}, .text = "call(90); codec a; no agreement"};
+  const AnnouncedCall theirs{.op = 7, .call = {.bits = 2, .amount = 90}, .text = "call(90); codec b; no agreement"};
+  EXPECT_EQ(
+      announced_difference({.rank = 1, .location = "host b", .call = theirs}, {.rank = 0, .call = ours}),
+      "calls differ: rank 1 (host b) calls call(90) with codec b, rank 0 calls call(90) with codec a; all ranks must make "
+      "the same call");
+}
+
 TEST(AnnouncedCall, without_a_text_leaves_the_descriptors) {
   const AnnouncedCall none{.op = 7, .call = {.bits = 0x12345679, .amount = 90}};
   const auto text = announced_difference({.rank = 1, .location = "host b", .call = none}, {.rank = 0, .call = announced});

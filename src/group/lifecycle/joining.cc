@@ -267,8 +267,8 @@ static Result<Met> try_to_meet(const ResolvedOptions& options, PeerId self, Nano
   return Met{std::move(*links), std::move(*session), std::move(*roster)};
 }
 
-// If this process cannot meet the others, it first frees what it has made for that. A descriptor may then be free, with which it
-// can tell them why they would wait in vain.
+// If this process cannot meet the others, it first frees what it has made for that. A descriptor may then be free, with which
+// it can tell them why they would wait in vain.
 static Result<Met> meet(const ResolvedOptions& options, PeerId self, Nanos deadline) {
   bool tell = false;
   auto met = try_to_meet(options, self, deadline, tell);

@@ -28,10 +28,9 @@ class LossyCluster {
           .peers = {},
           .datagram_bytes = settings.datagram_bytes,
           .location = [](Rank r) { return concat("process ", r); },
-          .announce_call =
-              [this, rank](Rank to, const AnnouncedCall& call) {
-                notifications_.push_back({.from = rank, .to = to, .call = call});
-              },
+          .announce_call = [this, rank](
+                               Rank to,
+                               const AnnouncedCall& call) { notifications_.push_back({.from = rank, .to = to, .call = call}); },
           .send_message =
               [this, rank](Rank to, Bytes payload) {
                 messages_.push_back({.from = rank, .to = to, .at = now_ + notification_delay_, .payload = std::move(payload)});
