@@ -1,6 +1,7 @@
 // Results of collectives between real processes: every type, operation and odd size, over shared memory and over TCP.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "base/concat.h"
@@ -125,12 +126,15 @@ TEST_P(Transport, sub_groups_work_beside_each_other_and_beside_the_whole_group) 
 TEST_P(Transport, a_deadline_is_kept_and_names_the_rank_that_is_missing) {
   Cluster group(3, {.transport = GetParam()});
   const auto lines = group.ask({0, 2}, "all_reduce:count=1000,timeout=300");
+  int64_t longest = 0;
   for (const auto& line : lines) {
     EXPECT_EQ(line.code(), "late") << line.text;
     EXPECT_TRUE(line.says("rank 1")) << line.text;
-    EXPECT_GE(line.number("us"), 290'000);
+    longest = std::max(longest, line.number("us"));
     expect_within("late after", line.number("us") * 1000, 300 + 200);
   }
+  // A rank that began later ends when the deadline of the other one has passed.
+  EXPECT_GE(longest, 300'000);
   group.finish();
 }
 

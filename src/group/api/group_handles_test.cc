@@ -216,10 +216,10 @@ TEST(GroupHandles, the_last_handle_waits_at_most_until_the_deadline) {
   auto all = groups(2, std::make_shared<MemoryStore>());
   ASSERT_EQ(all.size(), 2u);
   std::vector<float> tensor(1 << 20);
-  all[0].all_reduce_async(std::span<float>(tensor), {.timeout = Milliseconds(50)});
   const auto begun = std::chrono::steady_clock::now();
+  all[0].all_reduce_async(std::span<float>(tensor), {.timeout = Milliseconds(50)});
   all.erase(all.begin());
-  EXPECT_GE(std::chrono::steady_clock::now() - begun, Milliseconds(40)) << "the other rank might still have come";
+  EXPECT_GE(std::chrono::steady_clock::now() - begun, Milliseconds(50)) << "the other rank might still have come";
 }
 
 TEST(GroupHandles, calls_of_a_polling_handle_may_be_waited_for_in_pieces) {
