@@ -272,7 +272,7 @@ static Result<Met> try_to_meet(const ResolvedOptions& options, PeerId self, Nano
 static Result<Met> meet(const ResolvedOptions& options, PeerId self, Nanos deadline) {
   bool tell = false;
   auto met = try_to_meet(options, self, deadline, tell);
-  if (!met && tell) RendezvousSession::tell_failure(options, self, met.status());
+  if (!met && tell && met.status().code() == Code::unavailable) RendezvousSession::tell_failure(options, self, met.status());
   return met;
 }
 
