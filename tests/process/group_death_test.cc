@@ -101,13 +101,13 @@ struct BetweenFrames {
   size_t root, waits;
   bool root_dies;  // false: rank 2 dies, which has not made the call
 };
-constexpr BetweenFrames between_frames[] = {{"scatter:count=500,root=0", 0, 1, false},
-                                            {"scatter:count=500,root=0", 0, 1, true},
-                                            {"gather:count=500,root=1", 1, 0, false},
-                                            {"gather:count=500,root=1", 1, 0, true}};
+constexpr BetweenFrames between_frames[] = {{"collective=scatter,count=500,root=0", 0, 1, false},
+                                            {"collective=scatter,count=500,root=0", 0, 1, true},
+                                            {"collective=gather,count=500,root=1", 1, 0, false},
+                                            {"collective=gather,count=500,root=1", 1, 0, true}};
 
-void begin_and_wait_for_first_frame(Cluster& group, const BetweenFrames& at, const std::string& more) {
-  for (const auto rank : {at.root, at.waits}) expect_all_ok({group[rank].ask(std::string("start:") + at.call + more)});
+void begin_and_wait_for_first_frame(Cluster& group, const BetweenFrames& at) {
+  for (const auto rank : {at.root, at.waits}) expect_all_ok({group[rank].ask(concat("start:name=call,", at.call))});
   for (int64_t received = 0; received == 0;) {
     const auto line = group[at.waits].ask("report");
     ASSERT_TRUE(line.ok()) << line.text;
@@ -121,7 +121,7 @@ TEST_P(Death, between_the_two_frames_of_a_root_is_reported) {
   for (const auto& at : between_frames) {
     SCOPED_TRACE(concat(at.call, at.root_dies ? ", the root dies" : ", rank 2 dies"));
     Cluster group(3, options());
-    begin_and_wait_for_first_frame(group, at, "");
+    begin_and_wait_for_first_frame(group, at);
     const size_t dead = at.root_dies ? at.root : 2;
     const auto left = group.all_but({dead});
     const auto killed_at = now_ns();

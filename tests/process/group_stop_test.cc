@@ -119,10 +119,10 @@ struct StopBetweenFrames {
 };
 
 TEST_P(Stop, between_the_two_frames_of_a_root_is_late) {
-  for (const auto& [call, root, waits, stops] : {StopBetweenFrames{"scatter:count=500,root=0", 0, 1, 2},
-                                                 {"scatter:count=500,root=0", 0, 1, 0},
-                                                 {"gather:count=500,root=1", 1, 0, 2},
-                                                 {"gather:count=500,root=1", 1, 0, 1}}) {
+  for (const auto& [call, root, waits, stops] : {StopBetweenFrames{"collective=scatter,count=500,root=0", 0, 1, 2},
+                                                 {"collective=scatter,count=500,root=0", 0, 1, 0},
+                                                 {"collective=gather,count=500,root=1", 1, 0, 2},
+                                                 {"collective=gather,count=500,root=1", 1, 0, 1}}) {
     SCOPED_TRACE(concat(call, ", rank ", stops, " stops"));
     Cluster group(3, options());
     for (const auto rank : {root, waits}) expect_all_ok({group[rank].ask(concat("start:", call, ",timeout=2000"))});
