@@ -19,8 +19,8 @@ struct CallPlan {
   bool in_place = false;
   // for all_to_all: this rank expects one element more from rank more_from - 1 than that rank sends; 0: from none
   uint64_t more_from = 0;
-  bool uneven = false;     // true: the blocks have different sizes, and some are empty
-  size_t offset = 0;       // The addresses of the buffers are this many bytes away from an aligned address.
+  bool uneven = false;  // true: the blocks have different sizes, and some are empty
+  size_t offset = 0;    // The addresses of the buffers are this many bytes away from an aligned address.
   uint64_t seed = 1;
   CallOptions options = {};
   double tolerance = 0;   // The largest error that is accepted in an element. 0: results must be exact. Only for f32.
