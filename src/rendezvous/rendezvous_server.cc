@@ -126,6 +126,14 @@ void Server::on_hello(Connection connection, Peer& peer, const Hello& hello, Nan
   }
 }
 
+// Returns whether a member has registered only to say why it cannot join. Its reason follows.
+static bool has_failing_member(const Job& job) {
+  return std::ranges::any_of(job.members(), [](const auto& entry) {
+    const auto& endpoints = entry.second.hello.member.endpoints;
+    return endpoints.size() == 1 && endpoints[0] == failing_endpoint;
+  });
+}
+
 void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
   Job* job = make_job(hello.job);
   if (job == nullptr)
@@ -163,7 +171,7 @@ void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Na
   send(connection, encode(Welcome{settings_.identity, library_version}));
   report_event(ServerEvent::Kind::registered, hello.job,
                concat(describe(hello, peer.from), ", ", job->members().size(), " of ", hello.world_size));
-  if (job->complete()) form(*job, now);
+  if (job->complete() && !has_failing_member(*job)) form(*job, now);
 }
 
 void Server::form(Job& job, Nanos now) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
@@ -58,6 +59,9 @@ struct ServerCounters {
   uint64_t crowded = 0;  // connections that were too many (connections_max)
   uint64_t refused = 0;  // processes that were refused after their hello
 };
+
+// The only endpoint of a member that registers to say why it cannot join. The server forms no group with it.
+inline constexpr std::string_view failing_endpoint = "none";
 
 class Server {
  public:

@@ -383,10 +383,9 @@ Status RendezvousSession::failed(const Status& why) {
 
 bool RendezvousSession::lacks_descriptors() const { return state_->lacks_descriptors; }
 
-void RendezvousSession::tell_failure(const ResolvedOptions& options, PeerId self, std::vector<std::string> endpoints,
-                                     const Status& why) {
+void RendezvousSession::tell_failure(const ResolvedOptions& options, PeerId self, const Status& why) {
   if (options.join_running || options.rendezvous.kind == RendezvousAddress::Kind::none) return;
-  auto session = make(options, self, std::move(endpoints));
+  auto session = make(options, self, {std::string(rendezvous::failing_endpoint)});
   if (!session.ok()) return;
   auto& s = *(*session)->state_;
   const Nanos until = monotonic_now() + failure_time;

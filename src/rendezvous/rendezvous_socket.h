@@ -57,9 +57,8 @@ class RendezvousSession {
   // Returns true if meet() failed because this process has no free descriptor, so that it has told nobody.
   bool lacks_descriptors() const;
   // Registers at the rendezvous only to say that this process cannot join, so that the other ranks need not wait for it. Call
-  // it when this process has freed what it can, such as listening sockets. It takes at most a second. `endpoints` are those of
-  // make(): if all others have registered, the group forms first, and a rank without endpoints would hide the reason.
-  static void tell_failure(const ResolvedOptions& options, PeerId self, std::vector<std::string> endpoints, const Status& why);
+  // it when this process has freed what it can, such as listening sockets. It takes at most a second.
+  static void tell_failure(const ResolvedOptions& options, PeerId self, const Status& why);
 
   // After meet(), the members link up with each other. If a member fails meanwhile, or dies, the rendezvous tells the others,
   // so that none of them waits for its own deadline. formation_error() returns the reason; it returns ok while the group can

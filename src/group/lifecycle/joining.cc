@@ -251,15 +251,15 @@ struct Met {
 };
 
 // Makes the links, and meets the other ranks. Sets `tell` if it fails for a reason that the others cannot know.
-static Result<Met> try_to_meet(const ResolvedOptions& options, PeerId self, Nanos deadline, bool& tell,
-                               std::vector<std::string>& endpoints) {
+static Result<Met> try_to_meet(const ResolvedOptions& options, PeerId self, Nanos deadline, bool& tell) {
   tell = true;
   auto links = make_links(options, self);
   if (!links) return links.status();
+  std::vector<std::string> endpoints;
   for (const auto& link : *links) {
     for (auto& endpoint : link.connector->endpoints()) endpoints.push_back(std::move(endpoint));
   }
-  auto session = RendezvousSession::make(options, self, endpoints);
+  auto session = RendezvousSession::make(options, self, std::move(endpoints));
   if (!session) return session.status();
   auto roster = (*session)->meet(deadline);
   tell = !roster.ok() && (*session)->lacks_descriptors();
@@ -271,10 +271,8 @@ static Result<Met> try_to_meet(const ResolvedOptions& options, PeerId self, Nano
 // it can tell them why they would wait in vain.
 static Result<Met> meet(const ResolvedOptions& options, PeerId self, Nanos deadline) {
   bool tell = false;
-  std::vector<std::string> endpoints;
-  auto met = try_to_meet(options, self, deadline, tell, endpoints);
-  if (!met && tell && met.status().code() == Code::unavailable)
-    RendezvousSession::tell_failure(options, self, std::move(endpoints), met.status());
+  auto met = try_to_meet(options, self, deadline, tell);
+  if (!met && tell && met.status().code() == Code::unavailable) RendezvousSession::tell_failure(options, self, met.status());
   return met;
 }
 
