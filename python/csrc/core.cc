@@ -6,6 +6,9 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "core_calls.h"
+#include "forking.h"
+
 namespace unisono_python {
 
 namespace {
@@ -113,8 +116,9 @@ PYBIND11_MODULE(_core, m) {
   import_errors();
   const auto at_exit = py::module_::import("atexit").attr("register");
   at_exit(py::cpp_function(end_events));  // what is registered first runs last
-  at_exit(py::cpp_function([] {
+  at_exit(py::cpp_function([owner = Owner()] {
     EndsEarly::end_all();
+    if (!owner.forked()) refuse_library_threads();
     wait_for_needed_flights();
   }));
   add_events(m);

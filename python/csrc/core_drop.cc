@@ -1,6 +1,6 @@
 // DropCompute: its options, its reports and its steps. Its callbacks are Python functions.
+#include "core_calls.h"
 #include "core_options.h"
-#include "forking.h"
 
 namespace unisono_python {
 
@@ -21,22 +21,23 @@ struct Functions {
 
 std::shared_ptr<Functions> make_functions(py::object compute, py::object reduce, py::object apply) {
   return {new Functions{std::move(compute), std::move(reduce), std::move(apply), {}}, [](Functions* functions) {
-            if (Py_IsInitialized() == 0) return;  // the interpreter has ended, so the memory stays until the process ends
-            const PythonThread python;
-            const py::gil_scoped_acquire gil;
-            delete functions;
+            // If this does not run, the interpreter ends, and the memory stays until the process ends.
+            (void)call_python([functions] { delete functions; });
           }};
 }
 
 Status call_with_array(Functions& functions, const char* what, std::span<const float> values, Access access,
                        const std::function<void(const py::object&)>& call) {
-  const PythonThread python;
-  const py::gil_scoped_acquire gil;
-  return functions.caught.run([&] {
-    const CallArray lent(values, access);
-    call(lent.array());
-    lent.end(what);
+  Status status;
+  const bool ran = call_python([&] {
+    status = functions.caught.run([&] {
+      const CallArray lent(values, access);
+      call(lent.array());
+      lent.end(what);
+    });
   });
+  return ran ? status
+             : Status(Code::unavailable, std::string(what) + " has not run, because the program has given up the step");
 }
 
 DropWork work_of(const std::shared_ptr<Functions>& functions) {
@@ -66,15 +67,26 @@ class PythonDropCompute {
       : early_([this] { end(); }) {
     const auto read = option_of<DropOptions>(options, "options");
     const auto with = replica == nullptr ? std::optional<Group>() : std::optional(*replica);
-    drop_.emplace(without_gil([&] { return DropCompute::make(group, micro_batches, read, with); }));
+    const auto groups = owned(std::pair(Group(group), with));
+    has_replica_ = with.has_value();
+    drop_ = owned(check(calls_.run(
+        [groups, micro_batches, read] { return DropCompute::make(groups->first, micro_batches, read, groups->second); })));
   }
   PythonDropCompute(const PythonDropCompute&) = delete;
   ~PythonDropCompute() { end(); }
 
-  // call() is for calls that change something or wait. query() is for calls that only read.
+  // call() is for calls that may block; the function must own all that it uses. change() is for calls that send nothing.
+  // query() is for calls that only read.
   template <typename F>
   auto call(const char* what, F function) {
     const auto use = busy_.call(what);
+    (void)alive();
+    return calls_.run([drop = drop_, function] { return function(*drop); });
+  }
+  template <typename F>
+  auto change(const char* what, F function) {
+    const auto use = busy_.call(what);
+    calls_.finish();
     auto& drop = alive();
     const py::gil_scoped_release released;
     return function(drop);
@@ -82,22 +94,27 @@ class PythonDropCompute {
   template <typename F>
   auto query(const char* what, F function) {
     const auto use = busy_.query(what);
+    calls_.finish();
     return function(alive());
   }
+  // The processes of a replica decide together, so they wait for each other.
+  bool next() {
+    const auto function = [](DropCompute& drop) { return drop.next(); };
+    return has_replica_ ? call("DropCompute.next", function) : change("DropCompute.next", function);
+  }
   DropStep run(py::handle gradients, py::object compute, py::object apply, py::object reduce) {
-    const auto buffer = float_buffer(gradients, "run: gradients", Access::write);
-    const auto functions = make_functions(std::move(compute), std::move(reduce), std::move(apply));
-    const auto work = work_of(functions);
-    auto result = call("DropCompute.run", [&](DropCompute& drop) { return drop.run(buffer.floats(), work); });
-    rethrow(functions);
-    return check(std::move(result));
+    const auto buffer = std::make_shared<const Buffer>(float_buffer(gradients, "run: gradients", Access::write));
+    return check(run_with("DropCompute.run", make_functions(std::move(compute), std::move(reduce), std::move(apply)),
+                          [buffer](DropCompute& drop, const DropWork& work) { return drop.run(buffer->floats(), work); }));
   }
   void drain(py::object compute, py::object apply) {
-    const auto functions = make_functions(std::move(compute), py::none(), std::move(apply));
-    const auto work = work_of(functions);
-    const auto status = call("DropCompute.drain", [&](DropCompute& drop) { return drop.drain(work); });
-    rethrow(functions);
-    check(status);
+    check(run_with("DropCompute.drain", make_functions(std::move(compute), py::none(), std::move(apply)),
+                   [](DropCompute& drop, const DropWork& work) { return drop.drain(work); }));
+  }
+  void resume(const Group& group, const Group* replica) {
+    const auto groups = owned(std::pair(Group(group), replica == nullptr ? std::optional<Group>() : std::optional(*replica)));
+    check(call("DropCompute.resume", [groups](DropCompute& drop) { return drop.resume(groups->first, groups->second); }));
+    has_replica_ = replica != nullptr;
   }
 
  private:
@@ -107,18 +124,24 @@ class PythonDropCompute {
   }
   // Throws the errors of the callbacks of this call. With the rule `at`, a micro-batch may still be running when its step ends.
   // So errors that the callbacks of the previous call have caused since then are thrown, too.
-  void rethrow(const std::shared_ptr<Functions>& functions) {
+  template <typename F>
+  auto run_with(const char* what, const std::shared_ptr<Functions>& functions, F function)
+      -> decltype(function(std::declval<DropCompute&>(), std::declval<const DropWork&>())) {
     const auto earlier = std::exchange(functions_, functions);
+    auto result = call(what, [work = work_of(functions), function](DropCompute& drop) { return function(drop, work); });
     if (earlier != nullptr) earlier->caught.rethrow();
     functions->caught.rethrow();
+    return result;
   }
   void end() {
-    const py::gil_scoped_release released;  // the destructor may wait for a running micro-batch
-    drop_.reset();
+    calls_.abandon();
+    drop_.reset();  // the destructor may wait for a running micro-batch; it releases the GIL
   }
-  std::optional<DropCompute> drop_;
+  std::shared_ptr<DropCompute> drop_;
   std::shared_ptr<Functions> functions_;
+  bool has_replica_ = false;
   Exclusive busy_;
+  InterruptibleCalls calls_;
   EndsEarly early_;
 };
 
@@ -199,9 +222,8 @@ void add_steps(py::class_<Drop>& drop) {
       [](Drop& self) { check(self.call("DropCompute.begin_step", [](DropCompute& d) { return d.begin_step(); })); },
       "Call right after the optimizer's step; the step's time begins. Invalid after a step that failed once its micro-batches "
       "were computed: then all ranks call resume().");
-  drop.def(
-      "next", [](Drop& self) { return self.call("DropCompute.next", [](DropCompute& d) { return d.next(); }); },
-      "Whether to compute another micro-batch; the previous one must be complete. False: join the all-reduce.");
+  drop.def("next", &Drop::next,
+           "Whether to compute another micro-batch; the previous one must be complete. False: join the all-reduce.");
   drop.def_property_readonly(
       "position", [](Drop& self) { return self.query("DropCompute.position", [](DropCompute& d) { return d.position(); }); },
       "Position in this rank's data of the micro-batch that next() requested, in micro-batches from 0.");
@@ -219,7 +241,7 @@ void add_steps(py::class_<Drop>& drop) {
       [](Drop& self) { return check(self.call("DropCompute.end_step", [](DropCompute& d) { return d.end_step(); })); },
       "Call after the all-reduce.");
   drop.def(
-      "pause", [](Drop& self) { self.call("DropCompute.pause", [](DropCompute& d) { return d.pause(); }); },
+      "pause", [](Drop& self) { self.change("DropCompute.pause", [](DropCompute& d) { return d.pause(); }); },
       "Call between two steps, before work that belongs to no step, such as a validation.");
   drop.def("run", &Drop::run, py::arg("gradients"), py::arg("compute"), py::arg("apply") = py::none(),
            py::arg("reduce") = py::none(),
@@ -227,7 +249,9 @@ void add_steps(py::class_<Drop>& drop) {
            "return.\ncompute(position, gradients): adds the gradient of that micro-batch, divided by the micro-batches per "
            "step. With the rule `at` it runs in another thread, and may outlast run().\napply(gradients, step): uses the "
            "averages; not called for a step that is not applied.\nreduce(gradients): averages over the group; None: an "
-           "all-reduce.\nThe arrays are valid during the call only. run() raises the functions' errors.");
+           "all-reduce.\nThe arrays are valid during the call only. run() raises the functions' errors.\nKeyboardInterrupt is "
+           "raised within "
+           "0.1 s; the step continues, and the next call of this object first waits for its end.");
   drop.def("drain", &Drop::drain, py::arg("compute"), py::arg("apply") = py::none(),
            "With the rule `at`: waits for the abandoned micro-batch, and calls apply() for pending averages.");
 }
@@ -261,22 +285,17 @@ void add_drop_compute(py::module_& m) {
   drop.def_static("recorded_head", &DropCompute::recorded_head, py::arg("micro_batches"),
                   "The header line of a file of such lines.");
   drop.def(
-      "save", [](Drop& self) { return bytes_of(self.call("DropCompute.save", [](DropCompute& d) { return d.save(); })); },
+      "save", [](Drop& self) { return bytes_of(self.change("DropCompute.save", [](DropCompute& d) { return d.save(); })); },
       "This rank's data position and step.");
   drop.def(
       "load",
       [](Drop& self, const py::bytes& state) {
-        check(self.call("DropCompute.load", [bytes = span_of(state)](DropCompute& d) { return d.load(bytes); }));
+        check(self.change("DropCompute.load", [bytes = span_of(state)](DropCompute& d) { return d.load(bytes); }));
       },
       py::arg("state"),
       "All ranks load, each the bytes that it saved after the same step. Corrupt, Invalid: nothing has changed.");
   drop.def(
-      "resume",
-      [](Drop& self, const Group& group, const Group* replica) {
-        const auto with = replica == nullptr ? std::optional<Group>() : std::optional(*replica);
-        check(self.call("DropCompute.resume", [&](DropCompute& d) { return d.resume(group, with); }));
-      },
-      py::arg("group"), py::arg("replica") = py::none(),
+      "resume", &Drop::resume, py::arg("group"), py::arg("replica") = py::none(),
       "Call on all ranks after Group.reform(), or after a step that failed on some ranks; processes that joined make a new "
       "DropCompute.");
 }

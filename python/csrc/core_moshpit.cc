@@ -1,5 +1,6 @@
 // MoshpitSgd in Python. Each peer makes local optimizer steps, and every few steps an elastic run averages the peers'
 // parameters.
+#include "core_calls.h"
 #include "core_elastic.h"
 #include "core_options.h"
 
@@ -12,27 +13,21 @@ constexpr const char* outers[] = {"sgd", "nesterov"};
 
 class PythonMoshpitSgd {
  public:
-  PythonMoshpitSgd(std::shared_ptr<PythonElastic> run, py::handle parameters, py::handle options) : run_(std::move(run)) {
+  PythonMoshpitSgd(std::shared_ptr<PythonElastic> run, py::handle parameters, py::handle options)
+      : own_(std::make_shared<Own>(std::move(run))) {
     const auto buffers = float_buffers(parameters, "MoshpitSgd: parameters", Access::write);
     const auto read = option_of<MoshpitSgdOptions>(options, "options");
-    sgd_.emplace(without_gil([&] { return MoshpitSgd::make(run_->run(), spans_of(buffers), read); }));
+    own_->sgd.emplace(without_gil([&] { return MoshpitSgd::make(own_->run->run(), spans_of(buffers), read); }));
   }
   PythonMoshpitSgd(const PythonMoshpitSgd&) = delete;
-  ~PythonMoshpitSgd() {
-    const py::gil_scoped_release released;
-    sgd_.reset();
-  }
   using Tensors = std::span<const std::span<float>>;
   MoshpitStep step(const char* what, py::handle parameters,
                    const std::function<Result<MoshpitStep>(MoshpitSgd&, Tensors)>& call) {
     const auto use = busy_.call(what);
-    const auto buffers = float_buffers(parameters, std::string(what) + ": parameters", Access::write);
-    const auto spans = spans_of(buffers);
-    auto result = [&] {
-      const py::gil_scoped_release released;
-      return call(*sgd_, spans);
-    }();
-    caught_.rethrow();
+    const auto buffers = std::make_shared<const std::vector<Buffer>>(
+        float_buffers(parameters, std::string(what) + ": parameters", Access::write));
+    auto result = calls_.run([own = own_, buffers, call] { return call(*own->sgd, spans_of(*buffers)); });
+    own_->caught.rethrow();
     return check(std::move(result));
   }
   // Waits in pieces of 100 ms, and checks for signals between them.
@@ -52,31 +47,42 @@ class PythonMoshpitSgd {
   }
   void give_state(py::object give) {
     const auto use = busy_.call("MoshpitSgd.give_state");
-    give_ = std::move(give);
-    sgd_->give_state([this] { return blobs(); });
+    calls_.finish();
+    own_->give = std::move(give);
+    own_->sgd->give_state([own = own_.get()] { return own->blobs(); });
   }
   MoshpitSgd& query(const char* what) {
     const auto use = busy_.query(what);
-    return *sgd_;
+    calls_.finish();
+    return *own_->sgd;
   }
   void load(const py::bytes& state) {
     const auto use = busy_.call("MoshpitSgd.load");
-    check(sgd_->load(span_of(state)));
+    calls_.finish();
+    check(own_->sgd->load(span_of(state)));
   }
 
  private:
-  // The library calls this within step(), in the same thread.
-  Blobs blobs() {
-    const py::gil_scoped_acquire gil;
-    Blobs blobs;
-    (void)caught_.run([&] { blobs = blobs_of(py::cast<py::dict>(give_())); });
-    return blobs;
-  }
-  std::shared_ptr<PythonElastic> run_;  // must outlive sgd_
-  std::optional<MoshpitSgd> sgd_;
-  py::object give_;
-  Caught caught_;
+  struct Own {
+    explicit Own(std::shared_ptr<PythonElastic> its_run) : run(std::move(its_run)) {}
+    ~Own() {
+      const py::gil_scoped_release released;
+      sgd.reset();
+    }
+    // The library calls this within step(), in the same thread.
+    Blobs blobs() {
+      Blobs blobs;
+      (void)call_python([&] { (void)caught.run([&] { blobs = blobs_of(py::cast<py::dict>(give())); }); });
+      return blobs;
+    }
+    const std::shared_ptr<PythonElastic> run;  // must outlive sgd
+    std::optional<MoshpitSgd> sgd;
+    py::object give;
+    Caught caught;
+  };
+  const std::shared_ptr<Own> own_;
   Exclusive busy_;
+  InterruptibleCalls calls_;
 };
 
 using Sgd = PythonMoshpitSgd;
@@ -144,7 +150,8 @@ void add_moshpit_sgd(py::module_& m) {
       },
       py::arg("parameters"), py::arg("samples"),
       "Call after each step of the local optimizer. Begins an averaging step, or brings one in. With overlap it does not wait; "
-      "without, the wait cannot be interrupted.\n\nsamples: how many the step used.");
+      "without, KeyboardInterrupt is raised within 0.1 s, the averaging step continues, and the next call of this object first "
+      "waits for its end.\n\nsamples: how many the step used.");
   sgd.def("drain", &Sgd::drain, py::arg("parameters"), py::arg("timeout") = py::none(),
           "Waits for the averaging step that is under way, if any, and brings it in. Call it before values are saved or "
           "evaluated. Raises Late: it is still under way.");

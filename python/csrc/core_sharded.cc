@@ -1,4 +1,5 @@
 // ShardedStep, the library's optimizers, and optimizers written in Python.
+#include "core_calls.h"
 #include "core_options.h"
 
 namespace unisono_python {
@@ -24,17 +25,18 @@ class PythonOptimizer final : public ShardOptimizer {
     rate_ = py::cast<double>(object_.attr("rate"));
   }
   ~PythonOptimizer() override {
-    if (Py_IsInitialized() == 0) {
-      (void)object_.release();
-      return;
-    }
-    const py::gil_scoped_acquire gil;
-    object_ = py::object();
-    caught_.reset();
+    const bool freed = call_python([this] {
+      object_ = py::object();
+      caught_.reset();
+    });
+    if (freed) return;
+    (void)object_.release();
+    (void)new std::shared_ptr<Caught>(std::move(caught_));  // it may hold an exception of Python
   }
   void update(const ShardUpdate& task) override {
-    const py::gil_scoped_acquire gil;
-    if (!caught_->any()) (void)caught_->run([&] { update_in_python(task); });
+    (void)call_python([&] {
+      if (!caught_->any()) (void)caught_->run([&] { update_in_python(task); });
+    });
   }
   double rate() const override { return rate_; }
   void set_rate(double rate) override {
@@ -89,38 +91,35 @@ std::unique_ptr<ShardOptimizer> optimizer_of(const py::object& given, const std:
 class PythonShardedStep {
  public:
   PythonShardedStep(const Group& group, py::handle parameters, const py::object& optimizer, py::handle options) {
-    const auto initial = float_buffer(parameters, "ShardedStep: parameters", Access::read);
+    const auto initial = std::make_shared<const Buffer>(float_buffer(parameters, "ShardedStep: parameters", Access::read));
     const auto read = option_of<ShardedOptions>(options, "options");
-    auto made = optimizer_of(optimizer, caught_);
-    step_.emplace(without_gil([&] { return ShardedStep::make(group, initial.floats(), std::move(made), read); }));
+    const auto with = std::make_shared<std::unique_ptr<ShardOptimizer>>(optimizer_of(optimizer, caught_));
+    step_ = owned(check(calls_.run([group = owned(Group(group)), initial, with, read] {
+      return ShardedStep::make(*group, initial->floats(), std::move(*with), read);
+    })));
   }
   PythonShardedStep(const PythonShardedStep&) = delete;
-  ~PythonShardedStep() {
-    const py::gil_scoped_release released;
-    step_.reset();
-  }
-  ShardedReport run(py::handle gradient) {
-    const auto buffer = float_buffer(gradient, "run: gradient", Access::read);
-    return call("ShardedStep.run", [&](ShardedStep& step) { return step.run(buffer.floats()); });
-  }
-  void owners_values(py::handle values) {
-    const auto buffer = float_buffer(values, "owners_values: values", Access::write);
-    call_status("ShardedStep.owners_values", [&](ShardedStep& step) { return step.owners_values(buffer.floats()); });
-  }
-  // If an optimizer written in Python has raised an error, throws this error instead of the library's.
+  // Makes a call that may block; the function must own all that it uses. If an optimizer written in Python has raised an error,
+  // throws this error instead of the library's.
   template <typename F>
-  auto call(const char* what, F function) -> std::decay_t<decltype(*function(std::declval<ShardedStep&>()))> {
+  auto call(const char* what, F function) {
     const auto use = busy_.call(what);
-    auto result = [&] {
-      const py::gil_scoped_release released;
-      return function(*step_);
-    }();
+    auto result = calls_.run([step = step_, function] { return function(*step); });
     caught_->rethrow();
     return check(std::move(result));
   }
-  template <typename F>
-  void call_status(const char* what, F function) {
+  ShardedReport run(py::handle gradient) {
+    const auto buffer = std::make_shared<const Buffer>(float_buffer(gradient, "run: gradient", Access::read));
+    return call("ShardedStep.run", [buffer](ShardedStep& step) { return step.run(buffer->floats()); });
+  }
+  void owners_values(py::handle values) {
+    const auto buffer = std::make_shared<const Buffer>(float_buffer(values, "owners_values: values", Access::write));
+    call("ShardedStep.owners_values", [buffer](ShardedStep& step) { return step.owners_values(buffer->floats()); });
+  }
+  // Makes a call that sends nothing.
+  void change(const char* what, const std::function<Status(ShardedStep&)>& function) {
     const auto use = busy_.call(what);
+    calls_.finish();
     const auto status = [&] {
       const py::gil_scoped_release released;
       return function(*step_);
@@ -130,13 +129,15 @@ class PythonShardedStep {
   }
   ShardedStep& query(const char* what) {
     const auto use = busy_.query(what);
+    calls_.finish();
     return *step_;
   }
 
  private:
   std::shared_ptr<Caught> caught_ = std::make_shared<Caught>();
-  std::optional<ShardedStep> step_;
+  std::shared_ptr<ShardedStep> step_;
   Exclusive busy_;
+  InterruptibleCalls calls_;
 };
 
 using Step = PythonShardedStep;
@@ -291,17 +292,17 @@ void add_sharded_step(py::module_& m) {
       "and resume() change them.");
   step.def("run", &Step::run, py::arg("gradient"),
            "Runs one step. gradient: this rank's, float32, of all parameters.\n\nPeerLost, Late: re-form the group, and call "
-           "resume(). Raises the optimizer's errors; such a step must not be used.\nCannot be interrupted: it ends by the "
-           "group's timeout.");
+           "resume(). Raises the optimizer's errors; such a step must not be used.\nKeyboardInterrupt is raised within 0.1 s; "
+           "the step continues, and the next call of this object first waits for its end.");
   step.def(
-      "resync", [](Step& self) { self.call_status("ShardedStep.resync", [](ShardedStep& s) { return s.resync(); }); },
+      "resync", [](Step& self) { self.call("ShardedStep.resync", [](ShardedStep& s) { return s.resync(); }); },
       "Sends all values reliably, after which all replicas are equal to the bit. All ranks call it.");
   step.def("owners_values", &Step::owners_values, py::arg("values"),
            "Writes the owners' values of all parameters to a float32 array. Replicas do not change. All ranks call it.");
   step.def(
       "set_rate",
       [](Step& self, double rate) {
-        self.call_status("ShardedStep.set_rate", [rate](ShardedStep& s) { return s.set_rate(rate), Status(); });
+        self.change("ShardedStep.set_rate", [rate](ShardedStep& s) { return s.set_rate(rate), Status(); });
       },
       py::arg("rate"), "Sets the optimizer's learning rate; equal on all ranks.");
   step.def_property_readonly(
@@ -312,7 +313,7 @@ void add_sharded_step(py::module_& m) {
   step.def(
       "load",
       [](Step& self, const py::bytes& state) {
-        self.call_status("ShardedStep.load", [bytes = span_of(state)](ShardedStep& s) { return s.load(bytes); });
+        self.change("ShardedStep.load", [bytes = span_of(state)](ShardedStep& s) { return s.load(bytes); });
       },
       py::arg("state"),
       "Corrupt: truncated or changed. Invalid: of another rank, number of ranks, or optimizer. An error changes nothing. All "
@@ -320,7 +321,7 @@ void add_sharded_step(py::module_& m) {
   step.def(
       "resume",
       [](Step& self, const Group& group) {
-        return self.call("ShardedStep.resume", [&](ShardedStep& s) { return s.resume(group); });
+        return self.call("ShardedStep.resume", [with = owned(Group(group))](ShardedStep& s) { return s.resume(*with); });
       },
       py::arg("group"), "Call on all ranks after Group.reform(); processes that joined make a new ShardedStep.");
   step.def(

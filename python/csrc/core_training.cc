@@ -1,6 +1,7 @@
 // Compressed gradients: Compression, CompressionPlan, GradientReducer.
 #include <map>
 
+#include "core_calls.h"
 #include "core_options.h"
 
 namespace unisono_python {
@@ -35,13 +36,10 @@ class PythonReducer {
       elements_[each.name] = elements;
     }
     const auto options = option_of<Compression>(compression, "compression");
-    reducer_.emplace(without_gil([&] { return GradientReducer::make(group, list, options); }));
+    own_->reducer.emplace(
+        check(calls_.run([with = owned(Group(group)), list, options] { return GradientReducer::make(*with, list, options); })));
   }
   PythonReducer(const PythonReducer&) = delete;
-  ~PythonReducer() {
-    const py::gil_scoped_release released;
-    reducer_.reset();
-  }
 
   void reduce(const py::dict& bucket) {
     const auto use = busy_.call("GradientReducer.reduce");
@@ -58,67 +56,80 @@ class PythonReducer {
     }
     std::vector<Gradient> gradients;
     for (size_t i = 0; i < names.size(); ++i) gradients.push_back({names[i], buffers[i].floats().data()});
+    calls_.finish();
     check([&] {
       const py::gil_scoped_release released;
-      return reducer_->reduce(gradients);
+      return own_->reducer->reduce(gradients);
     }());
-    for (auto& buffer : buffers) held_.push_back(std::move(buffer));
+    for (auto& buffer : buffers) own_->held.push_back(std::move(buffer));
   }
   CompressionReport finish() {
     const auto use = busy_.call("GradientReducer.finish");
-    auto report = [&] {
-      const py::gil_scoped_release released;
-      return reducer_->finish();
-    }();
-    held_.clear();
+    auto report = calls_.run([own = own_] { return own->reducer->finish(); });
+    own_->held.clear();
     return check(std::move(report));
   }
   void step_skipped() {
     const auto use = busy_.call("GradientReducer.step_skipped");
-    reducer_->step_skipped();
+    ended().step_skipped();
   }
   void flush() {
     const auto use = busy_.call("GradientReducer.flush");
-    reducer_->flush();
+    ended().flush();
   }
   Resumed resume(const Group& group) {
     const auto use = busy_.call("GradientReducer.resume");
-    return without_gil([&] { return reducer_->resume(group); });
+    return check(calls_.run([own = own_, with = owned(Group(group))] { return own->reducer->resume(*with); }));
   }
   Resumed resumed() {
     const auto use = busy_.call("GradientReducer.resumed");
-    return reducer_->resumed();
+    return ended().resumed();
   }
   py::bytes save() {
     const auto use = busy_.call("GradientReducer.save");
+    auto& reducer = ended();
     const auto saved = [&] {
       const py::gil_scoped_release released;
-      return reducer_->save();
+      return reducer.save();
     }();
     if (saved.empty()) raise({Code::invalid, "save() in the middle of a step: call finish() first"});
     return bytes_of(saved);
   }
   void load(const py::bytes& bytes) {
     const auto use = busy_.call("GradientReducer.load");
+    auto& reducer = ended();
     check([&, span = span_of(bytes)] {
       const py::gil_scoped_release released;
-      return reducer_->load(span);
+      return reducer.load(span);
     }());
   }
   CompressionReport total() {
     const auto use = busy_.call("GradientReducer.total");
-    return reducer_->total();
+    return ended().total();
   }
   uint64_t step() {
     const auto use = busy_.call("GradientReducer.step");
-    return reducer_->step();
+    return ended().step();
   }
 
  private:
   std::map<std::string, uint64_t> elements_;
-  std::vector<Buffer> held_;  // the arrays that are in use between reduce() and finish()
-  std::optional<GradientReducer> reducer_;
+  struct Own {
+    ~Own() {
+      const py::gil_scoped_release released;
+      reducer.reset();
+    }
+    std::vector<Buffer> held;  // the arrays that are in use between reduce() and finish()
+    std::optional<GradientReducer> reducer;
+  };
+  // Returns the reducer when an interrupted call has ended.
+  GradientReducer& ended() {
+    calls_.finish();
+    return *own_->reducer;
+  }
+  const std::shared_ptr<Own> own_ = std::make_shared<Own>();
   Exclusive busy_;
+  InterruptibleCalls calls_;
 };
 
 void add_compression(py::module_& m) {
@@ -252,9 +263,10 @@ void add_training(py::module_& m) {
               "Hands over complete gradients (name -> float32 array). Do not touch them until finish(), which makes them "
               "averages. All ranks pass the same buckets in the same order. Returns at once.\n\nInvalid: a name is unknown, or "
               "occurs twice in a step; nothing of the bucket was sent.");
-  reducer.def("finish", &PythonReducer::finish,
-              "Waits until everything is averaged. After PeerLost and Late: Group.reform(), then resume().\n\nCannot be "
-              "interrupted: it ends by the group's timeout.");
+  reducer.def(
+      "finish", &PythonReducer::finish,
+      "Waits until everything is averaged. After PeerLost and Late: Group.reform(), then resume().\n\nKeyboardInterrupt "
+      "is raised within 0.1 s; the step continues, and the next call of this object first waits for its end.");
   reducer.def("step_skipped", &PythonReducer::step_skipped,
               "Call after finish() if no rank used the averages. The sent part is kept and sent again.");
   reducer.def("flush", &PythonReducer::flush, "Sends the next step whole, so that no residual is left.");

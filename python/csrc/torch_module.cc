@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "torch_futures.h"
 #include "torch_staged.h"
 
 namespace unisono::torch_backend {
@@ -181,28 +182,6 @@ c10::intrusive_ptr<StagedBackend> join(const c10::intrusive_ptr<c10d::Store>& st
   return std::move(joining->backend);
 }
 
-// Waits until the future is complete. Handlers of signals run meanwhile.
-void wait_for_future(const std::shared_ptr<torch::jit::PythonFutureWrapper>& future) {
-  if (!is_signal_thread() || future->fut->completed()) return;
-  struct Ended {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool done = false;
-  };
-  const auto ended = std::make_shared<Ended>();
-  future->fut->addCallback(
-      [ended](c10::ivalue::Future&) {
-        const std::lock_guard lock(ended->mutex);
-        ended->done = true;
-        ended->changed.notify_all();
-      },
-      false);
-  (void)wait_interruptibly(far_future(), [&](Clock::duration time) {
-    std::unique_lock lock(ended->mutex);
-    return ended->changed.wait_for(lock, time, [&] { return ended->done; });
-  });
-}
-
 template <typename AnyWork>
 void define_work(py::module_& m, const char* name) {
   py::class_<AnyWork, c10::intrusive_ptr<AnyWork>, c10d::Work>(m, name)
@@ -268,7 +247,14 @@ void add_functions(py::module_& m) {
   });
   m.def("_join", &join, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
         py::call_guard<py::gil_scoped_release>());
-  m.def("_wait_for", &wait_for_future, py::arg("future"), py::call_guard<py::gil_scoped_release>());
+  // Both are for the thread in which Python handles signals; in other threads they do nothing.
+  const auto future_function = [&](const char* name, void (*function)(const c10::intrusive_ptr<c10::ivalue::Future>&)) {
+    m.def(
+        name, [function](const std::shared_ptr<torch::jit::PythonFutureWrapper>& future) { function(future->fut); },
+        py::arg("future"), py::call_guard<py::gil_scoped_release>());
+  };
+  future_function("_wait_for", &wait_for_future);
+  future_function("_wait_in_backward", &wait_in_backward);
   // Completes the future `to` with the value or the error of the future `from`. An exception keeps its class.
   m.def("_pass_on", [](const std::shared_ptr<torch::jit::PythonFutureWrapper>& from,
                        const std::shared_ptr<torch::jit::PythonFutureWrapper>& to) {

@@ -12,6 +12,7 @@
 #include <numeric>
 #include <utility>
 
+#include "torch_futures.h"
 #include "torch_tensors.h"
 
 namespace unisono::torch_backend {
@@ -342,7 +343,7 @@ void StagedWork::adopt(const c10::intrusive_ptr<c10::ivalue::Future>& future) {
   {
     const std::lock_guard lock(state_);
     futures_.push_back(future);
-    if (!done_) return;
+    if (!done_) return wait_in_backward(future);
   }
   fulfil();
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "torch_futures.h"
 #include "unisono/status.h"
 
 namespace unisono::torch_backend {
@@ -219,6 +220,7 @@ void TorchWork::adopt(const c10::intrusive_ptr<c10::ivalue::Future>& future) {
   outcome_->check_process();
   outcome_->promise(future,
                     [self = c10::intrusive_ptr<TorchWork>::unsafe_reclaim_from_nonowning(this)] { self->end_record(); });
+  wait_in_backward(future);
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFutureResult() { return result_of(getFuture()); }

@@ -3,6 +3,8 @@ with checked results."""
 
 import os
 import signal
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -272,3 +274,77 @@ def optimizers_that_fail():
 
 def test_what_an_optimizer_raises_is_raised_by_the_step(tmp_path):
     assert ranks.run(optimizers_that_fail, 2, tmp_path) == [True, True]
+
+
+def interruptible_step(group, what):
+    """Returns a call that waits for the other rank, and a function that tells how many of its steps have ended."""
+    gradient = np.ones(64, np.float32)
+    if what == "sharded":
+        step = unisono.ShardedStep(group, np.zeros(64, np.float32), Momentum(rate=0.1), "delivery=reliable")
+        return lambda: step.run(gradient), lambda: step.step
+    if what == "reducer":
+        reducer = unisono.GradientReducer(group, {"w": (8, 8)}, "arc:ratio=0.5")
+
+        def reduced():
+            reducer.reduce({"w": gradient})
+            reducer.finish()
+
+        return reduced, lambda: reducer.step
+    drop = unisono.DropCompute(group, 2, f"60:rule={what}")
+    steps, main = [], threading.main_thread()
+
+    def compute(position, memory):
+        assert what == "at" or threading.current_thread() is main
+        memory += 0.5
+
+    def apply(averages, step):
+        assert threading.current_thread() is main and averages[0] == 1
+        steps.append(step.step)
+
+    gradients = np.zeros(64, np.float32)
+    return lambda: drop.run(gradients, compute, apply), lambda: drop.report() and len(steps)
+
+
+def interrupted_step(what, goes_on):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    handled, sent = [], []
+    signal.signal(signal.SIGUSR1, lambda *_: handled.append(time.monotonic()))
+
+    def send(number):
+        sent.append(time.monotonic())
+        signal.pthread_kill(threading.main_thread().ident, number)
+
+    group = unisono.join(timeout=300)
+    call, steps = interruptible_step(group, what)
+    if group.rank == 0:
+        threading.Timer(0.3, send, (signal.SIGUSR1,)).start()
+        threading.Timer(0.6, send, (signal.SIGINT,)).start()
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        handled.append(time.monotonic())
+        # The promise is 0.2 s. On a busy machine, a thread may get its turn later.
+        assert all(there - here < 1.2 for here, there in zip(sent, handled, strict=True)), (sent, handled)
+        if goes_on:
+            group.send(np.zeros(1, np.int8), to=1, tag=9)
+            assert steps() == 1, "the next call waits for the step, and its functions run"
+            call()
+    elif goes_on:
+        group.recv(np.zeros(1, np.int8), source=0, tag=9)
+        call()
+        call()
+    else:
+        with pytest.raises(unisono.PeerLost):
+            group.recv(np.zeros(1, np.int8), source=0, tag=9)
+        return True
+    return not goes_on or steps() == 2
+
+
+@pytest.mark.parametrize("what", ["sharded", "reducer", "after", "at"])
+def test_ctrl_c_ends_the_waiting_of_a_step_which_goes_on(tmp_path, what):
+    assert ranks.run(interrupted_step, 2, tmp_path, (what, True)) == [True, True]
+
+
+@pytest.mark.parametrize("what", ["sharded", "reducer", "after", "at"])
+def test_a_program_that_was_interrupted_in_a_step_ends_at_once(tmp_path, what):
+    """Not after the timeout of the group."""
+    assert ranks.run(interrupted_step, 2, tmp_path, (what, False)) == [True, True]

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "forks/fork.h"
 #include "unisono/event.h"
 #include "unisono/status.h"
 
@@ -49,7 +50,7 @@ class EventLog {
   const LogTarget target_;
   const Clock clock_;
   const Writer writer_;
-  Mutex mutex_;
+  Mutex& mutex_ = fork_mutex();  // a child made by fork() writes to the same log
   std::array<Kind, event_kind_count> kinds_ UNISONO_GUARDED_BY(mutex_){};
 };
 

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "base/concat.h"
+#include "forks/fork.h"
 
 namespace unisono {
 namespace {
@@ -48,13 +49,14 @@ Entry open_log(const LogTarget& target, EventLog::Clock clock) {
 }  // namespace
 
 EventLog& process_log(const LogTarget& target, EventLog::Clock clock, Status& problem) {
-  static Mutex mutex;
-  // It is never destroyed, because threads may report events until the process ends.
-  static auto& logs = *new std::map<std::tuple<EventLevel, std::string, bool>, Entry>;
-  MutexLock lock(mutex);
+  // It is never destroyed, because threads may report events until the process ends. It is made under the mutex: a thread that
+  // makes a static variable holds a lock of its own, which a child would find locked.
+  static std::map<std::tuple<EventLevel, std::string, bool>, Entry>* logs = nullptr;
+  MutexLock lock(fork_mutex());
+  if (logs == nullptr) logs = new std::map<std::tuple<EventLevel, std::string, bool>, Entry>;
   const std::tuple key(target.least, target.path, target.chosen);
-  auto found = logs.find(key);
-  if (found == logs.end()) found = logs.emplace(key, open_log(target, clock)).first;
+  auto found = logs->find(key);
+  if (found == logs->end()) found = logs->emplace(key, open_log(target, clock)).first;
   problem = found->second.problem;
   return *found->second.log;
 }

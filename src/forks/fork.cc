@@ -21,9 +21,15 @@ constexpr size_t descriptors_max = size_t{1} << 20;
 std::array<std::atomic<uint64_t>, descriptors_max / 64> owned{};
 std::atomic<size_t> words_used{0};
 std::atomic<uint32_t> forks{0};
+Mutex mutex;  // fork_mutex()
+
+// These two run in the thread that forks, before the fork and after it.
+void lock_before_fork() UNISONO_ACQUIRE(mutex) { mutex.lock(); }
+void unlock_after_fork() UNISONO_RELEASE(mutex) { mutex.unlock(); }
 
 // Only functions that are safe in a signal handler may be called here, because other threads may have held locks.
-void in_child() {
+void in_child() UNISONO_RELEASE(mutex) {
+  unlock_after_fork();
   forks.fetch_add(1, std::memory_order_relaxed);
   const auto words = words_used.load(std::memory_order_relaxed);
   int nowhere = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -40,7 +46,7 @@ void in_child() {
 
 void watch_forks() {
   // If memory runs out here, children are not told. They then behave as without this module.
-  [[maybe_unused]] static const int watched = ::pthread_atfork(nullptr, nullptr, in_child);
+  [[maybe_unused]] static const int watched = ::pthread_atfork(lock_before_fork, unlock_after_fork, in_child);
 }
 
 }  // namespace
@@ -56,6 +62,11 @@ Status OwnerProcess::refusal() const {
           "this process was forked from a member (pid ", pid_,
           "), and is none itself: make the call in that process, or let this process join a group of its own; in Python, the "
           "start method spawn starts processes without fork")};
+}
+
+Mutex& fork_mutex() {
+  watch_forks();
+  return mutex;
 }
 
 int own_descriptor(int descriptor) {

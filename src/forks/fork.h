@@ -5,14 +5,18 @@
 // leaves everything alone. And the child gives up the descriptors of links and servers at the fork: a socket that a child holds
 // would hide its parent's death from the peers.
 //
-// This module owns the handler of pthread_atfork and the set of descriptors. They are global, because the handler has no
-// argument.
+// State of the process that children use, too, is guarded by fork_mutex(): a lock that another thread held at the fork would
+// stay locked in the child for ever.
+//
+// This module owns the handlers of pthread_atfork, the set of descriptors and that mutex. They are global, because the handlers
+// have no argument.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
 
+#include "base/mutex.h"
 #include "unisono/status.h"
 
 namespace unisono {
@@ -38,5 +42,9 @@ class OwnerProcess {
 int own_descriptor(int descriptor);
 // Call it before the descriptor is closed, or if a child shall inherit it.
 void disown_descriptor(int descriptor);
+
+// Returns the mutex of the process that no other thread holds at a fork: fork() waits for it. So a child always finds it free.
+// Hold it for a short time only. Meanwhile, do not fork, and take no other lock.
+Mutex& fork_mutex();
 
 }  // namespace unisono

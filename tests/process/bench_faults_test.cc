@@ -15,17 +15,11 @@
 namespace unisono::testing {
 namespace {
 
-using Words = std::vector<std::string>;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 Finished bench(const Words& more, const ChildOptions& options = {}) {
   Words words{UNISONO_TOOL, "bench", "--progress", "off"};
   words.insert(words.end(), more.begin(), more.end());
   return run(words, options);
 }
-
-std::string whole(const Finished& done) { return done.out + done.error; }
 
 void expect_says(const Finished& done, const Words& parts) {
   for (const auto& part : parts) EXPECT_TRUE(contains(done.out, part)) << "no \"" << part << "\" in\n" << whole(done);

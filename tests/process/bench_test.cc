@@ -12,10 +12,6 @@
 namespace unisono::testing {
 namespace {
 
-using Words = std::vector<std::string>;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 Words bench(const Words& more) {
   Words words{UNISONO_TOOL, "bench"};
   words.insert(words.end(), more.begin(), more.end());

@@ -41,7 +41,7 @@ void enter_terminal(const std::string& name) {
 
 }  // namespace
 
-ChildProcess::ChildProcess(const std::vector<std::string>& arguments, const ChildOptions& options) {
+ChildProcess::ChildProcess(const Words& arguments, const ChildOptions& options) {
   int out_pipe[2];
   int error_pipe[2];
   std::string terminal;
@@ -143,9 +143,7 @@ Finished ChildProcess::wait() {
   return finished;
 }
 
-Finished run(const std::vector<std::string>& arguments, const ChildOptions& options) {
-  return ChildProcess(arguments, options).wait();
-}
+Finished run(const Words& arguments, const ChildOptions& options) { return ChildProcess(arguments, options).wait(); }
 
 Watched::Watched(pid_t pid) : handle_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {}
 
@@ -172,6 +170,10 @@ std::vector<pid_t> numbers_after(const std::string& text, const std::string& lab
   }
   return numbers;
 }
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::string whole(const Finished& done) { return done.out + done.error; }
 
 size_t count_of(const std::string& text, const std::string& part) {
   size_t count = 0;

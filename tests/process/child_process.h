@@ -11,9 +11,11 @@
 
 namespace unisono::testing {
 
+using Words = std::vector<std::string>;
+
 struct ChildOptions {
   // Texts of the form NAME=value. They are added to the environment of the test itself.
-  std::vector<std::string> environment = {};
+  Words environment = {};
   bool terminal = false;      // true: the standard streams are a new terminal, and all output is in out()
   bool close_output = false;  // true: standard output is a pipe that nobody reads
 };
@@ -28,7 +30,7 @@ struct Finished {
 
 class ChildProcess {
  public:
-  explicit ChildProcess(const std::vector<std::string>& arguments, const ChildOptions& options = {});
+  explicit ChildProcess(const Words& arguments, const ChildOptions& options = {});
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
 
@@ -57,7 +59,7 @@ class ChildProcess {
 };
 
 // Runs a program and waits until it ends.
-Finished run(const std::vector<std::string>& arguments, const ChildOptions& options = {});
+Finished run(const Words& arguments, const ChildOptions& options = {});
 
 // Watches a process that is not a child of the test. Make this object while the process surely lives, because later another
 // process could have the same pid.
@@ -79,5 +81,8 @@ class Watched {
 std::vector<pid_t> numbers_after(const std::string& text, const std::string& label);
 
 size_t count_of(const std::string& text, const std::string& part);
+bool contains(const std::string& text, const std::string& part);
+// Returns both outputs of the process.
+std::string whole(const Finished& done);
 
 }  // namespace unisono::testing

@@ -13,8 +13,6 @@
 namespace unisono::testing {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 class DoctorHosts : public Hosts {
  public:
   using Hosts::Hosts;

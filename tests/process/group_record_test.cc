@@ -7,8 +7,6 @@
 namespace unisono::testing {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 std::vector<std::string> with_pids(std::vector<std::string> words, Cluster& group) {
   words.insert(words.begin(), UNISONO_TOOL);
   for (size_t rank = 0; rank < group.size(); ++rank) words.insert(words.end(), {"--pid", std::to_string(group[rank].pid())});

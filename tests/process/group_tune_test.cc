@@ -16,10 +16,6 @@
 namespace unisono::testing {
 namespace {
 
-using Words = std::vector<std::string>;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 std::string read(const std::string& path) {
   std::stringstream text;
   text << std::ifstream(path).rdbuf();

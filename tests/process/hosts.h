@@ -19,8 +19,6 @@
 
 namespace unisono::testing {
 
-using Words = std::vector<std::string>;
-
 // The base class of tests that make network name spaces. It skips them where that is not allowed.
 class NameSpaces : public ::testing::Test {
  protected:

@@ -11,10 +11,6 @@
 namespace unisono::testing {
 namespace {
 
-using Words = std::vector<std::string>;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 Words compress(const Words& more) {
   Words words{UNISONO_LAB, "bench", "compress"};
   words.insert(words.end(), more.begin(), more.end());

@@ -8,8 +8,6 @@
 namespace unisono::testing {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 TEST(LabTool, help_lists_the_studies_and_no_internal_command) {
   const auto done = run({UNISONO_LAB, "--help"});
   EXPECT_EQ(done.code, 0);

@@ -7,8 +7,6 @@
 namespace unisono::testing {
 namespace {
 
-using Words = std::vector<std::string>;
-
 Finished launch(const Words& options, const Words& program) {
   Words words{UNISONO_TOOL, "launch"};
   words.insert(words.end(), options.begin(), options.end());
@@ -16,10 +14,6 @@ Finished launch(const Words& options, const Words& program) {
   words.insert(words.end(), program.begin(), program.end());
   return run(words);
 }
-
-std::string whole(const Finished& done) { return done.out + done.error; }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 class LaunchLinks : public ::testing::Test {
  protected:

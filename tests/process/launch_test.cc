@@ -15,8 +15,6 @@
 namespace unisono::testing {
 namespace {
 
-using Words = std::vector<std::string>;
-
 Words launch(const Words& options, const Words& program) {
   Words words{UNISONO_TOOL, "launch"};
   words.insert(words.end(), options.begin(), options.end());
@@ -32,8 +30,6 @@ std::set<std::string> lines_of(const std::string& text) {
   for (std::string line; std::getline(in, line);) lines.insert(line);
   return lines;
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 std::vector<Watched> watch(const std::vector<pid_t>& pids) {
   std::vector<Watched> watched;

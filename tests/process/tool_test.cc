@@ -7,8 +7,6 @@
 namespace unisono::testing {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 TEST(Tool, help_goes_to_standard_output_and_has_examples) {
   for (const char* word : {"--help", "-h", "help"}) {
     const auto done = run({UNISONO_TOOL, word});

@@ -10,7 +10,10 @@ import time
 import torch
 import torch.distributed as dist
 
+from torch.nn.parallel import DistributedDataParallel
+
 from .common import backend, check, init, rank, store_barrier, world
+from .ddp import SMALL, batch, loss_of, model
 
 # The promise is 0.2 s. On a busy machine, a thread may get its turn later.
 PROMISE_S = 0.2
@@ -110,6 +113,49 @@ def handlers_run_while_groups_form_and_end():
     dist.barrier()
 
 
+@check(ranks=(2,))
+def handlers_run_while_a_backward_pass_waits():
+    network = DistributedDataParallel(model(), bucket_cap_mb=SMALL)
+    blocked("backward", loss_of(network, *batch(0)).backward)
+    hooked = DistributedDataParallel(model(), bucket_cap_mb=SMALL)
+
+    def hook(_, bucket):
+        future = dist.all_reduce(bucket.buffer(), op=dist.ReduceOp.AVG, async_op=True).get_future()
+        return future.then(lambda done: dist.all_reduce(done.value()[0], op=dist.ReduceOp.AVG) or done.value()[0])
+
+    hooked.register_comm_hook(None, hook)
+    blocked("hook", loss_of(hooked, *batch(0)).backward)
+    for mine, other in zip(network.parameters(), hooked.parameters()):
+        torch.testing.assert_close(mine.grad, other.grad)
+
+
+@check(ranks=(2,))
+def handlers_run_while_all_futures_are_waited_for():
+    def wait():
+        works = [dist.all_reduce(torch.ones(1000), async_op=True) for _ in range(3)]
+        values = torch.futures.wait_all([work.get_future() for work in works])
+        assert [value[0].sum() for value in values] == [1000 * world()] * 3
+
+    blocked("wait_all", wait)
+
+
+@check(ranks=(2,))
+def handlers_run_in_steps_of_training_methods():
+    import unisono.torch
+
+    network = model()
+    optimizer = unisono.torch.ShardedOptimizer(network.parameters(), options="delivery=reliable")
+    loss_of(network, *batch(0)).backward()
+    blocked("sharded", optimizer.step)
+    drop = unisono.torch.DropCompute(1, "off:min_computed=0")  # so that ranks exchange what they have computed
+
+    def step():
+        for _ in drop.micro_batches(iter([0]), torch.nn.Linear(1, 1).requires_grad_(False)):
+            pass
+
+    blocked("drop", step)
+
+
 def interrupt():
     raise KeyboardInterrupt
 
@@ -141,6 +187,20 @@ def an_interrupted_call_goes_on_and_the_group_with_it():
     assert other.sum() == 10 * world()
     dist.barrier()
     assert tensor.sum() == 1000 * world()
+
+
+@check(ranks=(2,))
+def ctrl_c_ends_a_backward_pass():
+    network = DistributedDataParallel(model(), bucket_cap_mb=SMALL)
+    loss = loss_of(network, *batch(0))
+    if rank() == 0:
+        interrupted(loss.backward)
+        flag("interrupted backward").touch()
+    else:
+        while not flag("interrupted backward").exists():
+            torch.ones(100).sum()
+        loss.backward()
+    dist.barrier()
 
 
 @check(ranks=(2,), group=False)

@@ -104,6 +104,20 @@ if hasattr(dist.distributed_c10d, "_create_shrunk_process_group"):
 _batches.install()
 
 
+def _interruptible(wait_all: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
+    """Wraps torch.futures.wait_all(), which waits in code of torch, so that Python's handlers of signals run meanwhile."""
+
+    @functools.wraps(wait_all)
+    def waited(futures: List[torch.futures.Future]) -> List[Any]:
+        _torch._wait_for(torch.futures.collect_all(futures))
+        return wait_all(futures)
+
+    return waited
+
+
+torch.futures.wait_all = _interruptible(torch.futures.wait_all)
+
+
 def _with_signals(make: Callable[..., dist.Store]) -> Callable[..., dist.Store]:
     """Wraps the function with which init_process_group() makes its store. It blocks until the other ranks come, for half an
     hour by default, and Python's handlers of signals run in the main thread only. So another thread calls it."""

@@ -56,6 +56,7 @@ class Future(torch.futures.Future):
                 _torch._leave_callback(before)
 
         _torch._pass_on(super().then(run), child)
+        _torch._wait_in_backward(child)
         return child
 
     def add_done_callback(self, callback: Callable[["Future"], None]) -> None:

@@ -99,10 +99,7 @@ Status why_ended(const GroupState& group, const GuardedState& guarded, const cha
 }
 
 std::shared_ptr<WorkState> failed_work(Status why) {
-  auto completion = std::make_shared<Completion>();
-  completion->done = true;
-  completion->status = std::move(why);
-  return std::make_shared<WorkState>(WorkState{nullptr, std::move(completion), never});
+  return std::make_shared<WorkState>(WorkState{.runtime = nullptr, .begun = {.completion = nullptr, .ended = std::move(why)}});
 }
 
 // A call of the user, with the request that was made from it.
@@ -124,14 +121,15 @@ Status check_process(const GroupState& group, const char* what) {
 
 // Starts an operation for a caller that waits for it next (Group::polling).
 std::shared_ptr<WorkState> start_polling(GroupState& group, Call call) {
-  const auto overdue = monotonic_now() + call.request->timeout + Runtime::overdue_by;
-  auto work = std::make_shared<WorkState>(WorkState{nullptr, nullptr, overdue});
-  auto begun = group.runtime->begin(group.core, std::move(*call.request), call.id, [&](GuardedState& guarded) {
+  const auto overdue_after = call.request->timeout + Runtime::overdue_by;
+  auto work = std::make_shared<WorkState>();
+  const auto admit = [&](GuardedState& guarded) {
     return ended(group, guarded) ? why_ended(group, guarded, call.what) : Status();
-  });
-  if (!begun) return failed_work(begun.status());
-  work->completion = std::move(begun->completion);
-  if (!begun->ended) work->runtime = group.runtime;
+  };
+  group.runtime->begin(group.core, std::move(*call.request), call.id, admit, work->begun);
+  if (work->begun.ended) return work;
+  work->runtime = group.runtime;
+  work->overdue = monotonic_now() + overdue_after;
   return work;
 }
 
@@ -145,8 +143,8 @@ std::shared_ptr<WorkState> start(GroupState& group, bool polls, Call call) {
     const auto overdue = now + call.request->timeout + Runtime::overdue_by;
     // Allocate everything before submit(). If an allocation failed after submit(), an operation would run that nobody could
     // wait for.
-    auto work = std::make_shared<WorkState>(WorkState{group.runtime, nullptr, overdue});
-    work->completion = guarded.engine.submit(*group.core, std::move(*call.request), call.id, now);
+    auto work = std::make_shared<WorkState>(WorkState{.runtime = group.runtime, .begun = {}, .overdue = overdue});
+    work->begun.completion = guarded.engine.submit(*group.core, std::move(*call.request), call.id, now);
     return work;
   });
 }
@@ -203,40 +201,40 @@ Result<Report> run_measured(GroupState& group, ConstTensor in, Tensor out, const
 Result<Report> Work::wait() {
   if (state_ == nullptr) return Status(Code::invalid, "this Work is empty: it belongs to no operation");
   auto& s = *state_;
-  if (s.runtime == nullptr) return s.completion->outcome();
+  if (s.runtime == nullptr) return *s.begun.ended;
   if (auto status = s.runtime->process().check(); !status.ok()) return status;
-  return s.runtime->outcome(s.completion, s.overdue);
+  return s.runtime->outcome(s.begun.completion, s.overdue);
 }
 
 Result<Report> Work::wait_for(Milliseconds time) {
   if (state_ == nullptr) return Status(Code::invalid, "this Work is empty: it belongs to no operation");
   auto& s = *state_;
-  if (s.runtime != nullptr && s.runtime->process().forked()) return s.runtime->process().check();
+  if (s.runtime == nullptr) return *s.begun.ended;
+  if (s.runtime->process().forked()) return s.runtime->process().check();
   const auto until = std::min(s.overdue, after(monotonic_now(), time.count()));
-  if (s.runtime != nullptr && !s.runtime->wait(*s.completion, until)) {
+  if (!s.runtime->wait(*s.begun.completion, until))
     return Status(Code::late, concat("still running after waiting ", time.count(), " ms"));
-  }
-  return s.completion->outcome();
+  return s.begun.completion->outcome();
 }
 
 bool Work::done() const {
   if (state_ == nullptr) return true;
-  if (state_->runtime == nullptr) return state_->completion->done;
+  if (state_->runtime == nullptr) return true;
   if (state_->runtime->process().forked()) return true;  // wait() then returns the error at once
-  return state_->runtime->locked([&](GuardedState&) { return state_->completion->done; });
+  return state_->runtime->locked([&](GuardedState&) { return state_->begun.completion->done; });
 }
 
 void Work::notify(std::function<void()> notice) const {
   if (state_ == nullptr || state_->runtime == nullptr || state_->runtime->process().forked()) return notice();
-  state_->runtime->watch(state_->completion, std::move(notice));
+  state_->runtime->watch(state_->begun.completion, std::move(notice));
 }
 
 Report Work::report() const {
   if (state_ == nullptr) return {};
-  if (state_->runtime == nullptr) return state_->completion->report;
+  if (state_->runtime == nullptr) return state_->begun.ended->ok() ? **state_->begun.ended : Report();
   if (state_->runtime->process().forked()) return {};
   return state_->runtime->locked(
-      [&](GuardedState& guarded) { return guarded.engine.report(*state_->completion, monotonic_now()); });
+      [&](GuardedState& guarded) { return guarded.engine.report(*state_->begun.completion, monotonic_now()); });
 }
 
 static std::shared_ptr<GroupState> world_group(const std::shared_ptr<Runtime>& runtime) {

@@ -12,8 +12,8 @@ namespace unisono {
 namespace internal {
 
 struct WorkState {
-  std::shared_ptr<Runtime> runtime;
-  std::shared_ptr<Completion> completion;
+  std::shared_ptr<Runtime> runtime;  // null if the operation had ended when this object was made; `begun.ended` is set then
+  Runtime::Begun begun;
   Nanos overdue = never;  // the operation's deadline plus Runtime::overdue_by
 };
 

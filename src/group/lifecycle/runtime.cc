@@ -373,24 +373,19 @@ Result<Report> Runtime::run_locked(GroupCore& group, OperationRequest&& request,
   return outcome_locked(guarded_.engine.take_over(fast_path, later), overdue, later);
 }
 
-Runtime::Begun Runtime::begin_locked(GroupCore& group, OperationRequest&& request, uint64_t id) {
+void Runtime::begin_locked(GroupCore& group, OperationRequest&& request, uint64_t id, Begun& begun) {
   const auto now = monotonic_now();
   FastPath fast_path;
-  Begun begun;
   if (!begin_fast_path(fast_path, group, request, id, now)) {
     begun.completion = guarded_.engine.submit(group, std::move(request), id, now);
-  } else if (!poll_fast_path(fast_path)) {
-    begun.completion = guarded_.engine.take_over(fast_path, monotonic_now());
+  } else if (poll_fast_path(fast_path)) {
+    begun.ended.emplace(guarded_.engine.report(fast_path, monotonic_now()));
+    return;
   } else {
-    begun = {.completion = std::make_shared<Completion>(), .ended = true};
-    auto report = guarded_.engine.report(fast_path, monotonic_now());
-    if (report) begun.completion->report = std::move(*report);
-    else begun.completion->status = report.status();
-    begun.completion->done = true;
+    begun.completion = guarded_.engine.take_over(fast_path, monotonic_now());
   }
   notify_waiters();
   run_notices();
-  return begun;
 }
 
 Result<Report> Runtime::outcome_locked(std::shared_ptr<Completion> completion, Nanos overdue, Nanos now) {

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -66,14 +67,14 @@ class Runtime {
   // Starts an operation for a caller that waits for it next. Like run(), this polls for a short time, so the operation may have
   // ended on return. Otherwise it makes progress only after somebody has begun to wait for it.
   struct Begun {
-    std::shared_ptr<Completion> completion;
-    bool ended = false;  // true: nobody else knows the completion, so it may be read without the mutex
+    std::shared_ptr<Completion> completion;  // null if the operation has ended
+    std::optional<Result<Report>> ended;     // the outcome of an operation that has ended
   };
   template <typename Admit>
-  Result<Begun> begin(GroupCore*& group, OperationRequest&& request, uint64_t id, Admit&& admit) UNISONO_EXCLUDES(mutex_) {
+  void begin(GroupCore*& group, OperationRequest&& request, uint64_t id, Admit&& admit, Begun& begun) UNISONO_EXCLUDES(mutex_) {
     CallerLock lock(*this);
-    if (Status status = admit(guarded_); !status.ok()) return status;
-    return begin_locked(*group, std::move(request), id);
+    if (Status status = admit(guarded_); !status.ok()) begun.ended.emplace(std::move(status));
+    else begin_locked(*group, std::move(request), id, begun);
   }
   // Drives an operation until it ends. `overdue` is a time: if the operation has not ended by then, the library has a bug.
   Result<Report> outcome(std::shared_ptr<Completion> completion, Nanos overdue) UNISONO_EXCLUDES(mutex_);
@@ -134,7 +135,7 @@ class Runtime {
 
   // These functions belong to the driver.
   Result<Report> run_locked(GroupCore& group, OperationRequest&& request, uint64_t id) UNISONO_REQUIRES(mutex_);
-  Begun begin_locked(GroupCore& group, OperationRequest&& request, uint64_t id) UNISONO_REQUIRES(mutex_);
+  void begin_locked(GroupCore& group, OperationRequest&& request, uint64_t id, Begun& begun) UNISONO_REQUIRES(mutex_);
   // Begins the operation on the fast path. Returns false if it cannot take this path; it has not begun then.
   bool begin_fast_path(FastPath& fast_path, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now)
       UNISONO_REQUIRES(mutex_);
