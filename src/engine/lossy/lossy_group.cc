@@ -204,62 +204,54 @@ void LossyGroup::announce_call() {
   const auto codec = to_string(call_.geometry->cut().codec);
   const auto sizes = setup_.datagram_bytes | uint64_t{call_.request.shard_unit} << 32;
   const auto call = describe(call_.request, ScheduleKind::two_step, sizes ^ hash_of(std::as_bytes(std::span(codec))), world());
+  own_call_ = call;
   const auto announced = std::span(announced_calls_).first(std::min<size_t>(announced_count_, announced_calls_.size()));
-  const auto equal = std::ranges::find_if(announced, [&](const auto& each) { return each.equals(call); });
-  if (equal != announced.end()) {
-    own_call_ = *equal;
-    own_call_.op = op_;
+  if (!setup_.announce_call ||
+      std::ranges::any_of(announced, [&](const auto& t) { return t.bits == call.bits && t.amount == call.amount; }))
     return;
-  }
-  own_call_ = {.op = op_, .call = call, .text = call_text(call_.request, call, setup_.datagram_bytes, world())};
-  announced_calls_[announced_count_++ % announced_calls_.size()] = own_call_;
-  announce_to_all();
-}
-
-void LossyGroup::announce_to_all() {
-  for (Rank rank = 0; setup_.announce_call && rank < world(); ++rank) {
-    if (rank != setup_.datagrams.self && lost_[rank].ok()) setup_.announce_call(rank, own_call_);
+  announced_calls_[announced_count_++ % announced_calls_.size()] = call;
+  for (Rank rank = 0; rank < world(); ++rank) {
+    if (rank != setup_.datagrams.self && lost_[rank].ok()) setup_.announce_call(rank, op_, call);
   }
 }
 
-void LossyGroup::on_call(Rank from, AnnouncedCall call, Nanos now) {
-  const auto distance = op_distance(call.op, op_);
-  if (from < world() && distance < 0) return compare_past_call(from, call, now);
+void LossyGroup::on_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now) {
+  const auto distance = op_distance(op, op_);
+  if (from < world() && distance < 0) return compare_past_call(from, op, call, now);
   if (from >= world() || distance > 1) return;
-  auto& received = received_calls_[from][call.op & 1];
-  received = {.call = std::move(call), .known = true};
+  received_calls_[from][op & 1] = {.op = op, .call = call, .known = true};
   compare_call(from, now);
 }
 
 void LossyGroup::compare_call(Rank from, Nanos now) {
   const auto& received = received_calls_[from][op_ & 1];
-  if (!running_ || current().done() || !received.known || received.call.op != op_) return;
-  if (received.call.equals(own_call_.call)) return;
+  if (!running_ || current().done() || !received.known || received.op != op_) return;
+  if (received.call.bits == own_call_.bits && received.call.amount == own_call_.amount) return;
   announce_call_again();
-  current().fail({Code::invalid, difference(from, received.call, own_call_)}, now);
+  current().fail({Code::invalid, descriptor_difference({.rank = from, .location = location(from), .descriptor = received.call},
+                                                       {.rank = setup_.datagrams.self, .descriptor = own_call_})},
+                 now);
 }
 
-std::string LossyGroup::difference(Rank from, const AnnouncedCall& theirs, const AnnouncedCall& ours) const {
-  return announced_difference({.rank = from, .location = location(from), .call = theirs},
-                              {.rank = setup_.datagrams.self, .call = ours});
-}
-
-void LossyGroup::compare_past_call(Rank from, const AnnouncedCall& call, Nanos now) {
-  auto& own = past_calls_[call.op % past_calls_.size()];
-  if (!own.known || own.call.op != call.op || own.call.equals(call.call)) return;
+void LossyGroup::compare_past_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now) {
+  auto& own = past_calls_[op % past_calls_.size()];
+  if (!own.known || own.op != op || (own.call.bits == call.bits && own.call.amount == call.amount)) return;
   own.known = false;  // The other rank may answer in the same way.
-  if (setup_.announce_call && lost_[from].ok()) setup_.announce_call(from, own.call);
-  violation_ = {Code::invalid,
-                concat("the result of lossy operation ", call.op, " is wrong: ", difference(from, call, own.call))};
+  if (setup_.announce_call && lost_[from].ok()) setup_.announce_call(from, op, own.call);
+  violation_ = {Code::invalid, concat("the result of lossy operation ", op, " is wrong: ",
+                                      descriptor_difference({.rank = from, .location = location(from), .descriptor = call},
+                                                            {.rank = setup_.datagrams.self, .descriptor = own.call}))};
   if (running_ && !current().done()) current().fail(std::exchange(violation_, {}), now);
 }
 
 // Announces this rank's call again, because another rank makes a different call. That rank may know nothing of this call,
 // because a call that equals an earlier one is not announced.
 void LossyGroup::announce_call_again() {
-  if (announced_again_ == op_ + 1) return;
+  if (!setup_.announce_call || announced_again_ == op_ + 1) return;
   announced_again_ = op_ + 1;
-  announce_to_all();
+  for (Rank rank = 0; rank < world(); ++rank) {
+    if (rank != setup_.datagrams.self && lost_[rank].ok()) setup_.announce_call(rank, op_, own_call_);
+  }
 }
 
 void LossyGroup::replay(EarlyStore& store, Nanos now) {
@@ -448,11 +440,7 @@ void LossyGroup::settle(Nanos now, bool without_reports) {
     if (!without_reports)
       status = {gone ? Code::peer_lost : status.code(), concat(name(call_.request.collective), " ", op_, ": ", text)};
   }
-  if (status.ok()) {
-    auto& past = past_calls_[op_ % past_calls_.size()];
-    past.call = own_call_;  // does not allocate if the texts have about one length
-    past.known = true;
-  }
+  if (status.ok()) past_calls_[op_ % past_calls_.size()] = {.op = op_, .call = own_call_, .known = true};
   running_ = false;
   // If this rank fell behind, it continues with the newest operation of the other ranks.
   op_ += std::max(1u, operation.behind());

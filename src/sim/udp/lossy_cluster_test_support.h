@@ -28,9 +28,10 @@ class LossyCluster {
           .peers = {},
           .datagram_bytes = settings.datagram_bytes,
           .location = [](Rank r) { return concat("process ", r); },
-          .announce_call = [this, rank](
-                               Rank to,
-                               const AnnouncedCall& call) { notifications_.push_back({.from = rank, .to = to, .call = call}); },
+          .announce_call =
+              [this, rank](Rank to, uint32_t op, const CallDescriptor& call) {
+                notifications_.push_back({.from = rank, .to = to, .op = op, .call = call});
+              },
           .send_message =
               [this, rank](Rank to, Bytes payload) {
                 messages_.push_back({.from = rank, .to = to, .at = now_ + notification_delay_, .payload = std::move(payload)});
@@ -90,7 +91,7 @@ class LossyCluster {
     network_.run_until(now_);
     if (!announcements_held_) {
       for (const auto& notification : std::exchange(notifications_, {}))
-        groups_[notification.to]->on_call(notification.from, notification.call, now_);
+        groups_[notification.to]->on_call(notification.from, notification.op, notification.call, now_);
     }
     for (auto& message : std::exchange(messages_, {})) {
       if (message.at <= now_) EXPECT_TRUE(groups_[message.to]->on_message(message.from, message.payload, now_));
@@ -101,7 +102,8 @@ class LossyCluster {
 
   struct CallNotification {
     Rank from = 0, to = 0;
-    AnnouncedCall call;
+    uint32_t op = 0;
+    CallDescriptor call;
   };
 
   struct ControlMessage {
