@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/engine_test_support.h"
+#include "executor/block_balance.h"
 
 namespace unisono {
 namespace {
@@ -70,14 +71,29 @@ std::vector<DifferingCall> differing_calls() {
                                             {.slice_bytes = uint64_t{4096} << variant});
                    },
                    " with slices of 4096 bytes", " with slices of 8192 bytes"});
-  calls.push_back({"block_sizes",
-                   [](const Caller& c, Memory& m, uint64_t variant) {
-                     std::vector<size_t> sizes(c.world, 10);
-                     sizes[c.world - 2] += variant, sizes[c.world - 1] -= variant;
-                     return all_gather_call(c, std::span<const int32_t>(m.input).first(sizes[c.self]),
-                                            std::span<int32_t>(m.output).first(10 * c.world), sizes, false, {});
-                   },
-                   " of 10 elements", " of 11 elements"});
+  for (const auto kind : {ScheduleKind::automatic, ScheduleKind::direct, ScheduleKind::ring}) {
+    const auto sizes = [](const Caller& c, uint64_t variant) {
+      std::vector<size_t> sizes(c.world, 10);
+      sizes[c.world - 2] += variant, sizes[c.world - 1] -= variant;
+      return sizes;
+    };
+    calls.push_back({concat("blocks_of_reduce_scatter_", name(kind)),
+                     [=](const Caller& c, Memory& m, uint64_t variant) {
+                       const auto blocks = sizes(c, variant);
+                       return reduce_scatter_call(c, std::span<const int32_t>(m.input).first(10 * c.world),
+                                                  std::span<int32_t>(m.output).first(blocks[c.self]), blocks, false,
+                                                  {.schedule = kind});
+                     },
+                     " of 10 elements", " of 11 elements"});
+    calls.push_back({concat("blocks_of_all_gather_", name(kind)),
+                     [=](const Caller& c, Memory& m, uint64_t variant) {
+                       const auto blocks = sizes(c, variant);
+                       return all_gather_call(c, std::span<const int32_t>(m.input).first(blocks[c.self]),
+                                              std::span<int32_t>(m.output).first(10 * c.world), blocks, false,
+                                              {.schedule = kind});
+                     },
+                     " of 10 elements", " of 11 elements"});
+  }
   return calls;
 }
 
@@ -208,6 +224,94 @@ TEST(DifferingBlocks, of_a_gather_and_a_scatter_are_invalid_on_every_rank) {
       }
     }
   }
+}
+
+struct DifferingPair {
+  uint32_t world;
+  Rank from, to;  // They disagree on the block that `from` sends to `to`.
+  bool sender_differs;
+  Rank last;  // the rank that calls last
+  bool one_host;
+};
+
+void expect_pair_is_named(const DifferingPair& pair) {
+  const auto& [world, from, to, sender_differs, last, one_host] = pair;
+  SCOPED_TRACE(concat("world ", world, ", from ", from, " to ", to, sender_differs ? ", sender differs" : ", receiver differs",
+                      ", last ", last, one_host ? ", one host" : ""));
+  TestCluster cluster(world, {}, {}, one_host ? world : 1);
+  std::vector<Memory> memory(world, Memory(world));
+  std::vector<std::shared_ptr<Completion>> done(world);
+  const auto call = [&](Rank r, bool differs) {
+    std::vector<size_t> sends(world, 100), receives(world, 100);
+    if (differs && sender_differs && r == from) sends[to] = 99;
+    if (differs && !sender_differs && r == to) receives[from] = 99;
+    const auto total = [](const std::vector<size_t>& sizes) { return std::accumulate(sizes.begin(), sizes.end(), size_t{0}); };
+    const auto& input = memory[r].input;
+    done[r] = cluster.submit(r, all_to_all_call(cluster.caller(r), std::span(input).first(total(sends)),
+                                                std::span(memory[r].output).first(total(receives)), sends, receives, {}));
+  };
+  for (Rank r = 0; r < world; ++r) {
+    if (r != last) call(r, true);
+    cluster.settle();
+  }
+  call(last, true);
+  cluster.settle();  // no time passes
+  for (const auto& completion : done) {
+    ASSERT_TRUE(completion->done);
+    EXPECT_EQ(completion->status.code(), Code::invalid) << completion->status.to_string();
+    EXPECT_NE(completion->status.message().find(concat("rank ", from, " sent a block of ", sender_differs ? 99 : 100,
+                                                       " elements where rank ", to, " expects ", sender_differs ? 100 : 99)),
+              std::string::npos)
+        << completion->status.to_string();
+  }
+  expect_nothing_held(cluster);
+  for (Rank r = 0; r < world; ++r) call(r, false);
+  cluster.finish(done);
+  expect_ok(done);
+}
+
+// Only two ranks know the size of a block of an all-to-all. Yet a rank whose own blocks fit learns that two others disagree.
+TEST(DifferingBlocks, of_an_all_to_all_are_invalid_on_every_rank) {
+  for (const uint32_t world : {2u, 3u, 4u, 5u, 40u}) {
+    for (const auto& [from, to] : {std::pair<Rank, Rank>(0, 1), {1, 0}, {0, world - 1}, {world - 1, world - 2}}) {
+      for (const bool sender_differs : {true, false}) {
+        for (const Rank last : {from, to, world / 2}) {
+          for (const bool one_host : {true, false}) expect_pair_is_named({world, from, to, sender_differs, last, one_host});
+        }
+      }
+    }
+  }
+}
+
+// The receiver of the block stays silent. The other ranks know that something differs, and do not wait long for it.
+TEST(DifferingBlocks, of_an_all_to_all_are_invalid_even_if_the_receiver_cannot_say_so) {
+  TestCluster cluster(2);
+  std::vector<Memory> memory(2, Memory(2));
+  const auto waits =
+      cluster.submit(0, all_to_all_call(cluster.caller(0), in(memory[0].input), out(memory[0].output), {}, {}, {}));
+  const auto theirs = all_to_all_call(cluster.caller(1), std::span(std::as_const(memory[1].input)).first(2 * count),
+                                      std::span(memory[1].output).first(2 * count - 1), std::vector<size_t>{count, count},
+                                      std::vector<size_t>{count - 1, count}, {});
+  const auto descriptor = describe(*theirs, ScheduleKind::direct, 256u << 10, 2);
+  cluster.engine(0).received(1,
+                             FrameHeader{.kind = FrameKind::data,
+                                         .epoch = 7,
+                                         .group = 1,
+                                         .operation = cluster.group(0).numbers.next() - 1,
+                                         .sender = 1,
+                                         .chunk = 2,
+                                         .amount = balance_share(*theirs, 1, 2) << amount_bits | count,
+                                         .descriptor = descriptor.bits,
+                                         .payload_bytes = 4 * count},
+                             {.data = reinterpret_cast<const std::byte*>(memory[1].input.data()), .bytes = 4 * count});
+  cluster.settle();
+  EXPECT_FALSE(waits->done) << "the receiver may still say what differs";
+  cluster.advance(dispute_time);
+  cluster.settle();
+  ASSERT_TRUE(waits->done);
+  EXPECT_EQ(waits->status.code(), Code::invalid);
+  EXPECT_NE(waits->status.message().find("two ranks disagree on the size of a block"), std::string::npos)
+      << waits->status.to_string();
 }
 
 // A rank with a large block does not wait for its root's answer until all blocks have arrived.

@@ -131,7 +131,7 @@ FrameHeader Operation::header_for(const Lane& lane, const Stage& stage) const {
   header.round = static_cast<uint16_t>(stage.round);
   header.chunk = plan_->chunks[lane.chunk].chunk;
   header.slice = lane.slice;
-  header.amount = descriptor_.amount != 0 ? descriptor_.amount : chunk_memory_[lane.chunk].elements;
+  header.amount = sizes_per_pair(setup_.request.collective) ? share_ | chunk_memory_[lane.chunk].elements : descriptor_.amount;
   header.descriptor = descriptor_.bits;
   header.codec = coded_ ? static_cast<uint8_t>(codec_of(stage).kind) : 0;
   header.payload_bytes = static_cast<uint32_t>(message_bytes(lane, stage));
@@ -162,7 +162,7 @@ bool Operation::send_queued(Rank to, const SendItem& item) {
   auto& lane = lanes_[item.lane];
   const auto& stage = plan_->stages[item.stage];
   auto header = header_for(lane, stage);
-  if (descriptor_.amount == 0 && plan_->is_confirmation(lane.chunk)) header.amount = elements_shown_to(to);
+  if (sizes_per_pair(setup_.request.collective) && plan_->is_confirmation(lane.chunk)) header.amount = elements_shown_to(to);
   const auto bytes = message_bytes(lane, stage);
   PortSlot slot;
   if (bytes > 0 && bytes <= port_->slot_bytes(to)) {
@@ -373,7 +373,7 @@ void Operation::finish_lane(uint32_t index) {
   }
   drop_message(index);
   lane.finished = true;
-  if (--lanes_left_ == 0) return finish({});
+  if (--lanes_left_ == 0) return all_lanes_finished();
   if (index == oldest_) pass_oldest();
 }
 

@@ -43,7 +43,7 @@ class Operation {
 
   // Events. receive_buffer() returns a buffer into which the payload that arrives can be written, or null.
   std::byte* receive_buffer(Rank from, const FrameHeader& header);
-  // The operation will return the piece through Port::release, even if it refuses the message.
+  // The operation returns the piece through Port::release, even if it refuses the message.
   void received(Rank from, const FrameHeader& header, const Piece& piece, Nanos now);
   void granted(Rank from, uint64_t bytes, Nanos now);
   // Called when `from` has no more memory to share with this rank. The operation copies the messages that it holds in memory of
@@ -81,7 +81,7 @@ class Operation {
   // Like fail(), for a cause that this rank found itself: failure_is_ours() is true afterwards.
   void fail_and_notify(Status why, Nanos now);
 
-  // Call it if an event handler lacks memory. It fails the operation, and makes the other ranks be notified. Allocates nothing.
+  // Call it if an event handler lacks memory. Like fail_and_notify(), but allocates nothing.
   void out_of_memory(Nanos now) { fail_and_notify({Code::unavailable, "out of memory"}, now); }
 
   bool done() const { return done_; }
@@ -92,8 +92,7 @@ class Operation {
   }
   Report report(Nanos now) const;
   const OperationSetup& setup() const { return setup_; }
-  // Sets `pending` to the ranks for which the operation waits, in ascending order, at most pending_listed_max. It may also be
-  // called after a failure.
+  // Sets `pending` to the ranks for which it waits, in ascending order, at most pending_listed_max. Also works after a failure.
   Progress progress(std::vector<Rank>& pending) const;
   OperationTimes times() const { return {started_, first_send_, last_first_arrival_, last_receive_, ended_}; }
   // false: start() ran out of memory, so flow() and progress() show an earlier operation
@@ -101,8 +100,7 @@ class Operation {
   const Flow& flow(Rank partner) const { return flows_[partner]; }  // `partner`: one of the plan's partners
   Rank last_rank() const { return last_rank_; }                     // rank whose first message came last; UINT32_MAX: none came
   std::string label() const;                                        // for example "all_reduce 17"
-  // The CallDescriptor that every message must carry.
-  const CallDescriptor& descriptor() const { return descriptor_; }
+  const CallDescriptor& descriptor() const { return descriptor_; }  // which every message must carry
   // Returns true if messages from `peer` or to `peer` are still missing.
   bool needs(Rank peer) const;
   // Returns true if this rank found the failure itself, so that the other ranks must be notified.
@@ -191,6 +189,9 @@ class Operation {
   void finish(Status status);
   void fail_here(Status why);
   bool differs_in_hash(const FrameHeader& header) const;
+  bool has_our_descriptor(const FrameHeader& header) const;
+  void all_lanes_finished();
+  void await_difference(Status why);
   void dispute(Status why);
   void release_all();
   std::map<Rank, Missing> missing() const;
@@ -208,6 +209,7 @@ class Operation {
   const Plan* plan_ = nullptr;
   Port* port_ = nullptr;
   CallDescriptor descriptor_;
+  uint64_t share_ = 0, balance_ = 0;  // for all_to_all: this rank's share, in the upper bits; the sum of all shares so far
   size_t element_size_ = 4;
   size_t slice_elements_ = 1;
   size_t unit_elements_ = 0;               // chunk boundaries are multiples of this; 0: multiples of a cache line
@@ -222,10 +224,9 @@ class Operation {
   std::vector<Rank> slot_readers_;
   std::vector<Outgoing> slots_;  // slots of lanes whose sums are being computed
   std::vector<std::byte> scratch_, wide_;
-  bool widened_ = false;
-  bool coded_ = false;               // true: a codec is in use, so some messages are encoded
-  bool lanes_begin_errors_ = false;  // true: each lane initialises its part of encode_error; false: start() does it
-  std::array<WireCodec, 3> codecs_;  // indexed by MessageStep
+  bool widened_ = false, coded_ = false;  // coded_: a codec is in use, so some messages are encoded
+  bool lanes_begin_errors_ = false;       // true: each lane initialises its part of encode_error; false: start() does it
+  std::array<WireCodec, 3> codecs_;       // indexed by MessageStep
   // If coded_: first one piece per lane with its encoded value. Then one piece per lane with the encoded value that this rank
   // sent; this piece is set only while the sum is computed.
   std::vector<Piece> messages_;

@@ -22,12 +22,13 @@ uint64_t Operation::elements_shown_to(Rank other) const {
 Status Operation::check_elements(Rank from, const FrameHeader& header, uint32_t chunk) const {
   const bool confirms = plan_->is_confirmation(chunk);
   const auto ours = confirms ? elements_shown_to(from) : chunk_memory_[chunk].elements;
-  if (descriptor_.amount != 0 || header.amount == ours) return {};
+  const auto theirs = elements_in(header.amount);
+  if (!sizes_per_pair(setup_.request.collective) || theirs == ours) return {};
   const auto& q = setup_.request;
   const bool from_sends = !confirms || (q.collective == Collective::gather) == (setup_.self == q.root);
   return {Code::invalid,
-          concat(label(), ": rank ", from_sends ? from : setup_.self, " sent a block of ", from_sends ? header.amount : ours,
-                 " elements where rank ", from_sends ? setup_.self : from, " expects ", from_sends ? ours : header.amount)};
+          concat(label(), ": rank ", from_sends ? from : setup_.self, " sent a block of ", from_sends ? theirs : ours,
+                 " elements where rank ", from_sends ? setup_.self : from, " expects ", from_sends ? ours : theirs)};
 }
 
 // `payload` is null if the payload has not arrived yet.
@@ -35,7 +36,7 @@ Status Operation::locate(Rank from, const FrameHeader& header, Message& message,
   const auto wrong = [&](const std::string& what) {
     return Status(Code::invalid, concat(label(), ": rank ", from, " sent ", what));
   };
-  if (header.descriptor != descriptor_.bits || (descriptor_.amount != 0 && header.amount != descriptor_.amount)) {
+  if (!has_our_descriptor(header)) {
     return {
         Code::invalid,
         concat(
@@ -129,6 +130,7 @@ void Operation::received(Rank from, const FrameHeader& header, const Piece& give
     last_first_arrival_ = now;
     last_rank_ = from;
     ++ranks_heard_;
+    balance_ += header.amount >> amount_bits;
   }
   counts_.received_bytes += header.payload_bytes + sizeof(FrameHeader);
   ++counts_.received_messages;

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/concat.h"
+#include "executor/block_balance.h"
 #include "executor/operation.h"
 #include "schedules/collective_facts.h"
 
@@ -35,6 +36,10 @@ void Operation::start(Port& port, Nanos now) {
   ranks_heard_ = 0;
   last_rank_ = UINT32_MAX;
   descriptor_ = describe(setup_.request, plan_->kind, setup_.slice_bytes, setup_.world);
+  balance_ = setup_.request.collective == Collective::all_to_all && setup_.world > 1
+                 ? balance_share(setup_.request, setup_.self, setup_.world)
+                 : 0;
+  share_ = balance_ << amount_bits;
   ready_.clear();
   items_.clear();
   slots_.clear();

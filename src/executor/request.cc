@@ -115,10 +115,6 @@ ChunkMemory block_of_pair(const OperationRequest& q, uint32_t chunk, Rank self, 
   return memory;
 }
 
-bool sizes_per_pair(Collective collective) {
-  return collective == Collective::all_to_all || collective == Collective::gather || collective == Collective::scatter;
-}
-
 // Returns the block sizes that all ranks know. The collective must not have a different size for each pair of ranks.
 const std::vector<size_t>& common_counts(const OperationRequest& q) {
   return q.collective == Collective::reduce_scatter ? q.send_counts : q.recv_counts;
@@ -130,8 +126,6 @@ uint64_t whole_elements(const OperationRequest& q, uint32_t world) {
                       q.delivery == Delivery::reliable;
   return blocks ? block_begin(common_counts(q), q.count, world) : q.count;
 }
-
-uint64_t elements_of(const CallDescriptor& d) { return d.amount & ((uint64_t{1} << amount_bits) - 1); }
 
 }  // namespace
 
@@ -163,11 +157,12 @@ std::string to_string(const CallDescriptor& d, bool receives) {
   return concat(receives && collective == Collective::send ? name(Collective::recv) : name(collective), "(",
                 name(static_cast<DType>(d.bits >> 24 & 15)),
                 adds(collective) ? concat(" ", name(static_cast<ReduceOp>(d.bits >> 20 & 15))) : "",
-                sizes_per_pair(collective) ? "" : concat(", ", elements_of(d), " elements"), ", ", schedule);
+                sizes_per_pair(collective) ? "" : concat(", ", elements_in(d.amount), " elements"), ", ", schedule);
 }
 
 bool differ_visibly(const CallDescriptor& a, const CallDescriptor& b) {
-  return a.bits >> 16 != b.bits >> 16 || elements_of(a) != elements_of(b);
+  if (a.bits >> 16 != b.bits >> 16) return true;
+  return !sizes_per_pair(static_cast<Collective>(a.bits >> 28)) && elements_in(a.amount) != elements_in(b.amount);
 }
 
 uint64_t schedule_bytes(const OperationRequest& q, uint32_t world) {

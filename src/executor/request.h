@@ -67,11 +67,19 @@ struct OperationRequest {
 struct CallDescriptor {
   uint32_t bits = 0;
   // The lower 40 bits are the number of elements of all blocks. They are 0 if each pair of ranks has its own size. The upper 24
-  // bits are a second hash of CallOptions::agreement. They are 0 if the agreement is 0.
+  // bits are a second hash of CallOptions::agreement. They are 0 if the agreement is 0. If each pair has its own size, a
+  // message shows the number of elements of its block instead; in an all-to-all, its upper bits are the share of its sender
+  // (executor/block_balance.h).
   uint64_t amount = 0;
 };
 // This many bits of `amount` hold the number of elements. The API refuses a tensor whose number of elements does not fit.
 inline constexpr uint32_t amount_bits = 40;
+// Returns true if only two ranks know the size of a block.
+constexpr bool sizes_per_pair(Collective c) {
+  return c == Collective::all_to_all || c == Collective::gather || c == Collective::scatter;
+}
+// Returns the number of elements that the amount of a message or a descriptor shows.
+constexpr uint64_t elements_in(uint64_t amount) { return amount & ((uint64_t{1} << amount_bits) - 1); }
 CallDescriptor describe(const OperationRequest& request, ScheduleKind schedule, uint64_t slice_bytes, uint32_t world);
 // Returns, for example, "all_reduce(f32 sum, 1000 elements, two_step)". receives: of a message between two ranks, this is the
 // receive. (A send and its receive have one descriptor.)

@@ -116,7 +116,8 @@ std::optional<Bytes> Client::joined() {
 }
 
 std::optional<Bytes> Client::failed(const Status& why) const {
-  const bool told = forming_ && (phase_ == Phase::linking || phase_ == Phase::attending);
+  const bool registered = phase_ == Phase::waiting && hello_.role == Role::member;
+  const bool told = registered || (forming_ && (phase_ == Phase::linking || phase_ == Phase::attending));
   return told ? std::optional(encode_failed(why)) : std::nullopt;
 }
 

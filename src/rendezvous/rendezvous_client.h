@@ -56,7 +56,8 @@ class Client {
   // the server has said so. Returns ok otherwise, and after joined().
   Status formation_error() const;
   // Say how this process's join has ended. They return the bytes to send, and nothing if the server need not know. The server
-  // answers a failure: formation_error() is then the first failure of any member.
+  // answers a failure: formation_error() is then the first failure of any member. A member may also fail before it has the
+  // table; the server then refuses all members.
   std::optional<Bytes> joined();
   std::optional<Bytes> failed(const Status& why) const;
 

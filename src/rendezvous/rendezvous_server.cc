@@ -90,6 +90,8 @@ void Server::on_message(Connection connection, Peer& peer, const Message& messag
   const bool has_table = peer.kind == Peer::Kind::linking || peer.kind == Peer::Kind::attending_member;
   if (has_table && (message.kind == Kind::joined || message.kind == Kind::failed))
     return on_join_ended(connection, peer, message);
+  if (peer.kind == Peer::Kind::member && message.kind == Kind::failed)
+    return on_member_failed(connection, peer.job, message, now);
   const auto job = jobs_.find(peer.job);
   if (message.kind == Kind::answer && peer.kind == Peer::Kind::attending_member && job != jobs_.end()) {
     auto answer = decode_answer(message.payload);
@@ -122,6 +124,14 @@ void Server::on_hello(Connection connection, Peer& peer, const Hello& hello, Nan
     case Role::joiner: return on_joiner(connection, peer, hello, now);
     case Role::attending_member: return on_attender(connection, peer, hello, now);
   }
+}
+
+// Returns whether a member has registered only to say why it cannot join. Its reason follows.
+static bool has_failing_member(const Job& job) {
+  return std::ranges::any_of(job.members(), [](const auto& entry) {
+    const auto& endpoints = entry.second.hello.member.endpoints;
+    return endpoints.size() == 1 && endpoints[0] == failing_endpoint;
+  });
 }
 
 void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
@@ -161,7 +171,7 @@ void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Na
   send(connection, encode(Welcome{settings_.identity, library_version}));
   report_event(ServerEvent::Kind::registered, hello.job,
                concat(describe(hello, peer.from), ", ", job->members().size(), " of ", hello.world_size));
-  if (job->complete()) form(*job, now);
+  if (job->complete() && !has_failing_member(*job)) form(*job, now);
 }
 
 void Server::form(Job& job, Nanos now) {
@@ -202,6 +212,17 @@ void Server::fail(Job& job, const Status& why, Nanos now) {
 void Server::fail_job(const std::string& name, const Status& why, Nanos now) {
   Job* job = make_job(name);
   if (job != nullptr && (job->phase == Job::Phase::idle || job->phase == Job::Phase::forming)) fail(*job, why, now);
+}
+
+// A registered member cannot join, and the table has not been made. All members get its reason.
+void Server::on_member_failed(Connection connection, const std::string& job_name, const Message& message, Nanos now) {
+  const auto job = jobs_.find(job_name);
+  if (job == jobs_.end() || job->second.phase != Job::Phase::forming) return;
+  for (const auto& [rank, registration] : job->second.members()) {
+    if (registration.connection != connection) continue;
+    const auto why = decode_refused(message.payload);
+    return fail(job->second, {why.code(), concat(label(registration.hello.member), " could not join: ", why.message())}, now);
+  }
 }
 
 void Server::on_join_ended(Connection connection, Peer& peer, const Message& message) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
@@ -59,6 +60,9 @@ struct ServerCounters {
   uint64_t refused = 0;  // processes that were refused after their hello
 };
 
+// The only endpoint of a member that registers to say why it cannot join. The server forms no group with it.
+inline constexpr std::string_view failing_endpoint = "none";
+
 class Server {
  public:
   explicit Server(ServerSettings settings) : settings_(std::move(settings)) {}
@@ -105,6 +109,7 @@ class Server {
   void on_answer(Job& job, const Answer& answer);
   void form(Job& job, Nanos now);
   void fail(Job& job, const Status& why, Nanos now);
+  void on_member_failed(Connection connection, const std::string& job_name, const Message& message, Nanos now);
   void on_join_ended(Connection connection, Peer& peer, const Message& message);
   void end_formation(const Peer& by, const Status& why);
   void announce(Job& job);

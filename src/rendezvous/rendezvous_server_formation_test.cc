@@ -33,6 +33,36 @@ TEST(Formation, a_member_that_cannot_join_is_named_to_all_others_with_its_reason
   }
 }
 
+TEST(Formation, a_member_that_fails_before_the_table_is_named_to_all_others) {
+  for (const Rank failing : {0u, 2u}) {
+    ServerFixture members;
+    for (const Rank rank : {0u, 2u, 3u}) members.dial(make_hello(rank, 4));
+    const auto connection = failing == 0 ? 1u : 2u;
+    const auto bytes = members.client(connection).failed(no_memory);
+    ASSERT_TRUE(bytes) << "it is registered";
+    members.send_bytes(connection, *bytes);
+    for (const auto each : {1u, 2u, 3u}) {
+      EXPECT_EQ(members.phase(each), Phase::refused);
+      EXPECT_EQ(members.client(each).error().message(), concat("rank ", failing, " (host h", failing, ", pid ", 100 + failing,
+                                                               ") could not join: shm: mmap: cannot allocate memory"));
+    }
+  }
+}
+
+TEST(Formation, a_group_whose_last_member_registers_only_to_say_why_it_fails_does_not_form) {
+  ServerFixture members;
+  for (const Rank rank : {0u, 1u}) members.dial(make_hello(rank, 3));
+  auto failing = make_hello(2, 3);
+  failing.member.endpoints = {std::string(failing_endpoint)};
+  members.dial(failing);
+  for (const auto each : {1u, 2u, 3u}) EXPECT_EQ(members.phase(each), Phase::waiting);
+  members.send_bytes(3, *members.client(3).failed(no_memory));
+  for (const auto each : {1u, 2u}) {
+    EXPECT_EQ(members.phase(each), Phase::refused);
+    EXPECT_NE(members.client(each).error().message().find("rank 2 (host h2, pid 102) could not join: shm"), std::string::npos);
+  }
+}
+
 TEST(Formation, a_member_that_dies_is_named_to_all_others) {
   for (const Rank dying : {0u, 2u}) {
     Formation members(3);

@@ -59,6 +59,7 @@ struct RendezvousSession::State {
   uint32_t served_round = 0;  // the value of dialer->rounds() when this process last tried to serve
   bool keep_serving = false;  // It is set by attend(). If no server answers at the port, this process serves there again.
   bool closed = false;
+  bool lacks_descriptors = false;  // true: meet() has failed, because no descriptor was free to dial
 
   bool here() const { return !options.join_running && record.rank == 0; }
   bool dialing() const {
@@ -231,7 +232,8 @@ void RendezvousSession::State::check_descriptors(Nanos now) {
 Status RendezvousSession::State::meet_error(Nanos now, Nanos deadline) {
   if (auto status = check_own_server(); !status.ok()) return status;
   if (!exhausted.ok()) return {exhausted.code(), address_text() + ": " + exhausted.message()};
-  if (dialer->exhausted()) return {Code::unavailable, address_text() + ": " + dialer->history(now)};
+  lacks_descriptors = dialer->exhausted();
+  if (lacks_descriptors) return {Code::unavailable, address_text() + ": " + dialer->history(now)};
   const auto& error = client->error();
   if (client->phase() == Client::Phase::refused) return {error.code(), address_text() + ": " + error.message()};
   const std::string port =
@@ -377,6 +379,27 @@ Status RendezvousSession::failed(const Status& why) {
   }
   const auto first = s.client->formation_error();
   return first.ok() ? why : first;
+}
+
+bool RendezvousSession::lacks_descriptors() const { return state_->lacks_descriptors; }
+
+void RendezvousSession::tell_failure(const ResolvedOptions& options, PeerId self, const Status& why) {
+  if (options.join_running || options.rendezvous.kind == RendezvousAddress::Kind::none) return;
+  auto session = make(options, self, {std::string(rendezvous::failing_endpoint)});
+  if (!session.ok()) return;
+  auto& s = *(*session)->state_;
+  const Nanos until = monotonic_now() + failure_time;
+  s.start_dialing(until);
+  (void)s.open_epoll(monotonic_now());
+  for (bool told = false;;) {
+    const Nanos now = monotonic_now();
+    s.pump(now);
+    const auto bytes = s.client->failed(why);
+    if (bytes && !std::exchange(told, true)) s.send(*bytes, now);
+    // The server answers by ending the connection.
+    if ((told && !bytes) || s.client->phase() == Client::Phase::refused || now >= until) return;
+    s.wait(now, until);
+  }
 }
 
 bool RendezvousSession::attending() const { return state_->client && state_->client->phase() == Client::Phase::attending; }

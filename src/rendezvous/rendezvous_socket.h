@@ -54,6 +54,12 @@ class RendezvousSession {
   // - invalid: The options of the processes disagree; the message names these options.
   Result<Roster> meet(Nanos deadline);
 
+  // Returns true if meet() failed because this process has no free descriptor, so that it has told nobody.
+  bool lacks_descriptors() const;
+  // Registers at the rendezvous only to say that this process cannot join, so that the other ranks need not wait for it. Call
+  // it when this process has freed what it can, such as listening sockets. It takes at most a second.
+  static void tell_failure(const ResolvedOptions& options, PeerId self, const Status& why);
+
   // After meet(), the members link up with each other. If a member fails meanwhile, or dies, the rendezvous tells the others,
   // so that none of them waits for its own deadline. formation_error() returns the reason; it returns ok while the group can
   // still form. poll_joiners() must be called meanwhile.

@@ -144,6 +144,10 @@ inline void a_process_that_has_stopped_listening_keeps_its_links_and_dials_new_o
   ASSERT_TRUE(
       recorders.until([&] { return connector->state(1) == LinkState::up && cluster.connector(1)->state(0) == LinkState::up; }));
   ASSERT_NO_FATAL_FAILURE(exchange_frames(cluster, recorders, 2));
+  connector->stop_listening();  // with a link: its end is still noticed
+  const auto before = recorders[0].losses.size();
+  cluster.at(1).close(0);
+  EXPECT_TRUE(recorders.until([&] { return recorders[0].losses.size() > before; }));
 }
 
 inline void every_link_describes_itself(Cluster& cluster) {

@@ -71,6 +71,17 @@ TEST(BenchFaults, a_stopped_rank_is_late_and_is_left_out) {
   EXPECT_TRUE(contains(done.error, "rank 2 was stopped, and the others continued without it")) << done.error;
 }
 
+// The time of the run is over a millisecond after the stop. The failure comes 300 ms later, and then the run still goes on.
+TEST(BenchFaults, a_run_goes_on_until_its_faults_have_shown_and_ten_operations_have_followed) {
+  const auto done =
+      bench({"all-reduce", "-n", "3", "--sizes", "64K", "--stop-rank", "2@150ms", "-T", "300ms", "--row-time", "1ms"});
+  EXPECT_EQ(done.code, 0) << whole(done);
+  expect_says(done, {"rank 2 was stopped\n", "ended with late: ", "ranks 0, 1 go on", "the survivors went on: 2 of 3 ranks"});
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(done.out, found, std::regex(" ([0-9]+) of them after the last failure"))) << done.out;
+  EXPECT_GE(std::stoul(found[1]), 10u) << done.out;
+}
+
 TEST(BenchFaults, a_rank_that_is_resumed_in_time_is_waited_for) {
   const auto done = bench({"all-reduce", "-n", "3", "--sizes", "64K", "--stop-rank", "2@100ms", "--resume-rank", "2@250ms",
                            "-T", "20s", "--row-time", "100ms"});

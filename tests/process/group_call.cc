@@ -89,7 +89,7 @@ void Call::prepare_blocks() {
     std::vector<size_t> sends, receives;
     for (uint32_t rank = 0; rank < world_; ++rank) {
       sends.push_back(pair_count(rank_, rank));
-      receives.push_back(pair_count(rank, rank_));
+      receives.push_back(pair_count(rank, rank_) + (rank + 1 == plan_.more_from ? 1 : 0));
       pieces_.emplace_back(pair_source(rank, rank_), receives.back());
     }
     input_ = make(total(sends));
@@ -99,7 +99,7 @@ void Call::prepare_blocks() {
       fill(plan_.dtype, at, sends[rank], pair_source(rank_, rank), plan_.seed);
       at += sends[rank] * size;
     }
-    if (plan_.uneven) send_counts_ = sends, recv_counts_ = receives;
+    if (plan_.uneven || plan_.more_from > 0) send_counts_ = sends, recv_counts_ = receives;
   }
 }
 

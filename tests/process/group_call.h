@@ -17,6 +17,8 @@ struct CallPlan {
   uint32_t root = 0;  // the root, for collectives that have one; for send and recv: the other rank
   uint32_t tag = 0;
   bool in_place = false;
+  // for all_to_all: this rank expects one element more from rank more_from - 1 than that rank sends; 0: from none
+  uint64_t more_from = 0;
   bool uneven = false;  // true: the blocks have different sizes, and some are empty
   size_t offset = 0;    // The addresses of the buffers are this many bytes away from an aligned address.
   uint64_t seed = 1;

@@ -94,6 +94,49 @@ TEST_P(Death, in_a_barrier_and_in_a_message_is_reported) {
   group.finish({0, 1});
 }
 
+// The root of a gather or a scatter sends two frames to a rank. Between them, it waits for all other ranks
+// (executor/confirmation.h). Each test begins when the first frame has arrived at rank `waits`.
+struct BetweenFrames {
+  const char* call;
+  size_t root, waits;
+  bool root_dies;  // false: rank 2 dies, which has not made the call
+};
+constexpr BetweenFrames between_frames[] = {{"collective=scatter,count=500,root=0", 0, 1, false},
+                                            {"collective=scatter,count=500,root=0", 0, 1, true},
+                                            {"collective=gather,count=500,root=1", 1, 0, false},
+                                            {"collective=gather,count=500,root=1", 1, 0, true}};
+
+void begin_and_wait_for_first_frame(Cluster& group, const BetweenFrames& at) {
+  for (const auto rank : {at.root, at.waits}) expect_all_ok({group[rank].ask(concat("start:name=call,", at.call))});
+  for (int64_t received = 0; received == 0;) {
+    const auto line = group[at.waits].ask("report");
+    ASSERT_TRUE(line.ok()) << line.text;
+    received = line.number("received");
+  }
+  const auto wait = group[at.waits].ask("wait:ms=0");
+  EXPECT_EQ(wait.number("done"), 0) << "it waits for the second frame: " << wait.text;
+}
+
+TEST_P(Death, between_the_two_frames_of_a_root_is_reported) {
+  for (const auto& at : between_frames) {
+    SCOPED_TRACE(concat(at.call, at.root_dies ? ", the root dies" : ", rank 2 dies"));
+    Cluster group(3, options());
+    begin_and_wait_for_first_frame(group, at);
+    const size_t dead = at.root_dies ? at.root : 2;
+    const auto left = group.all_but({dead});
+    const auto killed_at = now_ns();
+    group[dead].signal(SIGKILL);
+    std::vector<Line> lines{group[at.waits].ask("wait")};
+    if (!at.root_dies) lines.push_back(group[at.root].ask("wait"));
+    expect_reported(lines, killed_at, concat("rank ", dead));
+    if (at.root_dies) {
+      EXPECT_TRUE(lines[0].says("its message that all ranks make the same call is missing")) << lines[0].text;
+    }
+    expect_to_go_on(group, left, 1);
+    group.finish(left);
+  }
+}
+
 TEST_P(Death, while_all_are_idle_is_reported_at_the_next_call) {
   Cluster group(3, options());
   expect_all_ok(group.ask_all("barrier"));

@@ -63,6 +63,23 @@ TEST(Forming, ranks_that_run_out_of_descriptors_all_name_the_limit) {
   }
 }
 
+// Rank 1 alone has too few descriptors to meet the others. It frees its listening sockets, and so can say why it does not come.
+TEST(Forming, a_rank_that_has_no_descriptor_for_the_rendezvous_tells_the_others) {
+  for (const auto* transport : {"shm", "tcp"}) {
+    for (const int limit : {8, 9, 10, 11}) {
+      SCOPED_TRACE(concat(transport, ", ulimit -n ", limit));
+      std::vector<Words> wrappers(3);
+      wrappers[1] = {"sh", "-c", concat("ulimit -n ", limit, " && exec \"$0\" \"$@\"")};
+      const auto answers = join_all({.transport = transport, .join = "join:timeout=20000", .wrappers = wrappers});
+      for (const auto& line : answers) {
+        EXPECT_EQ(line.code(), "unavailable") << line.text;
+        EXPECT_TRUE(line.says(concat("too many open files (this process may have ", limit, ";"))) << line.text;
+        expect_within("all learn it within", std::abs(line.at() - answers[1].at()), 5000);
+      }
+    }
+  }
+}
+
 using FormingNetwork = NameSpaces;
 
 // Short messages pass, so the ranks meet and link up. What rank 0 sends after its measurements waits behind them.

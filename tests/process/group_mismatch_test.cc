@@ -31,6 +31,10 @@ constexpr Mismatch mismatches[] = {
     {"root_of_gather", "gather:count=500,root=2", "gather:count=500,root=1", "root 2", "root 1"},
     {"block_of_gather", "gather:count=500,root=0", "gather:count=501,root=0", "expects 500", "501 elements"},
     {"block_of_scatter", "scatter:count=500,root=0", "scatter:count=501,root=0", "500 elements", "expects 501"},
+    {"block_of_all_to_all", "all_to_all:count=500", "all_to_all:count=500,more_from=1", "rank 0 sent a block of 500 elements",
+     "rank 1 expects 501"},
+    {"block_of_large_all_to_all", "all_to_all:count=500000", "all_to_all:count=500000,more_from=3",
+     "rank 2 sent a block of 500000 elements", "rank 1 expects 500001"},
     {"root_of_scatter", "scatter:count=500,root=0", "scatter:count=500,root=1", "root 0", "root 1"},
     {"schedule", "all_reduce:count=1000,schedule=2", "all_reduce:count=1000,schedule=5", "two_step", "one_shot"},
 };

@@ -48,7 +48,7 @@ CallPlan plan_of(const Command& command) {
   plan.root = static_cast<uint32_t>(command.number("root", command.number("peer", 0)));
   plan.tag = static_cast<uint32_t>(command.number("tag", 0));
   plan.in_place = command.number("in_place", 0) != 0;
-  plan.uneven = command.number("uneven", 0) != 0;
+  plan.uneven = command.number("uneven", 0) != 0, plan.more_from = command.number("more_from", 0);
   plan.offset = command.number("offset", 0);
   plan.seed = command.number("seed", 1);
   plan.options.timeout = Milliseconds(command.number("timeout", 0));

@@ -111,6 +111,43 @@ TEST_P(Stop, in_the_middle_of_large_transfers_is_late_and_the_others_continue) {
   group.finish(left);
 }
 
+// The root of a gather or a scatter sends two frames to a rank. Between them, it waits for all other ranks
+// (executor/confirmation.h). Rank `waits` has the first frame when rank `stops` is stopped.
+struct StopBetweenFrames {
+  const char* call;
+  size_t root, waits, stops;
+};
+
+TEST_P(Stop, between_the_two_frames_of_a_root_is_late) {
+  for (const auto& [call, root, waits, stops] : {StopBetweenFrames{"collective=scatter,count=500,root=0", 0, 1, 2},
+                                                 {"collective=scatter,count=500,root=0", 0, 1, 0},
+                                                 {"collective=gather,count=500,root=1", 1, 0, 2},
+                                                 {"collective=gather,count=500,root=1", 1, 0, 1}}) {
+    SCOPED_TRACE(concat(call, ", rank ", stops, " stops"));
+    Cluster group(3, options());
+    for (const auto rank : {root, waits}) expect_all_ok({group[rank].ask(concat("start:", call, ",timeout=2000"))});
+    for (int64_t received = 0; received == 0;) {
+      const auto line = group[waits].ask("report");
+      ASSERT_TRUE(line.ok()) << line.text;
+      received = line.number("received");
+    }
+    stop(group[stops]);
+    std::vector<Line> lines{group[waits].ask("wait")};
+    if (stops != root) lines.push_back(group[root].ask("wait"));
+    for (const auto& line : lines) {
+      EXPECT_EQ(line.code(), "late") << line.text;
+      EXPECT_TRUE(line.says(concat("rank ", stops, " ("))) << line.text;
+      EXPECT_FALSE(line.says(concat("rank ", waits, " ("))) << line.text << " should not blame the rank that waits";
+    }
+    const auto left = group.all_but({stops});
+    reform_without(group, left);
+    expect_all_ok(group.ask(left, "all_reduce:count=1000"));
+    group[stops].signal(SIGCONT);
+    group[stops].signal(SIGKILL);
+    group.finish(left);
+  }
+}
+
 TEST_P(Stop, of_rank_0_leaves_a_group_which_it_joins_again) {
   Cluster group(3, options());
   const std::vector<size_t> left{1, 2};

@@ -13,8 +13,6 @@
 namespace unisono::cli {
 namespace {
 
-constexpr uint64_t operations_after_min = 10;
-
 bool kills(const InjectedFault& injected, uint32_t member) {
   return injected.fault.kind == FaultKind::kill && injected.fault.rank == member;
 }
@@ -104,8 +102,8 @@ void FaultRun::close_stretch(bool reporting) {
 // Runs one small all-reduce. It adds up the numbers of wrong elements of all ranks, and tells every rank whether rank 0 wants
 // another operation.
 Result<bool> FaultRun::agree_to_continue() {
-  const bool wanted = now() < options_.until || faults_.size() < options_.faults ||
-                      std::min(outcome_.after, since_fault_) < operations_after_min;
+  const bool wanted = wants_more(
+      options_, {.now = now(), .faults = faults_.size(), .since_fault = since_fault_, .since_failure = outcome_.after});
   std::array<uint64_t, 2> sums{group_.rank() == 0 && wanted ? 1u : 0u, local_wrong_};
   auto done = group_.all_reduce(std::span<uint64_t>(sums), {.timeout = options_.call.timeout});
   if (!done.ok()) return done.status();
@@ -235,6 +233,11 @@ Result<FaultRunEnd> FaultRun::run() {
 }
 
 }  // namespace
+
+bool wants_more(const FaultRunOptions& options, const FaultRunProgress& progress) {
+  return progress.now < options.until || progress.faults < options.faults ||
+         std::min(progress.since_fault, progress.since_failure) < operations_after_min;
+}
 
 SurvivorRecord survivor_record_of(const Failure& failure) {
   SurvivorRecord out{.at = failure.at,

@@ -26,14 +26,23 @@ struct FaultRunOptions {
   bool in_place = false;
   bool check = true;
   bool reform = true;
-  Nanos zero = 0;  // monotonic time at which the group was formed
-  // The run ends this long after `zero`. But it continues until all faults have been injected, which may be late on a busy
-  // machine, and until ten operations have succeeded since the last fault and since the last failure.
-  Nanos until = 0;
+  Nanos zero = 0;     // monotonic time at which the group was formed
+  Nanos until = 0;    // The run ends this long after `zero`, or later: see wants_more().
   size_t faults = 0;  // how many faults will be injected
   // If there are more failures than this, the run ends, because the faults cannot explain so many failures.
   uint32_t failures_max = 4;
 };
+
+// How far a fault run is.
+struct FaultRunProgress {
+  Nanos now = 0;                                // measured like FaultRunOptions::until
+  size_t faults = 0;                            // how many faults have been injected
+  uint64_t since_fault = 0, since_failure = 0;  // number of operations that have succeeded since the last of each
+};
+inline constexpr uint64_t operations_after_min = 10;
+// Returns whether a fault run continues. It waits until all faults have been injected, which may be late on a busy machine, and
+// until operations_after_min operations have succeeded since the last fault and since the last failure.
+bool wants_more(const FaultRunOptions& options, const FaultRunProgress& progress);
 
 struct Stretch {
   Nanos from = 0, to = 0;  // measured from the time at which the group was formed

@@ -95,6 +95,33 @@ TEST(BenchFaultRun, the_outcome_says_how_many_ranks_continued) {
   EXPECT_EQ(nlohmann::json::parse(to_json(outcome))["went_on"], false);
 }
 
+FaultRunOptions with_two_faults() {
+  FaultRunOptions options;
+  options.until = 3 * second;
+  options.faults = 2;
+  return options;
+}
+
+TEST(BenchFaultRun, ends_when_its_time_is_over_and_all_has_happened) {
+  const auto options = with_two_faults();
+  const FaultRunProgress over{.now = 3 * second, .faults = 2, .since_fault = 10, .since_failure = 10};
+  EXPECT_FALSE(wants_more(options, over));
+}
+
+TEST(BenchFaultRun, waits_for_its_time_its_faults_and_ten_operations_after_them) {
+  const auto options = with_two_faults();
+  const FaultRunProgress over{.now = 3 * second, .faults = 2, .since_fault = 10, .since_failure = 10};
+  const auto with = [&](auto member, auto value) {
+    auto progress = over;
+    progress.*member = value;
+    return wants_more(options, progress);
+  };
+  EXPECT_TRUE(with(&FaultRunProgress::now, 3 * second - 1));
+  EXPECT_TRUE(with(&FaultRunProgress::faults, size_t{1})) << "the second fault is late";
+  EXPECT_TRUE(with(&FaultRunProgress::since_fault, uint64_t{9}));
+  EXPECT_TRUE(with(&FaultRunProgress::since_failure, uint64_t{9}));
+}
+
 TEST(BenchFaultRun, a_stretch_is_a_row_without_a_mark) {
   const Stretch stretch{.from = second,
                         .to = 2 * second,

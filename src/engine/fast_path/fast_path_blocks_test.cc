@@ -207,6 +207,7 @@ TEST_P(FastPathBlocks, a_message_of_another_block_or_length_is_unexpected) {
     ASSERT_TRUE(begin(0));
     auto header = calls[0].fast_path.header;
     header.sender = 1;
+    if (collective == Collective::all_to_all) header.amount = calls[0].fast_path.plan->amounts[1];
     header.chunk = wrong == 1 ? right + 1 : right;
     header.payload_bytes = wrong == 2 ? 396 : 400;
     cluster->hub().at(1).send(0, header, std::as_bytes(std::span(inputs[1])).first(header.payload_bytes), 0);
@@ -273,8 +274,8 @@ std::string title(const ::testing::TestParamInfo<Kind>& info) { return ::testing
 
 class FastPathUneven : public FastPathCalls {};
 
-// Rank 0's blocks all have one size, so it takes the fast path. The other ranks' blocks have several sizes, so they use the
-// executor.
+// Rank 0's blocks all have one size, so it begins on the fast path. The other ranks' blocks have several sizes, so they use the
+// executor. Their frames show that, and rank 0 goes on with the executor, which checks that all sizes fit.
 TEST_F(FastPathUneven, a_rank_with_equal_blocks_works_with_ranks_whose_blocks_differ) {
   constexpr uint32_t world = 3;
   const auto size = [](Rank from, Rank to) -> size_t { return from == 0 || to == 0 ? 200 : 100 * (from + 2 * to) - 200; };
@@ -296,12 +297,44 @@ TEST_F(FastPathUneven, a_rank_with_equal_blocks_works_with_ranks_whose_blocks_di
   }
   ASSERT_TRUE(begin(0));
   EXPECT_FALSE(begin(1));
-  const std::vector<std::shared_ptr<Completion>> done{by_executor(1), by_executor(2)};
+  std::vector<std::shared_ptr<Completion>> done{by_executor(1), by_executor(2)};
   for (int turn = 0; turn < 3; ++turn) cluster->engine(1).poll(cluster->now()), cluster->engine(2).poll(cluster->now());
-  ASSERT_EQ(look(0), FastPath::Found::all);
+  ASSERT_EQ(look(0), FastPath::Found::unexpected_frame);
+  done.push_back(take_over(0));
   cluster->finish(done);
   for (const auto& completion : done) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
   EXPECT_EQ(out, expected);
+}
+
+// Rank 1 expects one element less from rank 2 than rank 2 sends. The blocks of rank 0 fit.
+TEST_F(FastPathUneven, a_block_that_two_other_ranks_see_differently_is_invalid_here) {
+  constexpr uint32_t world = 3;
+  make_cluster(world);
+  std::vector<Floats> in(world, Floats(300)), out(world, Floats(300));
+  const std::vector<size_t> even(world, 100), less = {100, 100, 99};
+  for (Rank r = 0; r < world; ++r) {
+    const auto& expected = r == 1 ? less : even;
+    calls[r].request = all_to_all_call(cluster->caller(r), ConstTensor(std::span<const float>(in[r])),
+                                       Tensor(std::span<float>(out[r]).first(r == 1 ? 299 : 300)), even, expected, {})
+                           .value();
+  }
+  ASSERT_TRUE(begin(0));
+  ASSERT_TRUE(begin(2));
+  EXPECT_FALSE(begin(1));
+  std::vector<std::shared_ptr<Completion>> done{by_executor(1)};
+  cluster->engine(1).poll(cluster->now());
+  for (const Rank r : {0, 2}) {
+    EXPECT_NE(look(r), FastPath::Found::all) << r;
+    done.push_back(take_over(r));
+  }
+  cluster->settle();  // no time passes
+  for (const auto& completion : done) {
+    ASSERT_TRUE(completion->done);
+    EXPECT_EQ(completion->status.code(), Code::invalid);
+    EXPECT_NE(completion->status.message().find("rank 2 sent a block of 100 elements where rank 1 expects 99"),
+              std::string::npos)
+        << completion->status.to_string();
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FastPathBlocks,

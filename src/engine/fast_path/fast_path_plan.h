@@ -37,6 +37,9 @@ struct FastPathPlan {
   const Plan* plan = nullptr;  // null: no plan was made yet
   uint64_t tensor_bytes = 0;   // the size of the tensor that the record shows
   FrameHeader header;          // all fields are set, except for the number of the operation and the chunk
+  // For all_to_all: the amount that the frames of each rank show, with the share of this rank (executor/block_balance.h). Only
+  // equal blocks of all ranks have these shares, so a frame that matches also shows that its sender's other blocks fit.
+  std::array<uint64_t, world_max> amounts{};
   // Like `header`, for the confirmation of a collective with a root, and for the root's answer to all
   // (executor/confirmation.h).
   FrameHeader confirmation{}, answer{};

@@ -5,6 +5,7 @@
 #include <new>
 #include <span>
 
+#include "executor/block_balance.h"
 #include "executor/confirmation.h"
 #include "executor/request.h"
 #include "kernels/dispatch.h"
@@ -121,17 +122,24 @@ void fill_traffic(FastPathPlan& plan) {
   report.sent_elements = bytes == 0 ? 0 : plan.sends * plan.count;
 }
 
+// Fills in the amounts of an all-to-all whose blocks all have one size.
+void fill_amounts(const GroupCore& group, FastPathPlan& plan) {
+  if (plan.collective != Collective::all_to_all) return;
+  for (Rank rank = 0; rank < group.world(); ++rank)
+    plan.amounts[rank] = even_share(even_weight(rank, group.world()), plan.count) << amount_bits | plan.count;
+  plan.header.amount = plan.amounts[group.self];
+}
+
 // Sends a frame without payload. It needs no credit.
 void send_header(Transport& route, std::span<const PeerIndex> to, const FrameHeader& header) {
   route.send_copies(to, header, reinterpret_cast<const std::byte*>(&header));
 }
 
 // Returns the header of a frame without payload.
-FrameHeader without_payload(const FrameHeader& data, uint32_t round, uint32_t chunk, uint64_t amount) {
+FrameHeader without_payload(const FrameHeader& data, uint32_t round, uint32_t chunk) {
   auto header = data;
   header.round = static_cast<uint16_t>(round);
   header.chunk = chunk;
-  header.amount = amount;
   header.payload_bytes = 0;
   return header;
 }
@@ -184,17 +192,17 @@ bool FastPathRunner::plan(GroupCore& group, const OperationRequest& request, con
                           .group = group.number,
                           .sender = frame_sender(group.self),
                           .round = static_cast<uint16_t>(plan.stages.front().round),
-                          .amount = descriptor.amount != 0 || barrier ? descriptor.amount : request.count,
+                          .amount = sizes_per_pair(collective) ? request.count : descriptor.amount,
                           .descriptor = descriptor.bits,
                           .payload_bytes = static_cast<uint32_t>(bytes)},
                .report = {.operation = name(collective),
                           .schedule = name(plan.kind),
                           .world_size = group.world(),
                           .contributors = group.world()}};
-  const auto confirmed = compares_blocks(collective) ? request.count : descriptor.amount;
-  fast_path.confirmation = without_payload(fast_path.header, 0, plan.chunk_count, confirmed);
-  fast_path.answer = without_payload(fast_path.header, last_confirmation_round, plan.chunk_count + 1, confirmed);
+  fast_path.confirmation = without_payload(fast_path.header, 0, plan.chunk_count);
+  fast_path.answer = without_payload(fast_path.header, last_confirmation_round, plan.chunk_count + 1);
   fill_others(group, fast_path);
+  fill_amounts(group, fast_path);
   fill_traffic(fast_path);
   return true;
 } catch (const std::bad_alloc&) {
@@ -295,6 +303,7 @@ const FrameHeader& FastPathRunner::expected(FastPath& e, Rank rank) {
   if (e.header.sender != rank) {
     e.header.sender = frame_sender(rank);
     e.header.chunk = chunk_of(e.request->collective, rank, e.group->self, e.group->world());
+    if (e.plan->collective == Collective::all_to_all) e.header.amount = e.plan->amounts[rank];
   }
   return e.header;
 }

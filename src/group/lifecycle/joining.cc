@@ -244,6 +244,38 @@ Status wait_for_links(Runtime& runtime, Nanos deadline) {
   return {Code::late, "the links to these members did not come up in time: " + missing};
 }
 
+struct Met {
+  std::vector<Link> links;
+  std::unique_ptr<RendezvousSession> session;
+  Roster roster;
+};
+
+// Makes the links, and meets the other ranks. Sets `tell` if it fails for a reason that the others cannot know.
+static Result<Met> try_to_meet(const ResolvedOptions& options, PeerId self, Nanos deadline, bool& tell) {
+  tell = true;
+  auto links = make_links(options, self);
+  if (!links) return links.status();
+  std::vector<std::string> endpoints;
+  for (const auto& link : *links) {
+    for (auto& endpoint : link.connector->endpoints()) endpoints.push_back(std::move(endpoint));
+  }
+  auto session = RendezvousSession::make(options, self, std::move(endpoints));
+  if (!session) return session.status();
+  auto roster = (*session)->meet(deadline);
+  tell = !roster.ok() && (*session)->lacks_descriptors();
+  if (!roster) return roster.status();
+  return Met{std::move(*links), std::move(*session), std::move(*roster)};
+}
+
+// If this process cannot meet the others, it first frees what it has made for that. A descriptor may then be free, with which
+// it can tell them why they would wait in vain.
+static Result<Met> meet(const ResolvedOptions& options, PeerId self, Nanos deadline) {
+  bool tell = false;
+  auto met = try_to_meet(options, self, deadline, tell);
+  if (!met && tell && met.status().code() == Code::unavailable) RendezvousSession::tell_failure(options, self, met.status());
+  return met;
+}
+
 Result<std::shared_ptr<Runtime>> join_runtime(const ResolvedOptions& given) {
   const auto deadline = monotonic_now() + given.join_timeout.count() * millisecond;
   const auto with_tuning = tuned(given);
@@ -251,25 +283,18 @@ Result<std::shared_ptr<Runtime>> join_runtime(const ResolvedOptions& given) {
   const auto& options = *with_tuning;
   const auto self = random_peer_id();
   if (!self) return self.status();
-  auto links = make_links(options, *self);
-  if (!links) return links.status();
-  std::vector<std::string> endpoints;
-  for (const auto& link : *links) {
-    for (auto& endpoint : link.connector->endpoints()) endpoints.push_back(std::move(endpoint));
-  }
-  auto session = RendezvousSession::make(options, *self, std::move(endpoints));
-  if (!session) return session.status();
-  auto roster = (*session)->meet(deadline);
-  if (!roster) return roster.status();
-  const auto rank = roster->rank_of(*self);
+  auto met = meet(options, *self, deadline);
+  if (!met) return met.status();
+  auto& [links, session, roster] = *met;
+  const auto rank = roster.rank_of(*self);
   if (!rank) return Status(Code::internal, "the rendezvous gave a roster without this process");
-  for (auto& link : *links) link.connector->set_job(roster->key);
-  auto made = Runtime::make(options, *self, std::move(*links));
-  if (!made) return (*session)->failed(made.status());
+  for (auto& link : links) link.connector->set_job(roster.key);
+  auto made = Runtime::make(options, *self, std::move(links));
+  if (!made) return session->failed(made.status());
   auto& runtime = **made;
   runtime.locked([&](GuardedState& guarded) {
-    guarded.members.join(std::move(*session), *roster);
-    guarded.set_local_world(ranks_beside(*roster, *rank));
+    guarded.members.join(std::move(met->session), met->roster);
+    guarded.set_local_world(ranks_beside(guarded.members.roster(), *rank));
     install_handlers(guarded);
   });
   auto status = link_up(runtime, deadline);

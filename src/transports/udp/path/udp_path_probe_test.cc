@@ -174,7 +174,8 @@ class ChangingPath {
       if (next > until) break;
       now = std::max(now, next);
       for (PathQuestion question; now >= probe.due() && probe.next(rtt, now, question); ++questions) {
-        if (question.bytes <= carries && !random_.chance(loss)) coming_.emplace(now + 100 * microsecond, question);
+        const Nanos arrives = now + 100 * microsecond + question.index * train_gap;
+        if (question.bytes <= carries && !random_.chance(loss)) coming_.emplace(arrives, question);
       }
       for (; !coming_.empty() && coming_.begin()->first <= now; coming_.erase(coming_.begin()))
         meter_.question(coming_.begin()->second, coming_.begin()->first);
@@ -190,6 +191,7 @@ class ChangingPath {
   }
   void pass(Nanos time) { run_until(now + time); }
 
+  static constexpr Nanos train_gap = 10 * microsecond;  // between the datagrams of a train, when they arrive
   PathProbe probe;
   RttEstimator rtt;
   uint32_t carries = 9000;
@@ -245,6 +247,7 @@ TEST(PathProbe, a_black_hole_is_found_while_the_train_gets_no_answer_and_then_th
   EXPECT_EQ(path.probe.datagram_bytes(), 1472u);
   EXPECT_TRUE(path.probe.take_checked());
   EXPECT_FALSE(path.probe.measures_rate());
+  EXPECT_GT(path.probe.dispersion_rate(), 0u) << "the train was sent again after the check";
 }
 
 TEST(PathProbe, while_a_path_carries_nothing_the_size_stays) {
@@ -350,6 +353,8 @@ TEST(PathQuestions, questions_survive_the_wire_and_are_refused_outside_of_their_
   EXPECT_FALSE(get_question(header, question));
   header.deadline_us = 0;
   EXPECT_FALSE(get_question(header, question));
+  header.deadline_us = 16;
+  ASSERT_TRUE(get_question(header, question));
   put_answer(9, header);
   EXPECT_FALSE(get_question(header, question)) << "answers are not answered";
   PathAnswer answer;
