@@ -72,8 +72,8 @@ void TcpLink::keep_up_stream(uint16_t index, Nanos now, Sink& sink) {
   if (stream.ended()) {
     // The peer closes a connection in order when it takes the one that is being dialled beside it.
     if (session.suspected()) note_end(index, TcpEnd::reset, "it carried nothing any more", now);
-    // An end before the peer has begun says nothing about the peer: it may have made another connection.
-    note_end(index, stream.orderly() && session.resumes() ? TcpEnd::clean : TcpEnd::reset, stream.end_text(), now);
+    // An end before the peer was heard on the connection says nothing about the peer: it may use another one.
+    note_end(index, stream.orderly() && session.was_heard() ? TcpEnd::clean : TcpEnd::reset, stream.end_text(), now);
     stream.disconnect();
     // While a successor is chosen, the session does not depend on the old connection.
     if (session.stage() != TcpSession::Stage::retiring) session.ended(now);
