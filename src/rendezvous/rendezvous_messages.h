@@ -41,8 +41,8 @@ enum class Kind : uint16_t {
   joiner_gone = 6,  // server -> attending rank: a joiner has gone away
   answer = 7,       // attending rank -> server: the new roster for a joiner, or a Status
   joined = 8,       // member -> server: its links are up and its join has succeeded
-  failed =
-      9,  // member -> server: its join has failed, before or after it got the table. Server -> attending rank: so has another's
+  // member -> server: its join has failed, before or after it got the table. Server -> attending rank: so has another's
+  failed = 9,
 };
 
 enum class Role : uint8_t {
