@@ -12,9 +12,9 @@
 namespace unisono {
 
 // Returns what the transport knows about the path to the rank, as an addition to a text about this rank.
-static std::string trouble_text(const Port& port, Rank rank) {
-  const auto trouble = port.trouble(rank);
-  return trouble.empty() ? trouble : concat("; rank ", rank, ": ", trouble);
+static std::string link_state_text(const Port& port, Rank rank) {
+  const auto state = port.link_state(rank);
+  return state.empty() ? state : concat("; rank ", rank, ": ", state);
 }
 
 bool Operation::needs(Rank peer) const {
@@ -164,14 +164,14 @@ std::string Operation::missing_text(const std::map<Rank, Missing>& missing) cons
     if (m.unsent_bytes > 0)
       text += concat(m.messages > 0 ? std::string(" and") : std::string(), " receives no more data, ", m.unsent_bytes,
                      " bytes unsent");
-    text += trouble_text(*port_, rank);
+    text += link_state_text(*port_, rank);
   }
   if (!text.empty()) return text;
   const auto receivers = pending_receivers();
   if (receivers.empty()) return concat("rank ", setup_.self, " has all messages and is still computing");
   for (const auto rank : receivers) text += concat(text.empty() ? "rank " : ", rank ", rank, " (", port_->location(rank), ")");
   text = concat("all messages have arrived, but data that was sent to ", text, " has not been received");
-  for (const auto rank : receivers) text += trouble_text(*port_, rank);
+  for (const auto rank : receivers) text += link_state_text(*port_, rank);
   return text;
 }
 

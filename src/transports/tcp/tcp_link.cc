@@ -226,7 +226,7 @@ FrameFault TcpLink::fault() const {
   return FrameFault::none;
 }
 
-std::string TcpLink::trouble(Nanos now) const {
+std::string TcpLink::link_state(Nanos now) const {
   for (size_t i = 0; i < lines_.size(); ++i) {
     const auto& line = lines_[i];
     if (state_ != LinkState::up || line.end == TcpEnd::none) continue;
@@ -264,7 +264,7 @@ Status TcpLink::end_status(TcpVerdict verdict) const {
       code = stream.broken().code();
     }
   }
-  if (silent_) why = concat("the peer's host has not answered for ", options_.link_timeout / second, " s");
+  if (silent_) why = concat("the peer's host has not answered for ", seconds_text(options_.link_timeout));
   if (overflowed_) why = concat("the peer reads nothing, and ", queued_frames(), " frames are queued for it");
   return Status(code, concat(request_.label, ": ", why, "; ", description_, "; ", traffic_.sent_bytes, " bytes sent, ",
                              traffic_.received.bytes, " received"));

@@ -142,8 +142,8 @@ class TcpLink {
   const TcpTraffic& traffic() const { return traffic_; }
   FrameFault fault() const;
   const std::string& describe() const { return description_; }
-  // See Transport::trouble.
-  std::string trouble(Nanos now) const;
+  // See Transport::link_state.
+  std::string link_state(Nanos now) const;
   // Adds the name of the network interface (like "eth0") to the description of the link.
   void name_interface(const std::string& interface);
   TcpAddress local() const { return local_; }
