@@ -236,9 +236,9 @@ TEST(Environment, the_options_of_reconnecting_are_read_and_checked) {
   EXPECT_EQ(resolve({}, torchrun).link_timeout, Milliseconds(10'000));
   EXPECT_EQ(resolve({}, torchrun).resend_memory_per_link, 16u << 20);
   EXPECT_EQ(resolve({}, torchrun).resend_memory, 256u << 20);
-  const auto variables = with(torchrun, {{"UNISONO_LINK_TIMEOUT_MS", "3000"},
-                                         {"UNISONO_RESEND_MEMORY_PER_LINK", "0"},
-                                         {"UNISONO_RESEND_MEMORY", "1048576"}});
+  const auto variables = with(
+      torchrun,
+      {{"UNISONO_LINK_TIMEOUT_MS", "3000"}, {"UNISONO_RESEND_MEMORY_PER_LINK", "0"}, {"UNISONO_RESEND_MEMORY", "1048576"}});
   EXPECT_EQ(resolve({}, variables).link_timeout, Milliseconds(3000));
   EXPECT_EQ(resolve({}, variables).resend_memory_per_link, 0u);
   EXPECT_EQ(resolve({}, variables).resend_memory, 1u << 20);

@@ -184,8 +184,8 @@ TEST_F(ElasticHostile, messages_of_an_earlier_link_are_refused_on_a_new_one) {
   proxy->change = [&](Bytes frame) { return recorded = frame, Proxy::Frames{std::move(frame)}; };
   send_message(0, 1, message_of(100, 1));
   ASSERT_TRUE(has_received(1, 2));
-  // A damaged frame ends the link. Both links have a frame with number 1. On the new link, the proxy replaces it by the recorded
-  // frame of the earlier link.
+  // A damaged frame ends the link. Both links have a frame with number 1. On the new link, the proxy replaces it by the
+  // recorded frame of the earlier link.
   proxy->change = [&](Bytes frame) {
     if (links(1).counters().refused_messages == 0) frame.back() ^= std::byte{1};
     else if (header_of(frame).operation == 1) frame = recorded;

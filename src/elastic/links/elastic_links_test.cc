@@ -196,9 +196,7 @@ TEST_F(ElasticLinksTest, queued_messages_are_dropped_when_a_loss_is_reported_des
   send_message(0, 1, message_of(10, 1));
   ASSERT_TRUE(has_received(1, 1));
   // A frame that is damaged on its way ends the link.
-  proxy.change = [&](Bytes frame) {
-    return Proxy::Frames{handler(1).losses.empty() ? Bytes(frame.size()) : std::move(frame)};
-  };
+  proxy.change = [&](Bytes frame) { return Proxy::Frames{handler(1).losses.empty() ? Bytes(frame.size()) : std::move(frame)}; };
   send_message(0, 1, message_of(10, 2));
   const auto deadline = now + 5 * second;
   while (links(0).linked(id(1)) && now < deadline) {

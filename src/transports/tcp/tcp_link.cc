@@ -41,6 +41,7 @@ void TcpLink::make_streams(uint16_t count) {
   }
   redials_.resize(count);
   lines_.resize(count);
+  stalls_.resize(count);
 }
 
 void TcpLink::note_connected(uint16_t stream, const StreamSocket& socket) {
@@ -239,6 +240,9 @@ std::string TcpLink::link_state(Nanos now) const {
   for (const auto& stream : streams_) {
     if (!stream->connected()) continue;
     if (auto text = describe_unacknowledged(stream->socket().unacknowledged(), remote_); !text.empty()) return text;
+  }
+  for (size_t i = 0; i < stalls_.size(); ++i) {
+    if (!stalls_[i].text.empty() && streams_[i]->queue().confirmed() == stalls_[i].confirmed) return stalls_[i].text;
   }
   return {};
 }
