@@ -208,6 +208,7 @@ void Runtime::sleep(Nanos until, Nanos pause) {
   fds[count++] = {wake_fd_, POLLIN, 0};
   size_t armed = 0;
   bool idle = true;
+  guarded_.engine.prepare_to_sleep();
   for (; armed < links.size() && idle; ++armed) idle = links[armed].transport->arm();
   for (const auto& link : links) {
     if (link.transport->wait_handle() >= 0 && count < wait_handles_max)

@@ -97,7 +97,7 @@ class TcpLink {
   // Reconnecting ----------------------------------------------------------------------------------------------------
   // From time to time, asks the network whether the peer's host has stopped answering. Most calls do nothing.
   void look_for_silence(Nanos now);
-  // Returns true if there are bytes that the peer has not confirmed, or if a connection is being made anew.
+  // Returns true if either side has not confirmed all frames of the other, or if a connection is being made anew.
   bool is_draining() const;
   // Returns true if keep_up() has something to do, apart from its deadlines.
   bool needs_care() const;
