@@ -43,6 +43,12 @@ void Operation::run(Nanos now) {
   if (lanes_waiting_for_memory_ >= lanes_left_) release_memory_early();
 }
 
+// Returns true if combining does not overwrite what the lane sends. While it combines, most of that is acknowledged.
+bool Operation::keeps_what_it_sends(const Lane& lane) const {
+  const auto& memory = chunk_memory_[lane.chunk];
+  return lane.combined || (!lane.has_output && !coded_ && !plan_->relayed && memory.input != memory.output);
+}
+
 // The lane has all messages of its stage, and transports have all that it sends. If it must now combine what has arrived, the
 // result may overwrite what is being sent, so it asks for that memory at once. A lane that only sends can wait longer, because
 // other lanes make progress meanwhile.
@@ -66,11 +72,13 @@ void Operation::advance(uint32_t index) {
     const auto& stage = plan_->stages[lane.stage];
     const auto expected = stage.recv_end - stage.recv_begin;
     if (lane.computing || lane.arrived_messages < expected) return;
-    if (lane.sends_pending > 0) {
-      if (lane.sends_pending == lane.in_transit) wait_for_memory(lane, index);
+    const bool only_in_transit = lane.sends_pending == lane.in_transit;
+    if (lane.sends_pending > 0 && !(only_in_transit && keeps_what_it_sends(lane))) {
+      if (only_in_transit) wait_for_memory(lane, index);
       return;
     }
     if (expected > 0 && !lane.combined && !combine(index)) return;
+    if (lane.sends_pending > 0) return wait_for_memory(lane, index);
     ++lane.stage;
     lane.entered = lane.combined = false;
   }

@@ -96,8 +96,7 @@ class Operation {
   // Sets `pending` to the ranks for which it waits, in ascending order, at most pending_listed_max. Also works after a failure.
   Progress progress(std::vector<Rank>& pending) const;
   OperationTimes times() const { return {started_, first_send_, last_first_arrival_, last_receive_, ended_}; }
-  // false: start() ran out of memory, so flow() and progress() show an earlier operation
-  bool is_prepared() const { return prepared_; }
+  bool is_prepared() const { return prepared_; }  // false: start() lacked memory; flow() and progress() are of another operation
   const Flow& flow(Rank partner) const { return flows_[partner]; }  // `partner`: one of the plan's partners
   Rank last_rank() const { return last_rank_; }                     // rank whose first message came last; UINT32_MAX: none came
   std::string label() const;                                        // for example "all_reduce 17"
@@ -160,6 +159,7 @@ class Operation {
 
   void run(Nanos now);
   void make_ready(uint32_t lane);
+  bool keeps_what_it_sends(const Lane& lane) const;
   void wait_for_memory(Lane& lane, uint32_t index);
   void advance(uint32_t lane);
   void enter(uint32_t lane);
