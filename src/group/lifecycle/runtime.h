@@ -180,7 +180,7 @@ class Runtime {
   std::atomic<uint32_t> callers_waiting_{0};  // number of callers that wait for the mutex
   std::atomic<uint32_t> threads_waiting_{0};  // callers_waiting_, plus one if the background thread waits for the mutex, too
 
-  std::atomic<uint64_t> calls_{0};            // counts what rouse_background() is called for
+  std::atomic<uint64_t> calls_{0};  // counts what rouse_background() is called for
 
   EventQueue events_;
   GuardedState guarded_ UNISONO_GUARDED_BY(mutex_);

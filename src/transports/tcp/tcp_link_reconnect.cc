@@ -132,8 +132,8 @@ TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
 }
 
 bool TcpLink::is_draining() const {
-  return reconnecting() ||
-         std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->queue().unwritten_frames() > 0; });
+  return reconnecting() || std::any_of(streams_.begin(), streams_.end(),
+                                       [](const auto& stream) { return stream->queue().unwritten_frames() > 0; });
 }
 
 bool TcpLink::awaits_confirmations() const {
