@@ -79,7 +79,7 @@ class TestNode : public Sink {
   }
   bool has_enough() const override { return enough; }
   void sent(uint64_t send_id) override { sent_ids.push_back(send_id); }
-  void lost(PeerIndex peer, const Status& why) override {
+  void lost(PeerIndex peer, const Status& why, PeerFate) override {
     EXPECT_EQ(losses.count(peer), 0u) << "lost twice";
     losses[peer] = why;
   }

@@ -85,4 +85,12 @@ bool host_is_silent(int socket, Nanos silence) {
          info.tcpi_last_data_recv >= limit;
 }
 
+bool awaits_host(int socket, Nanos silence) {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
+  const auto limit = static_cast<uint64_t>(silence / millisecond);
+  return info.tcpi_unacked > 0 && info.tcpi_last_ack_recv >= limit && info.tcpi_last_data_recv >= limit;
+}
+
 }  // namespace unisono

@@ -117,6 +117,8 @@ class UdpFlow {
   void start_goodbye(Nanos now);
   // Sends one goodbye at once, and does not wait for an answer.
   void send_last_goodbye(Nanos now, UdpOutbox& outbox);
+  // Tells the peer that this process has ended the link, although it does not leave.
+  void send_given_up(Nanos now, UdpOutbox& outbox);
   bool goodbye_answered() const { return goodbye_answered_; }
   // Returns true if the goodbye was repeated for long enough, or if nobody listens at the peer's address. If the peer missed
   // the goodbye, it will find that our port is closed.
@@ -124,11 +126,13 @@ class UdpFlow {
     return goodbye_.active &&
            (goodbye_refused_ || (goodbye_.tries > goodbye_tries_min && now - goodbye_.since >= goodbye_timeout));
   }
-  // Returns true if the peer has sent a goodbye.
+  // Returns true if the peer has sent a goodbye, or has given up the link.
   bool goodbye_received() const { return goodbye_received_; }
   static bool is_goodbye(const DatagramHeader& header, std::span<const std::byte> payload);
   // Returns why the link must end; ok if it need not end.
   const Status& end() const { return end_; }
+  // If the link must end: whether the peer's process has left, or its host has refused our datagrams.
+  PeerFate peer_fate() const { return peer_fate_; }
   FrameFault fault() const { return reassembler_.fault(); }
 
   void attach(UdpGroupPeer& group) { groups_.push_back(&group); }
@@ -158,7 +162,7 @@ class UdpFlow {
   std::string numbers(Nanos now) const;
 
  private:
-  enum class ControlKind : uint8_t { ping = 1, goodbye = 2 };
+  enum class ControlKind : uint8_t { ping = 1, goodbye = 2, given_up = 3 };
   // A control message that is repeated until it is answered.
   struct Control {
     bool active = false;
@@ -242,6 +246,7 @@ class UdpFlow {
   uint32_t refusals_in_row_ = 0;
   uint64_t refusals_ = 0, received_frames_ = 0, received_bytes_ = 0;
   Status end_;
+  PeerFate peer_fate_ = PeerFate::unknown;
 };
 
 }  // namespace unisono
