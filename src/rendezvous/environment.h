@@ -57,7 +57,7 @@ struct ResolvedOptions {
   Milliseconds timeout{300'000};
   Milliseconds reform_timeout{200};
   uint32_t min_world = 1;
-  bool require_majority = false;
+  bool require_majority = true;
   uint32_t streams_per_link = 0;
   std::string tuning_file;
   Tuning tuning{};  // what tuning_file says about this transport; it is read when the process joins

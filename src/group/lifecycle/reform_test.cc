@@ -276,37 +276,242 @@ TEST(Reform, min_world_refuses_a_group_too_small_and_names_the_lost) {
   const auto status = group.failure(0);
   EXPECT_EQ(status.code(), Code::unavailable);
   EXPECT_NE(status.message().find(
-                "1 of 3 ranks remain, at least 2 are required; rank 1 (host h1, pid 101): rank 0 lost the link to it"),
+                "1 of 3 ranks remain, at least 2 are required; rank 1 (host h1, pid 101): its process has ended or has "
+                "left, as rank 0 knows"),
             std::string::npos)
       << status.message();
 }
 
-TEST(Reform, a_majority_continues_and_a_minority_does_not) {
-  MemberGroup group(5);
-  ReformRequest request;
-  request.require_majority = true;
-  for (const Rank rank : {0u, 1u, 2u}) group.start(rank, {3, 4}, request);
-  for (const Rank rank : {3u, 4u}) group.start(rank, {0, 1, 2}, request);
-  group.deliver({3, 4});
-  EXPECT_EQ(group.result(0).roster.members.size(), 3u);
-  EXPECT_EQ(group.failure(3).code(), Code::unavailable);
+// Ranks of a part of a split group, and what they know of the others.
+struct Part {
+  std::vector<Rank> ranks;
+  std::vector<Rank> lost{};  // the others that do not answer
+  std::vector<Rank> dead{};  // the others that have ended, which is proven
+};
+
+void start_part(MemberGroup& group, const Part& part, ReformRequest request = {}) {
+  for (const Rank rank : part.lost) request.lost.push_back(group.roster.members[rank].id);
+  for (const Rank rank : part.ranks) group.start(rank, part.dead, request);
+  std::vector<Rank> others = part.lost;
+  others.insert(others.end(), part.dead.begin(), part.dead.end());
+  group.deliver(others);
 }
 
-TEST(Reform, the_half_with_rank_0_continues_if_two_halves_are_equal) {
-  MemberGroup group(2);
+void expect_to_go_on(MemberGroup& group, const Part& part) {
+  for (const Rank rank : part.ranks) EXPECT_EQ(group.result(rank).roster.members.size(), part.ranks.size()) << rank;
+}
+
+// A part without a majority waits for proofs of deaths, and then ends.
+void expect_to_end(MemberGroup& group, const Part& part) {
+  for (const Rank rank : part.ranks) EXPECT_TRUE(group.members[rank].running()) << "rank " << rank << " waits for proofs";
+  group.now += ReformRequest().link_timeout;
+  for (const Rank rank : part.ranks) {
+    group.members[rank].woke(group.now);
+    const auto why = group.failure(rank);
+    EXPECT_EQ(why.code(), Code::unavailable) << "rank " << rank << ": " << why.message();
+    EXPECT_NE(why.message().find("a majority must go on"), std::string::npos) << why.message();
+  }
+}
+
+TEST(Reform, of_a_split_the_majority_continues_and_the_minority_does_not) {
+  for (const Part& majority : {Part{{0, 1, 2}, {3, 4}}, Part{{2, 3, 4}, {0, 1}}}) {
+    MemberGroup group(5);
+    start_part(group, majority);
+    const Part minority{majority.lost, majority.ranks};
+    start_part(group, minority);
+    expect_to_go_on(group, majority);
+    expect_to_end(group, minority);
+  }
+}
+
+TEST(Reform, of_two_equal_halves_the_one_with_rank_0_continues) {
+  const Part half{{0, 2}, {1, 3}}, other{{1, 3}, {0, 2}};
+  MemberGroup group(4);
+  start_part(group, other);
+  start_part(group, half);
+  expect_to_go_on(group, half);
+  expect_to_end(group, other);
+}
+
+TEST(Reform, one_rank_is_no_majority_of_four_even_if_it_is_rank_0) {
+  const Part minority{{0}, {1, 2, 3}}, majority{{1, 2, 3}, {0}};
+  MemberGroup group(4);
+  start_part(group, minority);
+  start_part(group, majority);
+  expect_to_go_on(group, majority);
+  expect_to_end(group, minority);
+}
+
+TEST(Reform, ranks_that_have_provably_ended_do_not_count) {
+  MemberGroup group(4);
+  const Part last{{2}, {}, {0, 1, 3}};
+  start_part(group, last);
+  expect_to_go_on(group, last);
+  // Two of three that may live are a majority, although they are two of five.
+  MemberGroup more(5);
+  const Part two{{3, 4}, {2}, {0, 1}};
+  start_part(more, two);
+  expect_to_go_on(more, two);
+}
+
+TEST(Reform, silent_ranks_count_although_others_have_ended) {
+  MemberGroup group(5);
+  const Part two{{3, 4}, {0, 1}, {2}};
+  start_part(group, two);
+  expect_to_end(group, two);
+}
+
+TEST(Reform, if_rank_0_has_ended_the_half_with_the_next_rank_continues) {
+  MemberGroup group(5);
+  const Part half{{1, 4}, {2, 3}, {0}}, other{{2, 3}, {1, 4}, {0}};
+  start_part(group, half);
+  start_part(group, other);
+  expect_to_go_on(group, half);
+  expect_to_end(group, other);
+}
+
+TEST(Reform, a_part_whose_knowledge_of_deaths_differs_does_not_go_on_beside_the_other) {
+  // Rank 0 has ended, and only ranks 3 and 4 know it. They have exactly half of the others, and rank 1 is not among them.
+  MemberGroup group(5);
+  const Part half{{1, 2}, {0, 3, 4}}, other{{3, 4}, {1, 2}, {0}};
+  start_part(group, half);
+  start_part(group, other);
+  expect_to_end(group, half);
+  expect_to_end(group, other);
+}
+
+TEST(Reform, a_proof_of_a_death_lets_a_part_go_on_that_waits_for_it) {
+  MemberGroup group(4);
+  const Part half{{2, 3}, {0, 1}};
+  start_part(group, half);
+  group.now += 3 * second;
+  ASSERT_TRUE(group.members[2].running());
+  group.members[3].peer_dead(group.roster.members[0].id, group.now);
+  group.deliver({0, 1});
+  expect_to_go_on(group, half);  // two of three
+}
+
+TEST(Reform, while_a_part_waits_for_proofs_nobody_counts_its_lowest_rank_as_silent) {
+  MemberGroup group(4);
+  const Part half{{2, 3}, {0, 1}};
+  start_part(group, half);
+  EXPECT_EQ(group.members[3].next_deadline(), start_time + ReformRequest().link_timeout);
+  group.pass(5 * second, {0, 1});
+  group.members[2].peer_dead(group.roster.members[1].id, group.now);
+  group.deliver({0, 1});
+  expect_to_go_on(group, half);
+}
+
+TEST(Reform, the_error_of_a_minority_says_what_happened_to_whom_and_what_to_do) {
+  MemberGroup group(5);
+  const Part two{{3, 4}, {0, 1}, {2}};
+  start_part(group, two);
+  group.now += ReformRequest().link_timeout;
+  group.members[3].woke(group.now);
+  EXPECT_EQ(
+      group.failure(3).message(),
+      "re-forming after epoch 1: only 2 of 4 ranks can be reached, not counting 1 that have ended (rank 0 on host h0, rank "
+      "1 on host h1: no answer for 10.0 s); a majority must go on, so that a split job does not train twice; set "
+      "require_majority=false to go on regardless");
+}
+
+TEST(Reform, both_halves_continue_if_no_majority_is_required) {
   ReformRequest request;
-  request.require_majority = true;
-  group.start(0, {1}, request);
-  group.start(1, {0}, request);
-  EXPECT_EQ(group.result(0).roster.members.size(), 1u);
-  EXPECT_EQ(group.failure(1).code(), Code::unavailable);
+  request.require_majority = false;
+  MemberGroup group(4);
+  const Part half{{0, 1}, {2, 3}}, other{{2, 3}, {0, 1}};
+  start_part(group, half, request);
+  start_part(group, other, request);
+  expect_to_go_on(group, half);
+  expect_to_go_on(group, other);
+}
+
+TEST(Reform, a_member_whose_link_is_made_anew_is_waited_for) {
+  MemberGroup group(3);
+  ReformRequest relinks;
+  relinks.relinking = {{group.roster.members[2].id, group.now + 2 * second}};
+  group.start(0, {}, relinks);
+  group.start(1, {});
+  group.start(2, {});
+  group.deliver();
+  for (int i = 0; i < 9; ++i) group.pass(reform_timeout);
+  EXPECT_TRUE(group.members[0].running());
+  for (const Rank rank : {1u, 2u})
+    EXPECT_TRUE(group.members[rank].running()) << "rank 0 has told rank " << rank << " that it waits";
+  group.members[0].link_up(group.roster.members[2].id, group.now);
+  group.deliver();
+  for (const Rank rank : {0u, 1u, 2u}) EXPECT_EQ(group.result(rank).roster.members.size(), 3u);
+}
+
+TEST(Reform, nobody_agrees_while_a_link_is_made_anew) {
+  MemberGroup group(3);
+  ReformRequest relinks;
+  relinks.relinking = {{group.roster.members[2].id, group.now + second}};
+  group.start(0, {});
+  group.start(1, {}, relinks);
+  group.start(2, {});
+  group.deliver();
+  EXPECT_TRUE(group.members[0].running()) << "ranks 1 and 2 have no link yet";
+  group.members[1].link_up(group.roster.members[2].id, group.now);
+  group.deliver();
+  EXPECT_EQ(group.result(0).roster.members.size(), 3u);
+}
+
+TEST(Reform, a_link_that_breaks_while_re_forming_is_waited_for) {
+  MemberGroup group(3);
+  for (const Rank rank : {0u, 1u, 2u}) group.start(rank, {});
+  group.deliver({2});
+  group.now += reform_timeout - millisecond;
+  for (const Rank rank : {0u, 1u}) group.members[rank].link_down(group.roster.members[2].id, never, group.now);
+  group.deliver({2});
+  for (int i = 0; i < 10; ++i) group.pass(reform_timeout, {2});
+  for (const Rank rank : {0u, 1u}) {
+    ASSERT_TRUE(group.members[rank].running());
+    group.members[rank].link_up(group.roster.members[2].id, group.now);
+  }
+  group.pass(reform_timeout - millisecond, {2});
+  EXPECT_TRUE(group.members[0].running()) << "its silence counts from when its link was up";
+  group.pass(millisecond, {2});
+  EXPECT_EQ(group.result(0).roster.members.size(), 2u);
+}
+
+TEST(Reform, a_link_that_is_not_made_anew_in_time_removes_the_member) {
+  MemberGroup group(3);
+  ReformRequest relinks;
+  relinks.relinking = {{group.roster.members[2].id, group.now + 2 * second}};
+  for (const Rank rank : {0u, 1u}) group.start(rank, {}, relinks);
+  group.deliver({2});
+  group.pass(2 * second - millisecond, {2});
+  EXPECT_TRUE(group.members[0].running());
+  group.pass(millisecond, {2});
+  const auto result = group.result(0);
+  ASSERT_EQ(result.lost_reasons.size(), 1u);
+  EXPECT_EQ(result.lost_reasons[0], "rank 0 could not reach it for 2000 ms");
+}
+
+TEST(Reform, links_that_break_again_and_again_are_waited_for_no_longer_than_the_link_timeout) {
+  MemberGroup group(3);
+  for (const Rank rank : {0u, 1u}) group.start(rank, {});
+  group.deliver({2});
+  const auto id = group.roster.members[2].id;
+  for (int i = 0; i < 200 && group.members[0].running(); ++i) {
+    group.members[0].link_down(id, never, group.now);
+    group.pass(100 * millisecond, {2});
+    group.members[0].link_up(id, group.now);
+    group.members[1].link_down(id, never, group.now);
+    group.deliver({2});
+  }
+  EXPECT_LE(group.now - start_time, ReformRequest().link_timeout + second);
+  EXPECT_EQ(group.result(0).roster.members.size(), 2u);
 }
 
 TEST(Reform, two_halves_never_share_an_epoch) {
   MemberGroup group(4);
-  for (const Rank rank : {0u, 1u}) group.start(rank, {2, 3});
+  ReformRequest both;
+  both.require_majority = false;
+  for (const Rank rank : {0u, 1u}) group.start(rank, {2, 3}, both);
   group.deliver({2, 3});
-  for (const Rank rank : {2u, 3u}) group.start(rank, {0, 1});
+  for (const Rank rank : {2u, 3u}) group.start(rank, {0, 1}, both);
   group.deliver({0, 1});
   const auto left = group.result(0);
   const auto right = group.result(2);
@@ -317,8 +522,10 @@ TEST(Reform, two_halves_never_share_an_epoch) {
 
 TEST(Reform, one_of_two_halves_ends_if_they_hear_of_each_other_at_once) {
   MemberGroup group(4);
-  for (const Rank rank : {0u, 1u}) group.start(rank, {2, 3});
-  for (const Rank rank : {2u, 3u}) group.start(rank, {0, 1});
+  ReformRequest both;
+  both.require_majority = false;
+  for (const Rank rank : {0u, 1u}) group.start(rank, {2, 3}, both);
+  for (const Rank rank : {2u, 3u}) group.start(rank, {0, 1}, both);
   group.deliver();
   EXPECT_EQ(group.result(0).roster, group.result(1).roster);
   EXPECT_EQ(group.failure(2).code(), Code::peer_lost);
@@ -363,9 +570,9 @@ TEST(Reform, a_proposal_overtaken_by_a_later_one_is_ignored) {
   group.start(1, {});
   const auto from = group.roster.members[0].id;
   const EpochName base = name_of(group.roster);
-  ASSERT_TRUE(group.members[1].message(from, encode(ReformMessage{base, Propose{2, {}, {}}}), group.now).ok());
+  ASSERT_TRUE(group.members[1].message(from, encode(ReformMessage{base, Propose{2, 0, {}, {}}}), group.now).ok());
   group.members[1].take_sends();
-  const Propose older{1, {{2, Departure::Cause::lost, 0, 0}}, {}};
+  const Propose older{1, 0, {{2, Departure::Cause::lost, 0, 0}}, {}};
   ASSERT_TRUE(group.members[1].message(from, encode(ReformMessage{base, older}), group.now).ok());
   EXPECT_TRUE(group.members[1].take_sends().empty()) << "nothing changed, so there is nothing to send";
 }
@@ -427,8 +634,8 @@ TEST(Reform, malformed_messages_change_nothing_and_are_counted) {
   const Bytes cases[] = {
       Bytes(),
       Bytes(30, std::byte{0xFF}),
-      encode(ReformMessage{base, Propose{1, {{3, Departure::Cause::lost, 1, 0}}, {}}}),  // there is no rank 3
-      encode(ReformMessage{base, Propose{1, {{1, Departure::Cause::lost, 1, 0}}, {}}}),  // accuses its own sender
+      encode(ReformMessage{base, Propose{1, 0, {{3, Departure::Cause::lost, 1, 0}}, {}}}),  // there is no rank 3
+      encode(ReformMessage{base, Propose{1, 0, {{1, Departure::Cause::lost, 1, 0}}, {}}}),  // accuses its own sender
       encode(ReformMessage{base, foreign}),
       encode(ReformMessage{base, smaller}),
       encode(ReformMessage{base, too_small}),
@@ -449,9 +656,9 @@ TEST(Reform, messages_of_unknown_processes_are_counted_and_not_answered) {
   MemberGroup group(2);
   group.start(0, {});
   group.members[0].take_sends();
-  const Bytes bytes = encode(ReformMessage{name_of(group.roster), Propose{1, {}, {}}});
+  const Bytes bytes = encode(ReformMessage{name_of(group.roster), Propose{1, 0, {}, {}}});
   EXPECT_TRUE(group.members[0].message({99, 99}, bytes, group.now).ok());
-  const Bytes old = encode(ReformMessage{{0, 5}, Propose{1, {}, {}}});
+  const Bytes old = encode(ReformMessage{{0, 5}, Propose{1, 0, {}, {}}});
   EXPECT_TRUE(group.members[0].message({99, 99}, old, group.now).ok());
   EXPECT_EQ(group.members[0].counters().unauthenticated, 2u);
   EXPECT_TRUE(group.members[0].take_sends().empty());
