@@ -210,10 +210,9 @@ class Recorder final : public Sink {
   bool keep_views = false;
   std::vector<Frame> frames;
   std::vector<View> views;
-  std::map<uint64_t, int> sent_ids;
-  std::map<uint64_t, int> sent_when_lost;
+  std::map<uint64_t, int> sent_ids, sent_when_lost;
   std::map<PeerIndex, std::vector<Status>> losses;
-  std::map<PeerIndex, PeerFate> fates;  // of the last loss
+  std::map<PeerIndex, PeerFate> fates;
   std::map<PeerIndex, int> credits;
   std::vector<std::tuple<PeerIndex, EventKind, std::string>> notices;
   size_t buffer_requests = 0;

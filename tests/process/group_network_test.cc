@@ -171,6 +171,24 @@ TEST_F(Network, a_cable_that_is_plugged_in_again_while_the_group_re_forms_costs_
   group.finish();
 }
 
+// The links are lost after 10 s without an answer. The members live, so the next re-forming makes the links anew.
+TEST_F(Network, links_that_an_outage_has_ended_are_made_anew_when_the_group_re_forms) {
+  TwoHosts hosts({});
+  ASSERT_TRUE(hosts.works()) << hosts.error();
+  Cluster group(4, four_ranks_on(hosts));
+  expect_all_ok(group.ask_all("all_reduce:count=100001"));
+  hosts.pull_the_cable();
+  for (const auto& line : group.ask_all("all_reduce:count=100001,timeout=30000"))
+    EXPECT_EQ(line.code(), "peer_lost") << line.text;
+  hosts.plug_it_in_again();
+  for (const auto& line : group.ask_all("reform")) {
+    EXPECT_TRUE(line.ok()) << line.text;
+    EXPECT_EQ(line.number("world"), 4) << line.text;
+  }
+  expect_all_ok(group.ask_all("all_reduce:count=100001,iters=10,check=1"));
+  group.finish();
+}
+
 TEST_F(Network, a_partition_leaves_two_groups_if_no_majority_is_required) {
   TwoHosts hosts({});
   ASSERT_TRUE(hosts.works()) << hosts.error();

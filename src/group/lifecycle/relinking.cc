@@ -20,6 +20,19 @@ const Connector* connector_of(const GuardedState& guarded, PeerIndex peer) {
   return nullptr;
 }
 
+// self_peer stands for this process, and for members that it has never known.
+std::vector<PeerIndex> peers_by_rank(const GuardedState& guarded) {
+  std::map<PeerId, PeerIndex> known;
+  const auto& ids = guarded.members.process_ids();
+  for (PeerIndex peer = 0; peer < ids.size(); ++peer) known[ids[peer]] = peer;
+  std::vector<PeerIndex> peers;
+  for (const auto& member : guarded.members.roster().members) {
+    const auto found = known.find(member.id);
+    peers.push_back(found == known.end() ? self_peer : found->second);
+  }
+  return peers;
+}
+
 bool is_lost(const GuardedState& guarded, PeerIndex peer) { return !guarded.engine.peer_status(peer).ok(); }
 
 // Dials a peer, or lets it dial. Returns false if that is not possible.
@@ -62,9 +75,10 @@ void step_member(GuardedState& guarded, const MemberRecord& member, PeerIndex pe
 }  // namespace
 
 void begin_relinking(GuardedState& guarded, ReformRequest& request, Nanos now) {
-  guarded.members.relinking() = {};
-  for (const auto& member : guarded.members.roster().members) {
-    const auto peer = guarded.members.index_of(member.id);
+  guarded.members.relinking() = {.peers = peers_by_rank(guarded)};
+  const auto& roster = guarded.members.roster();
+  for (const auto& member : roster.members) {
+    const auto peer = guarded.members.relinking().peers[member.rank];
     if (peer == self_peer) continue;
     if (!is_lost(guarded, peer)) {
       const auto* connector = connector_of(guarded, peer);
@@ -81,11 +95,10 @@ void begin_relinking(GuardedState& guarded, ReformRequest& request, Nanos now) {
 
 void step_relinking(GuardedState& guarded, Nanos now) {
   const auto& reform = *guarded.members.reform();
-  if (!reform.running()) return;
-  const auto members = reform.roster().members;  // a copy: a step may end the re-forming
-  for (const auto& member : members) {
-    const auto peer = guarded.members.index_of(member.id);
-    if (peer != self_peer && reform.is_waiting_for(member.id)) step_member(guarded, member, peer, now);
+  const auto& peers = guarded.members.relinking().peers;
+  for (const auto& member : guarded.members.roster().members) {
+    if (reform.is_waiting_for(member.id) && peers[member.rank] != self_peer)
+      step_member(guarded, member, peers[member.rank], now);
   }
 }
 

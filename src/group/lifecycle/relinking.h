@@ -5,6 +5,7 @@
 
 #include <map>
 #include <set>
+#include <vector>
 
 #include "base/clock.h"
 #include "transports/transport.h"
@@ -17,6 +18,7 @@ struct ReformRequest;
 
 // What is known of links in the present re-forming.
 struct Relinking {
+  std::vector<PeerIndex> peers{};             // the members of the roster that is re-formed, by rank
   std::set<PeerIndex> dialled{};              // the links to these peers were lost, and are made anew
   std::map<PeerIndex, Nanos> silent_since{};  // the hosts of these peers acknowledge nothing
 };

@@ -357,7 +357,7 @@ bool UdpTransport::step_links(Nanos now) {
                   concat("the peer confirms nothing, and ", link->flow->frames().count(), " frames are queued for it")),
            PeerFate::unknown);
     } else if (!link->flow->end().ok()) {
-      lose(*link, link->flow->end(), link->flow->peer_fate());
+      lose(*link, link->flow->end(), link->flow->fate());
     } else {
       send_unpaced(*link, now);
     }

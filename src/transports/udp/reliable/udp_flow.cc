@@ -219,7 +219,7 @@ DatagramFault UdpFlow::control(std::span<const std::byte> payload, Nanos now) {
   goodbye_received_ |= leaves || gives_up;
   if (end_.ok() && leaves) {
     end_ = Status(Code::peer_lost, "the peer closed the link");
-    peer_fate_ = PeerFate::ended;
+    fate_ = PeerFate::ended;
   } else if (end_.ok() && gives_up) {
     end_ = Status(Code::peer_lost, "the peer had given up the link");
   }
@@ -243,7 +243,7 @@ bool UdpFlow::step(Nanos now) {
   if (!end_.ok()) return any;
   if (refusals_in_row_ >= refusals_min && now - first_refusal_ >= refusals_time_min) {
     end_ = Status(Code::peer_lost, concat("the peer's process is gone: its host refused ", refusals_in_row_, " datagrams"));
-    peer_fate_ = PeerFate::ended;
+    fate_ = PeerFate::ended;
   } else if (now - silent_since_ > options_.silence && ping_.active && ping_.tries >= unanswered_pings_min) {
     end_ = Status(Code::peer_lost,
                   concat("no answer for ", (now - last_received_at_) / millisecond, " ms to ", ping_.tries, " pings"));

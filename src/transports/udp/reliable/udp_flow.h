@@ -115,9 +115,8 @@ class UdpFlow {
 
   // Begins to send a goodbye, which is repeated until it is answered. Call this when all frames have arrived.
   void start_goodbye(Nanos now);
-  // Sends one goodbye at once, and does not wait for an answer.
+  // These send one message at once, and do not wait for an answer. send_given_up(): this process ends the link, and lives.
   void send_last_goodbye(Nanos now, UdpOutbox& outbox);
-  // Tells the peer that this process has ended the link, although it does not leave.
   void send_given_up(Nanos now, UdpOutbox& outbox);
   bool goodbye_answered() const { return goodbye_answered_; }
   // Returns true if the goodbye was repeated for long enough, or if nobody listens at the peer's address. If the peer missed
@@ -131,8 +130,7 @@ class UdpFlow {
   static bool is_goodbye(const DatagramHeader& header, std::span<const std::byte> payload);
   // Returns why the link must end; ok if it need not end.
   const Status& end() const { return end_; }
-  // If the link must end: whether the peer's process has left, or its host has refused our datagrams.
-  PeerFate peer_fate() const { return peer_fate_; }
+  PeerFate fate() const { return fate_; }
   FrameFault fault() const { return reassembler_.fault(); }
 
   void attach(UdpGroupPeer& group) { groups_.push_back(&group); }
@@ -246,7 +244,7 @@ class UdpFlow {
   uint32_t refusals_in_row_ = 0;
   uint64_t refusals_ = 0, received_frames_ = 0, received_bytes_ = 0;
   Status end_;
-  PeerFate peer_fate_ = PeerFate::unknown;
+  PeerFate fate_ = PeerFate::unknown;
 };
 
 }  // namespace unisono
