@@ -9,7 +9,7 @@
 namespace unisono::sim {
 namespace {
 
-constexpr Nanos at = 20 * millisecond;
+constexpr Nanos at = 20 * millisecond, run_time = 100 * second;
 
 struct Split {
   ReformReport report;
@@ -32,7 +32,7 @@ struct Faults {
 void begin_faults(const Faults& faults, Cluster& cluster) {
   for (const auto& death : faults.deaths) cluster.kill(death.process, death.notice);
   if (faults.side.empty()) return;
-  cluster.network().partition(faults.side, never);
+  cluster.network().partition(faults.side, 10 * run_time);
   for (PeerIndex a = 0; a < cluster.size() && faults.notice != never; ++a) {
     for (PeerIndex b = 0; b < a; ++b) {
       if (faults.side[a] != faults.side[b]) cluster.network().cut(a, b, faults.notice, faults.notice, "no answer");
@@ -51,7 +51,7 @@ Split run_split(const Faults& faults) {
   cluster.at(at, [&] { begin_faults(faults, cluster); });
   Split split;
   const ReformSettings settings{.calls = 40, .require_majority = faults.require_majority};
-  split.report = run_reforming(cluster, plan, settings, 100 * second, split.problems);
+  split.report = run_reforming(cluster, plan, settings, run_time, split.problems);
   return split;
 }
 
