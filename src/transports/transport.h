@@ -166,6 +166,9 @@ class Transport {
   // Returns true while the transport still has to write data of closed links or finished operations. In that case the caller
   // must poll even if no operation is in flight: when wait_handle() is readable after arm(), and at next_deadline().
   virtual bool draining() const { return false; }
+  // Returns true if a peer waits for a confirmation, or a confirmation of a peer is missing. In that case the caller must poll
+  // every few milliseconds even if no operation is in flight. It need not watch wait_handle().
+  virtual bool awaits_confirmations() const { return false; }
   // Returns true if there is a frame that was sent, or the end of a link, that may not arrive without further calls of poll().
   // A process that leaves the job calls poll() until the result is false, or until its time limit has passed. The result is
   // false if the kernel delivers the data, or if the data is in memory that exists longer than this process.
@@ -189,7 +192,7 @@ class Transport {
   virtual std::string describe(PeerIndex peer) const = 0;
   // Says what holds up the data to this peer, as far as the transport knows, for errors and reports. The text calls the peer
   // "it": "datagrams to it are now 1200 bytes, because larger ones get no acknowledgement". Empty: nothing is known.
-  virtual std::string trouble(PeerIndex /*peer*/) const { return {}; }
+  virtual std::string link_state(PeerIndex /*peer*/) const { return {}; }
 };
 
 }  // namespace unisono

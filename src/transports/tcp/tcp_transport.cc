@@ -429,6 +429,10 @@ bool TcpTransport::draining() const {
   return !drains_.empty() || std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->is_draining(); });
 }
 
+bool TcpTransport::awaits_confirmations() const {
+  return std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->awaits_confirmations(); });
+}
+
 Nanos TcpTransport::next_deadline() const {
   if (check_control_) return 0;
   Nanos next = control_deadline_;
@@ -470,13 +474,13 @@ TransportCounters TcpTransport::counters() const {
 std::string TcpTransport::describe(PeerIndex peer) const {
   const auto* link = find(peer);
   if (link == nullptr) return "tcp, no link";
-  const auto stuck = link->trouble(now_);
+  const auto stuck = link->link_state(now_);
   return link->describe() + (stuck.empty() ? "" : "; " + stuck);
 }
 
-std::string TcpTransport::trouble(PeerIndex peer) const {
+std::string TcpTransport::link_state(PeerIndex peer) const {
   const auto* link = find(peer);
-  return link == nullptr ? std::string() : link->trouble(now_);
+  return link == nullptr ? std::string() : link->link_state(now_);
 }
 
 }  // namespace unisono

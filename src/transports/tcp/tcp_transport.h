@@ -85,13 +85,14 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
   bool draining() const override;
+  bool awaits_confirmations() const override;
   int wait_handle() const override { return watcher_ ? watcher_->wait_handle() : -1; }
   int idle_handle() const override { return control_ ? control_->wait_handle() : -1; }
   bool arm() override;
   void disarm() override { slept_ = true; }
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override;
-  std::string trouble(PeerIndex peer) const override;
+  std::string link_state(PeerIndex peer) const override;
 
   // After this call the transport accepts processes that nobody added, and hellos that are for any process (PeerId{}). Call it
   // before any link is made. `registry` must live longer than the transport.
