@@ -35,8 +35,10 @@ std::vector<PeerIndex> peers_by_rank(const GuardedState& guarded) {
 
 bool is_lost(const GuardedState& guarded, PeerIndex peer) { return !guarded.engine.peer_status(peer).ok(); }
 
-// Dials a peer, or lets it dial. Returns false if that is not possible.
+// Dials a peer, or lets it dial. Returns false if that is not possible, or if it was tried already: the link to a new member
+// that never came up (Code::unavailable).
 bool relink(GuardedState& guarded, const MemberRecord& member, PeerIndex peer, Nanos until) {
+  if (guarded.engine.peer_status(peer).code() == Code::unavailable) return false;
   guarded.members.relinking().dialled.insert(peer);
   return start_link(guarded, member.rank, peer, until, LinkPurpose::anew).ok();
 }
