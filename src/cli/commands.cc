@@ -82,7 +82,7 @@ constexpr Variable variable_table[] = {
     {"UNISONO_RESEND_MEMORY", "The same, for all TCP links of a process [268435456]."},
     {"UNISONO_REFORM_TIMEOUT_MS", "How long re-forming a group waits for a silent process, in milliseconds [200]."},
     {"UNISONO_MIN_WORLD", "A group with fewer survivors than this ends when it is re-formed [1]."},
-    {"UNISONO_REQUIRE_MAJORITY", "1: a re-formed group continues only with a majority of the old members."},
+    {"UNISONO_REQUIRE_MAJORITY", "0: if the network splits a group, both parts continue, not only the majority."},
     {"UNISONO_RECORD",
      "How many operations each group's record keeps, at least 64 and rounded up to a power of two; 0: no record [256]."},
     {"UNISONO_RECORD_DIR",

@@ -47,6 +47,8 @@ class Engine final : public Sink {
   void remove_peer(PeerIndex peer);
   // Returns ok while the link is up. After that, returns the reason why it is down.
   const Status& peer_status(PeerIndex peer) const { return peers_[peer].lost; }
+  // Of a peer whose link is lost.
+  PeerFate peer_fate(PeerIndex peer) const { return peers_[peer].fate; }
   std::string describe_link(PeerIndex peer) const { return peers_[peer].route->describe(peer); }
 
   // --- Groups ---
@@ -124,7 +126,7 @@ class Engine final : public Sink {
   // --- Membership messages; the engine does not interpret them ---
   using ControlHandler = std::function<void(PeerIndex from, ByteView message)>;
   void on_control(ControlHandler handler) { on_control_ = std::move(handler); }
-  using LostHandler = std::function<void(PeerIndex peer, const Status& why)>;
+  using LostHandler = std::function<void(PeerIndex peer, const Status& why, PeerFate fate)>;
   void on_lost(LostHandler handler) { on_lost_ = std::move(handler); }
   using RemovedHandler = std::function<void(PeerIndex by)>;
   void on_removed(RemovedHandler handler) { on_removed_ = std::move(handler); }
@@ -148,7 +150,7 @@ class Engine final : public Sink {
   // operation that the caller is about to start.
   bool has_enough() const override { return settle_needed_; }
   void sent(uint64_t id) override;
-  void lost(PeerIndex peer, const Status& why) override;
+  void lost(PeerIndex peer, const Status& why, PeerFate fate) override;
   void credit(PeerIndex peer) override;
   void noticed(PeerIndex peer, EventKind kind, const std::string& text) override {
     if (kind == EventKind::reconnected) operations_.note_link(peer, text);

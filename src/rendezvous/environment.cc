@@ -328,6 +328,17 @@ Status resolve_transport(const Options& options, const Environment& environment,
   return {};
 }
 
+// The option is on by default, so only `false` is explicit.
+Status resolve_majority(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
+  resolved.require_majority = options.require_majority;
+  const auto text = lookup(environment, "UNISONO_REQUIRE_MAJORITY");
+  if (!options.require_majority || !text) return {};
+  auto value = parse_switch("UNISONO_REQUIRE_MAJORITY", *text);
+  if (!value.ok()) return value.status();
+  resolved.require_majority = *value;
+  return {};
+}
+
 Status resolve_details(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
   const Options defaults;
   if (auto s = resolve_transport(options, environment, resolved); !s.ok()) return s;
@@ -346,9 +357,7 @@ Status resolve_details(const Options& options, const Environment& environment, R
   if (auto s = resolve_switch(environment, "UNISONO_PAYLOAD_CHECKSUM", options.payload_checksum, resolved.payload_checksum);
       !s.ok())
     return s;
-  if (auto s = resolve_switch(environment, "UNISONO_REQUIRE_MAJORITY", options.require_majority, resolved.require_majority);
-      !s.ok())
-    return s;
+  if (auto s = resolve_majority(options, environment, resolved); !s.ok()) return s;
   if (auto s = resolve_min_world(options, environment, resolved); !s.ok()) return s;
   if (const auto text = options.codec.empty() ? text_of(environment, "UNISONO_CODEC") : options.codec; !text.empty()) {
     auto codec = Codec::parse(text);

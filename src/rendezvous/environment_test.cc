@@ -255,15 +255,16 @@ TEST(Environment, the_options_of_reconnecting_are_read_and_checked) {
 
 TEST(Environment, min_world_and_require_majority_are_read_and_checked) {
   EXPECT_EQ(resolve({}, torchrun).min_world, 1u);
-  EXPECT_FALSE(resolve({}, torchrun).require_majority);
-  const auto limits = with(torchrun, {{"UNISONO_MIN_WORLD", "2"}, {"UNISONO_REQUIRE_MAJORITY", "1"}});
+  EXPECT_TRUE(resolve({}, torchrun).require_majority);
+  const auto limits = with(torchrun, {{"UNISONO_MIN_WORLD", "2"}, {"UNISONO_REQUIRE_MAJORITY", "0"}});
   EXPECT_EQ(resolve({}, limits).min_world, 2u);
-  EXPECT_TRUE(resolve({}, limits).require_majority);
+  EXPECT_FALSE(resolve({}, limits).require_majority);
   Options options;
   options.min_world = 3;
-  options.require_majority = true;
+  options.require_majority = false;
   EXPECT_EQ(resolve(options, limits).min_world, 3u);
-  EXPECT_TRUE(resolve(options, torchrun).require_majority);
+  EXPECT_FALSE(resolve(options, torchrun).require_majority);
+  EXPECT_FALSE(resolve(options, with(torchrun, {{"UNISONO_REQUIRE_MAJORITY", "1"}})).require_majority);
   expect_refused({}, with(torchrun, {{"UNISONO_MIN_WORLD", "0"}}), {"UNISONO_MIN_WORLD is '0'"});
   expect_refused({}, with(torchrun, {{"UNISONO_REQUIRE_MAJORITY", "some"}}), {"UNISONO_REQUIRE_MAJORITY is 'some'"});
   options.min_world = 0;

@@ -50,6 +50,12 @@ struct Cancellation {
   bool concerns_frames_from(PeerIndex peer) const { return !from || *from == peer; }
 };
 
+// What is known about the process at the other end of a link that is lost.
+enum class PeerFate : uint8_t {
+  unknown,  // it may live: it does not answer, or only the link has failed
+  ended,    // it has ended or has left in order: this is proven
+};
+
 // Receives the events of a transport. Only Transport::poll calls it. During an upcall, the sink may call send, commit, acquire,
 // release and credit of any transport, but not poll.
 class Sink {
@@ -70,8 +76,9 @@ class Sink {
   // Reports that the transport no longer needs the payload that was passed to send(…, id).
   virtual void sent(uint64_t id) = 0;
   // Reports that the link is gone: nothing more will come from or go to this peer. Before this call, sent() reports all pending
-  // sends to the peer. lost() is called once per peer, never with the code ok, and not after close().
-  virtual void lost(PeerIndex peer, const Status& why) = 0;
+  // sends to the peer. lost() is called once per link, never with the code ok, and not after close(). After it, the peer can be
+  // added again.
+  virtual void lost(PeerIndex peer, const Status& why, PeerFate fate) = 0;
   // Reports that credit(peer) was 0 and is now positive.
   virtual void credit(PeerIndex peer) = 0;
   // Reports an event of the link that no operation returns. The text calls the peer "it".

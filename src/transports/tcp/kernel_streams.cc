@@ -101,6 +101,7 @@ class KernelSocket final : public StreamSocket {
   TcpAddress local() const override { return local_address(socket_.get()); }
   TcpAddress remote() const override { return remote_.bytes > 0 ? remote_ : remote_address(socket_.get()); }
   bool host_is_silent(Nanos silence) const override { return unisono::host_is_silent(socket_.get(), silence); }
+  bool awaits_host(Nanos silence) const override { return unisono::awaits_host(socket_.get(), silence); }
   uint64_t unacknowledged_bytes() const override {
     int left = 0;
     return ::ioctl(socket_.get(), SIOCOUTQ, &left) == 0 ? static_cast<uint64_t>(left) : unknown;

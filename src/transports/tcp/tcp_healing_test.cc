@@ -71,6 +71,21 @@ class TcpHealing : public TcpPair {
     EXPECT_EQ(sink_b->frames.back().payload, payload);
     expect_no_loss();
   }
+  LinkRequest again(PeerId to, std::vector<std::string> endpoints, bool dial) const {
+    auto link = request(to, std::move(endpoints), dial);
+    link.deadline = now + 2 * second;
+    link.fail_if_refused = true;
+    return link;
+  }
+  void lose_link() {
+    block(true);
+    reset();
+    ASSERT_TRUE(within(11 * second, [&] { return !sink_a->losses.empty() && !sink_b->losses.empty(); }));
+  }
+  void add_again() {
+    ASSERT_TRUE(a->add_peer(again(id_b, b->endpoints(), true)).ok());
+    ASSERT_TRUE(b->add_peer(again(id_a, a->endpoints(), false)).ok());
+  }
   static std::string notice(const Recorder& sink) {
     std::string text;
     for (const auto& [peer, kind, what] : sink.notices) {
@@ -174,6 +189,7 @@ TEST_F(TcpHealing, a_peer_whose_process_is_gone_is_dead_at_once) {
   EXPECT_EQ(loss_of_a().code(), Code::peer_lost);
   const auto& text = loss_of_a().message();
   EXPECT_NE(text.find("; its process is gone: " + there + ": connection refused"), std::string::npos) << text;
+  EXPECT_EQ(sink_a->fates[0], PeerFate::ended);
 }
 
 TEST_F(TcpHealing, a_peer_that_has_left_is_lost_without_a_redial) {
@@ -184,6 +200,7 @@ TEST_F(TcpHealing, a_peer_that_has_left_is_lost_without_a_redial) {
   EXPECT_EQ(loss_of_a().code(), Code::peer_lost);
   EXPECT_NE(loss_of_a().message().find("closed the connection"), std::string::npos) << loss_of_a().message();
   EXPECT_EQ(net_a.dials(), dials);
+  EXPECT_EQ(sink_a->fates[0], PeerFate::ended);
 }
 
 TEST_F(TcpHealing, the_last_frames_of_a_peer_that_leaves_at_once_arrive) {
@@ -217,6 +234,54 @@ TEST_F(TcpHealing, a_link_without_any_answer_is_lost_after_the_link_timeout_with
   EXPECT_NE(text.find("connection reset by peer; it could not be reached again for 10.0 s: " + there + ": no answer"),
             std::string::npos)
       << text;
+  EXPECT_EQ(sink_a->fates[0], PeerFate::unknown) << "it may live";
+  EXPECT_EQ(sink_b->fates[0], PeerFate::unknown);
+}
+
+TEST_F(TcpHealing, a_lost_link_is_made_anew_to_the_same_process) {
+  lose_link();
+  block(false);
+  add_again();
+  ASSERT_TRUE(within(1 * second, [&] { return both_up(); }));
+  sink_a->losses.clear(), sink_b->losses.clear();
+  expect_frames_flow();
+}
+
+TEST_F(TcpHealing, a_lost_link_whose_process_has_ended_since_is_proven_dead_when_it_is_dialled) {
+  lose_link();
+  block(false);
+  const auto endpoints = b->endpoints();
+  b.reset();
+  sink_a->losses.clear();
+  ASSERT_TRUE(a->add_peer(again(id_b, endpoints, true)).ok());
+  ASSERT_TRUE(within(100 * millisecond, [&] { return !sink_a->losses.empty(); }));
+  EXPECT_EQ(sink_a->fates[0], PeerFate::ended);
+}
+
+TEST_F(TcpHealing, a_refusal_where_nobody_has_answered_before_proves_nothing) {
+  const auto endpoints = b->endpoints();
+  end();
+  a = transport(id_a, {}, net_a);
+  a->set_job(job());
+  sink_a = std::make_unique<Recorder>(a.get());
+  now = clock_now();
+  ASSERT_TRUE(a->add_peer(again(id_b, endpoints, true)).ok());
+  ASSERT_TRUE(within(100 * millisecond, [&] { return !sink_a->losses.empty(); }));
+  EXPECT_EQ(sink_a->fates[0], PeerFate::unknown) << "a firewall may refuse";
+}
+
+TEST_F(TcpHealing, a_peer_that_dials_anew_replaces_a_link_without_a_connection) {
+  block(true);
+  reset();
+  ASSERT_TRUE(within(5 * second, [&] { return b->is_reconnecting(0); }));
+  a->close(0);
+  sink_a->losses.clear();
+  net_a.dials_blocked = net_b.arrivals_blocked = false;  // only `a` can dial
+  ASSERT_TRUE(a->add_peer(again(id_b, b->endpoints(), true)).ok());
+  ASSERT_TRUE(within(2 * second, [&] { return !sink_b->losses.empty(); }));
+  EXPECT_EQ(sink_b->fates[0], PeerFate::unknown) << "it has given up the link, and lives";
+  ASSERT_TRUE(b->add_peer(again(id_a, a->endpoints(), false)).ok());
+  ASSERT_TRUE(within(2 * second, [&] { return both_up(); }));
 }
 
 TEST_F(TcpHealing, a_connection_that_ends_in_order_without_a_word_and_then_silence_is_a_death) {
@@ -244,6 +309,7 @@ TEST_F(TcpHealing, a_peer_that_has_given_up_the_link_says_so) {
   block(false);
   ASSERT_TRUE(within(1 * second, [&] { return !sink_a->losses.empty(); }));
   EXPECT_NE(loss_of_a().message().find("the peer had given up this link"), std::string::npos) << loss_of_a().message();
+  EXPECT_EQ(sink_a->fates[0], PeerFate::unknown);
 }
 
 TEST_F(TcpHealing, frames_queue_up_to_the_credit_while_there_is_no_connection) {

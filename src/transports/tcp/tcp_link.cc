@@ -300,10 +300,11 @@ Nanos TcpLink::next_deadline() const {
   return next;
 }
 
-void TcpLink::lose(const Status& why, std::vector<uint64_t>& sent) {
+void TcpLink::lose(const Status& why, PeerFate fate, std::vector<uint64_t>& sent) {
   if (state_ == LinkState::lost) return;
   state_ = LinkState::lost;
   lost_ = why;
+  fate_ = fate;
   dialer.reset();
   credit_refused_ = false;
   overflowed_ = silent_ = false;

@@ -124,11 +124,15 @@ class TcpLink {
   uint64_t reconnections() const { return reconnections_; }
   // Any stream is without a connection.
   bool reconnecting() const;
+  // See Connector::is_host_silent.
+  bool is_host_silent(Nanos silence) const;
   // Returns true once after a connection has ended.
   bool take_end() { return std::exchange(has_ended_, false); }
   // A dial of this process was answered at the peer's address. A refusal there then means that the process is gone.
   void note_answered() { answered_before_ = true; }
   bool answered_before() const { return answered_before_; }
+  // A refusal at the peer's address means that the process is gone. Within one host, nothing but the process itself can refuse.
+  bool answers_dials() const { return answered_before_ || on_this_host(); }
   bool on_this_host() const { return local_.bytes > 0 && local_.same_host(remote_); }
 
   // Ending the link -------------------------------------------------------------------------------------------------
@@ -139,11 +143,13 @@ class TcpLink {
   // lose() and close() end all traffic, and append the ids of pending sends to `sent`. lose() closes the sockets. close() moves
   // the sockets to `drains`, which end the connections normally. memory_valid says whether the payloads of pending sends can
   // still be read.
-  void lose(const Status& why, std::vector<uint64_t>& sent);
+  void lose(const Status& why, PeerFate fate, std::vector<uint64_t>& sent);
   void close(bool memory_valid, Nanos now, std::vector<uint64_t>& sent, std::vector<TcpDrain>& drains);
   // Returns the status for Sink::lost, but only once.
   std::optional<Status> take_lost_status();
   bool has_lost_status() const { return lost_.has_value(); }
+  // If the link is lost: what is known about the peer's process.
+  PeerFate fate() const { return fate_; }
 
   const TcpTraffic& traffic() const { return traffic_; }
   FrameFault fault() const;
@@ -204,6 +210,7 @@ class TcpLink {
   std::string description_ = "tcp, not connected";
   std::string interface_text_;
   std::optional<Status> lost_;
+  PeerFate fate_ = PeerFate::unknown;
   std::string reconnected_;
   uint64_t reconnections_ = 0;
   size_t next_stream_ = 0;  // the stream on which the next large frame is sent

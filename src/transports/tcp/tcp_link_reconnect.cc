@@ -125,8 +125,7 @@ TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
   seen.confirmed = line.left_confirmed;
   seen.refused = line.refused_since != never;
   seen.refused_for = seen.refused ? now - line.refused_since : 0;
-  // Within one host, nothing but the process itself can refuse.
-  seen.answered_before = answered_before_ || on_this_host();
+  seen.answered_before = answers_dials();
   seen.down_for = now - line.down_since;
   return judge(seen, {.link_timeout = options_.link_timeout});
 }
@@ -316,6 +315,12 @@ std::vector<TcpAddress> TcpLink::last_addresses() const {
   if (request_.dial && remote_.bytes > 0) addresses.push_back(remote_);
   addresses.insert(addresses.end(), told_addresses_.begin(), told_addresses_.end());
   return addresses;
+}
+
+bool TcpLink::is_host_silent(Nanos silence) const {
+  return state_ == LinkState::up && std::any_of(streams_.begin(), streams_.end(), [&](const auto& stream) {
+           return stream->connected() && stream->socket().awaits_host(silence);
+         });
 }
 
 bool TcpLink::reconnecting() const {

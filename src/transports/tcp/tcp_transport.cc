@@ -24,6 +24,10 @@ constexpr size_t drains_max = 64;
 
 bool is_gone(const TcpLink& link) { return link.request().fail_if_refused && link.dialer->refused_everywhere(); }
 
+PeerFate fate_of(TcpVerdict verdict) {
+  return verdict == TcpVerdict::dead || verdict == TcpVerdict::left ? PeerFate::ended : PeerFate::unknown;
+}
+
 }  // namespace
 
 TcpTransport::TcpTransport(const TcpOptions& options, StreamNetwork& network)
@@ -117,13 +121,15 @@ Status TcpTransport::add_peer(const LinkRequest& request) {
   }
   if (by_id_.contains(request.id))
     return Status(Code::invalid, "tcp: " + request.label + ": a link to this peer exists already");
-  if (auto* old = find(request.peer); old != nullptr && (old->state() != LinkState::lost || old->has_lost_status())) {
+  const auto* old = find(request.peer);
+  if (old != nullptr && (old->state() != LinkState::lost || old->has_lost_status())) {
     return Status(Code::invalid, "tcp: " + request.label + ": its index is in use for " + old->request().label);
   }
   if (auto status = open_watchers(); !status.ok()) return status;
   auto made = std::make_unique<TcpLink>(request, pool_, process_resend_memory(), options_.link);
   // Random, because the id is; and different for each link.
   made->set_session(mix64(options_.self.low ^ mix64(options_.self.high + ++sessions_)), options_.self);
+  if (old != nullptr && old->request().id == request.id && old->answers_dials()) made->note_answered();
   if (request.dial) {
     auto dialer = make_dialer(*made);
     if (!dialer.ok()) return dialer.status();
@@ -144,6 +150,16 @@ Status TcpTransport::add_peer(const LinkRequest& request) {
 LinkState TcpTransport::state(PeerIndex peer) const {
   const auto* link = find(peer);
   return link == nullptr ? LinkState::unknown : link->state();
+}
+
+bool TcpTransport::is_reconnecting(PeerIndex peer) const {
+  const auto* link = find(peer);
+  return link != nullptr && link->reconnecting();
+}
+
+bool TcpTransport::is_host_silent(PeerIndex peer, Nanos silence) const {
+  const auto* link = find(peer);
+  return link != nullptr && link->is_host_silent(silence);
 }
 
 void TcpTransport::mark_up(TcpLink& link) {
@@ -310,7 +326,9 @@ bool TcpTransport::step_connecting(TcpLink& link, Nanos now) {
   else if (registry_ == nullptr && !link.dialer && !listener_->exhausted().empty()) what = "cannot be accepted";
   if (what == nullptr) return any;
   --connecting_;
-  link.lose(unreachable(link, what), sent_);
+  // A refusal proves a death only where a dial was answered before. Otherwise a firewall may have refused.
+  const bool ended = link.dialer && is_gone(link) && link.answered_before();
+  link.lose(unreachable(link, what), ended ? PeerFate::ended : PeerFate::unknown, sent_);
   return true;
 }
 
@@ -351,7 +369,7 @@ bool TcpTransport::keep_up(TcpLink& link, Nanos now, Sink& sink) {
   check_control_ |= link.take_end() && listener_->waiting() > 0;
   if (verdict != TcpVerdict::outage) {
     if (const auto fault = link.fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
-    link.lose(link.end_status(verdict), sent_);
+    link.lose(link.end_status(verdict), fate_of(verdict), sent_);
     return true;
   }
   for (uint16_t stream = 0; stream < link.stream_count() && link.state() == LinkState::up; ++stream) {
@@ -398,7 +416,7 @@ bool TcpTransport::report(Sink& sink) {
       listener_->recheck_waiting();
       check_control_ = true;
       count_streams();
-      sink.lost(peer, *why);
+      sink.lost(peer, *why, link->fate());
       any = true;
       continue;
     }

@@ -66,6 +66,8 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   void set_job(const JobKey& key) override;
   Status add_peer(const LinkRequest& request) override;
   LinkState state(PeerIndex peer) const override;
+  bool is_reconnecting(PeerIndex peer) const override;
+  bool is_host_silent(PeerIndex peer, Nanos silence) const override;
   void stop_listening() override;
 
   // Functions of Transport.
@@ -127,6 +129,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   // The following functions are in tcp_transport_inbound.cc.
   Decision admit(const TcpSessionHello& hello);
   std::optional<Decision> choose_connection(const TcpSessionHello& hello, TcpLink& link, Nanos waited);
+  Decision replace_link(TcpLink& link, Nanos waited);
   void identify_peer(TcpLink& link, const PeerId& id);
 
   bool control_is_due(Nanos now);

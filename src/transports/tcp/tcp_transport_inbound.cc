@@ -32,6 +32,8 @@ TcpAcceptor::Decision TcpTransport::decide(const TcpInbound& inbound, Nanos wait
   const bool another = link.state() == LinkState::up && hello.session != link.session_number();
   if (registry_ != nullptr && hello.resumes == 0 && (another || link.state() == LinkState::connecting)) {
     if (const auto decision = choose_connection(hello, link, waited)) return *decision;
+  } else if (registry_ == nullptr && another && hello.resumes == 0 && link.reconnecting()) {
+    return replace_link(link, waited);
   } else if (registry_ == nullptr && link.state() == LinkState::connecting && link.request().dial) {
     // A hello that resumes a link is for one that this process has given up before.
     return {.refusal = hello.resumes != 0 ? TcpRefusal::no_session : TcpRefusal::not_expected};
@@ -60,19 +62,23 @@ TcpAcceptor::Decision TcpTransport::admit(const TcpSessionHello& hello) {
 std::optional<TcpAcceptor::Decision> TcpTransport::choose_connection(const TcpSessionHello& hello, TcpLink& link,
                                                                      Nanos waited) {
   if (link.state() == LinkState::up) {
-    // If the old link has no connection, its peer has given it up.
-    if (waited >= options_.replace_after || link.reconnecting()) {
-      link.lose(Status(Code::peer_lost, link.request().label + ": the peer has connected again; " + link.describe()), sent_);
-      count_streams();
-      return Decision{.wait = true};
-    }
-    return Decision{.wait = true, .recheck_after = options_.replace_after};
+    return replace_link(link, waited);
   }
   if (!link.request().dial) return std::nullopt;
   if (options_.self < hello.from && waited < options_.accept_other_after)
     return Decision{.wait = true, .recheck_after = options_.accept_other_after};
   link.withdraw_dial();
   return std::nullopt;
+}
+
+// The peer asks for a new link, so it has given up the present one. If the present one has a connection, its end may be on the
+// way.
+TcpAcceptor::Decision TcpTransport::replace_link(TcpLink& link, Nanos waited) {
+  if (waited < options_.replace_after && !link.reconnecting()) return {.wait = true, .recheck_after = options_.replace_after};
+  link.lose(Status(Code::peer_lost, link.request().label + ": the peer has connected again; " + link.describe()),
+            PeerFate::unknown, sent_);
+  count_streams();
+  return {.wait = true};
 }
 
 void TcpTransport::take_connection(const TcpInbound& inbound, std::unique_ptr<StreamSocket> socket) {
