@@ -192,7 +192,7 @@ TEST_F(Network, hosts_with_many_addresses_form_groups_over_every_transport) {
 TEST_F(Network, hosts_of_one_name_are_several_hosts) {
   Hosts hosts("ab");
   ASSERT_EQ(hosts.error(), "");
-  std::vector<Words> wrappers;
+  std::vector<Wrapper> wrappers;
   for (const char host : {'a', 'a', 'b', 'b'}) wrappers.push_back(hosts.named_wrapper(host, "same"));
   Cluster group(4, {.rendezvous = "tcp://" + Hosts::address('a') + ":29500", .wrappers = wrappers});
   const auto members = group.ask_all("members");
