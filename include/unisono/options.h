@@ -50,6 +50,14 @@ struct Options {
   // it. UNISONO_DATAGRAM_CHECKSUM.
   bool datagram_checksum = false;
   uint32_t streams_per_link = 0;  // number of TCP connections between each pair of hosts; 0: automatic
+  // A link between hosts whose connection breaks is connected anew, and loses nothing. If it cannot be connected for this long,
+  // the peer counts as lost. UNISONO_LINK_TIMEOUT_MS.
+  Milliseconds link_timeout{10'000};
+  // Bytes that are copied at most per TCP link, and by all TCP links of this process, so that a new connection can send them
+  // again. When this memory is used up, operations wait until the peer has confirmed what they sent. The group that joined last
+  // sets the limit of the process. UNISONO_RESEND_MEMORY_PER_LINK, UNISONO_RESEND_MEMORY.
+  uint64_t resend_memory_per_link = 16u << 20;
+  uint64_t resend_memory = 256u << 20;
   // Path of a file that `unisono tune` wrote. The file of rank 0 applies to all ranks, except for streams_per_link: each
   // process takes it from its own file. UNISONO_TUNING.
   std::string tuning{};

@@ -42,6 +42,12 @@ class JoinOptions(TypedDict, total=False):
     rate_limit_mbps: int
     datagram_checksum: bool
     streams_per_link: int
+    link_timeout: float
+    """A link between hosts that cannot be connected anew for this long is lost: 10."""
+    resend_memory_per_link: int
+    """Bytes that are copied per TCP link, so that they can be sent again: 16 MiB."""
+    resend_memory: int
+    """The same, for all TCP links of the process: 256 MiB."""
     tuning: str
     """A file that `unisono tune` wrote; rank 0's file counts."""
     codec: str | Codec

@@ -147,6 +147,7 @@ class Engine final : public Sink {
   void lost(PeerIndex peer, const Status& why) override;
   void credit(PeerIndex peer) override;
   void noticed(PeerIndex peer, EventKind kind, const std::string& text) override {
+    if (kind == EventKind::reconnected) operations_.note_link(peer, text);
     if (on_noticed_) on_noticed_(peer, kind, text);
   }
 

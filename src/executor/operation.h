@@ -70,7 +70,7 @@ class Operation {
   bool prepare_last_report(Nanos now);
   // Returns true, but only once, if the other ranks must be told waits_for() and age().
   bool take_inquiry() { return std::exchange(inquiry_due_, false); }
-  const std::vector<uint32_t>& waits_for() const { return waits_for_; }
+  const std::vector<uint32_t>& waits_for() const { return inquiry_.waits_for; }
   Nanos age() const { return now_ - started_; }
   // Ends the operation for a reason that the caller gives. The operation releases all memory of transports, and leaves the
   // caller's buffers alone.
@@ -88,7 +88,7 @@ class Operation {
   bool finished_ok() const { return done_ && status_.ok(); }
   const Status& status() const { return status_; }
   Nanos deadline_at() const {
-    return disputed_ ? dispute_ends_ : inquiring_ ? inquiry_ends_ : started_ + setup_.request.timeout;
+    return disputed_ ? dispute_ends_ : inquiring_ ? inquiry_.ends : started_ + setup_.request.timeout;
   }
   Report report(Nanos now) const;
   const OperationSetup& setup() const { return setup_; }
@@ -240,12 +240,9 @@ class Operation {
   Status status_;
   Nanos started_ = 0, ended_ = 0, now_ = 0;
   Report counts_;
-  Nanos inquiry_ends_ = 0, dispute_ends_ = 0, becomes_next_at_ = never;
-  Status dispute_why_;               // if disputed_: the error if no rank says in time what differs
-  std::vector<uint32_t> waits_for_;  // ranks whose messages are missing, or that have not taken this rank's messages
-  std::vector<Rank> waiter_of_;      // waiter_of_[r]: the first rank that said that it waits for r; UINT32_MAX: none
-  std::vector<bool> answered_by_;    // answered_by_[r]: rank r has said for which ranks it waits
-  std::vector<Nanos> lags_;          // lags_[r]: how much later rank r started than this rank, as rank r says
+  Nanos dispute_ends_ = 0, becomes_next_at_ = never;
+  Status dispute_why_;  // if disputed_: the error if no rank says in time what differs
+  OperationInquiry inquiry_;
   Nanos last_first_arrival_ = 0, first_send_ = 0, last_receive_ = 0;
   Rank last_rank_ = UINT32_MAX;
 };

@@ -182,7 +182,7 @@ class Transport {
   virtual std::string describe(PeerIndex peer) const = 0;
   // Says what holds up the data to this peer, as far as the transport knows, for errors and reports. The text calls the peer
   // "it": "datagrams to it are now 1200 bytes, because larger ones get no acknowledgement". Empty: nothing is known.
-  virtual std::string trouble(PeerIndex /*peer*/) const { return {}; }
+  virtual std::string link_state(PeerIndex /*peer*/) const { return {}; }
 };
 
 }  // namespace unisono

@@ -80,9 +80,9 @@ void LossyGroups::open(GroupCore& group) const {
   setup.location = [&peers, members = group.members](Rank rank) {
     return members[rank] == self_peer ? std::string("this process") : peers[members[rank]].label;
   };
-  setup.trouble = [&peers, members = group.members](Rank rank) {
+  setup.link_state = [&peers, members = group.members](Rank rank) {
     const auto peer = members[rank];
-    return peer == self_peer || !peers[peer].lost.ok() ? std::string() : peers[peer].route->trouble(peer);
+    return peer == self_peer || !peers[peer].lost.ok() ? std::string() : peers[peer].route->link_state(peer);
   };
   setup.announce_call = [&peers, &group](Rank to, uint32_t op, const CallDescriptor& call) {
     const auto peer = group.members[to];

@@ -49,6 +49,7 @@ Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self
     udp.clock = monotonic_now;
     udp.rate_limit = uint64_t{options.rate_limit_mbps} * (1'000'000 / 8);
     udp.auth = options.datagram_auth;
+    udp.silence = options.link_timeout.count() * millisecond;
     udp.loss = {.per_mille = options.lose_per_mille, .seed = loss_seed(options, self)};
     auto made = UdpTransport::make(udp);
     if (!made) return made.status();
@@ -70,6 +71,9 @@ Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self
     tcp.interface = options.interface;
     tcp.streams = std::max(1u, options.streams_per_link);
     tcp.payload_checksum = options.payload_checksum;
+    tcp.link.link_timeout = options.link_timeout.count() * millisecond;
+    tcp.link.resend_memory = options.resend_memory_per_link;
+    process_resend_memory().set_limit(options.resend_memory);
     auto made = TcpTransport::make(tcp);
     if (!made) return made.status();
     auto* connector = made->get();

@@ -105,16 +105,16 @@ TEST_F(TcpHealing, an_event_says_how_long_the_connection_was_down_and_why) {
   block(true);
   reset();
   EXPECT_FALSE(within(300 * millisecond, [&] { return !sink_a->notices.empty() || !sink_b->notices.empty(); }));
-  EXPECT_NE(a->trouble(0).find("its connection is down for 0.3 s (connection reset by peer; "), std::string::npos)
-      << a->trouble(0);
-  EXPECT_NE(a->describe(0).find(a->trouble(0)), std::string::npos) << a->describe(0);
+  EXPECT_NE(a->link_state(0).find("its connection is down for 0.3 s (connection reset by peer; "), std::string::npos)
+      << a->link_state(0);
+  EXPECT_NE(a->describe(0).find(a->link_state(0)), std::string::npos) << a->describe(0);
   block(false);
   ASSERT_TRUE(within(1 * second, [&] { return !sink_a->notices.empty() && !sink_b->notices.empty(); }));
   for (const auto* sink : {sink_a.get(), sink_b.get()}) {
     EXPECT_TRUE(notice(*sink).starts_with("reconnected to it after 0.")) << notice(*sink);
     EXPECT_TRUE(notice(*sink).ends_with(" s: connection reset by peer\n")) << notice(*sink);
   }
-  EXPECT_EQ(a->trouble(0), "");
+  EXPECT_EQ(a->link_state(0), "");
   expect_frames_flow();
 }
 

@@ -41,6 +41,7 @@ void TcpLink::make_streams(uint16_t count) {
   }
   redials_.resize(count);
   lines_.resize(count);
+  stalls_.resize(count);
 }
 
 void TcpLink::note_connected(uint16_t stream, const StreamSocket& socket) {
@@ -226,7 +227,7 @@ FrameFault TcpLink::fault() const {
   return FrameFault::none;
 }
 
-std::string TcpLink::trouble(Nanos now) const {
+std::string TcpLink::link_state(Nanos now) const {
   for (size_t i = 0; i < lines_.size(); ++i) {
     const auto& line = lines_[i];
     if (state_ != LinkState::up || line.end == TcpEnd::none) continue;
@@ -239,6 +240,9 @@ std::string TcpLink::trouble(Nanos now) const {
   for (const auto& stream : streams_) {
     if (!stream->connected()) continue;
     if (auto text = describe_unacknowledged(stream->socket().unacknowledged(), remote_); !text.empty()) return text;
+  }
+  for (size_t i = 0; i < stalls_.size(); ++i) {
+    if (!stalls_[i].text.empty() && streams_[i]->queue().confirmed() == stalls_[i].confirmed) return stalls_[i].text;
   }
   return {};
 }
@@ -264,7 +268,7 @@ Status TcpLink::end_status(TcpVerdict verdict) const {
       code = stream.broken().code();
     }
   }
-  if (silent_) why = concat("the peer's host has not answered for ", options_.link_timeout / second, " s");
+  if (silent_) why = concat("the peer's host has not answered for ", seconds_text(options_.link_timeout));
   if (overflowed_) why = concat("the peer reads nothing, and ", queued_frames(), " frames are queued for it");
   return Status(code, concat(request_.label, ": ", why, "; ", description_, "; ", traffic_.sent_bytes, " bytes sent, ",
                              traffic_.received.bytes, " received"));

@@ -142,8 +142,8 @@ class TcpLink {
   const TcpTraffic& traffic() const { return traffic_; }
   FrameFault fault() const;
   const std::string& describe() const { return description_; }
-  // See Transport::trouble.
-  std::string trouble(Nanos now) const;
+  // See Transport::link_state.
+  std::string link_state(Nanos now) const;
   // Adds the name of the network interface (like "eth0") to the description of the link.
   void name_interface(const std::string& interface);
   TcpAddress local() const { return local_; }
@@ -162,10 +162,15 @@ class TcpLink {
     uint32_t retiring_for = 0;  // the attempt of the hello that was accepted while the old connection is still being read
     Nanos retiring_at = 0;
   };
+  struct Stall {  // a stream whose bytes got no acknowledgement, although other connections to the peer can be made
+    std::string text{};
+    uint64_t confirmed = 0;  // up to here the peer had confirmed
+  };
   TcpStream& stream_for(size_t payload_bytes);
   void note_connected(uint16_t stream, const StreamSocket& socket);
   bool adopt(uint16_t stream, TcpDialled made, StreamWatcher& watcher, Nanos now, std::vector<uint64_t>& sent);
   void note_end(uint16_t stream, TcpEnd end, std::string text, Nanos now);
+  void note_stall(uint16_t stream);
   void note_reconnected(uint16_t stream, Nanos now);
   void step_session(uint16_t stream, Nanos now);
   void keep_up_stream(uint16_t stream, Nanos now, Sink& sink);
@@ -186,6 +191,7 @@ class TcpLink {
   std::vector<std::unique_ptr<TcpStream>> streams_;
   std::vector<TcpRedial> redials_;          // indexed like streams_
   std::vector<Line> lines_;                 // indexed like streams_
+  std::vector<Stall> stalls_;               // indexed like streams_
   std::vector<TcpAddress> told_addresses_;  // where the peer said that it can be reached
   LinkState state_ = LinkState::connecting;
   TcpAddress local_, remote_;

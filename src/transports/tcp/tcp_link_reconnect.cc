@@ -144,6 +144,7 @@ void TcpLink::look_for_silence(Nanos now) {
     const bool up = stream.connected() && stream.session().stage() == TcpSession::Stage::up;
     if (up && stream.socket().host_is_silent(suspicious_silence)) {
       stream.session().suspect();
+      note_stall(i);
       if (since == never) since = now;
       // While this process was stopped, it dialled no other connection.
       else if (now - due_at > stopped_after) since += now - due_at;
@@ -156,6 +157,14 @@ void TcpLink::look_for_silence(Nanos now) {
       stream.session().end_dial();
     }
   }
+}
+
+// Call it before a connection that stands is replaced.
+void TcpLink::note_stall(uint16_t index) {
+  const auto& stream = *streams_[index];
+  if (!stream.connected()) return;
+  if (auto text = describe_unacknowledged(stream.socket().unacknowledged(), remote_); !text.empty())
+    stalls_[index] = {.text = std::move(text), .confirmed = stream.queue().confirmed()};
 }
 
 // From this time on the stream may be dialled. One that the peer has never begun is dialled by the side that makes the link,
@@ -239,6 +248,7 @@ bool TcpLink::step_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sin
 
 // Reads the former connection to its end, and goes on over the new one. Returns false if the former one cannot be read yet.
 bool TcpLink::finish_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sink& sink, std::vector<uint64_t>& sent) {
+  note_stall(index);
   if (!streams_[index]->drain(now, sink)) return false;
   if (state_ != LinkState::up) return true;  // an upcall has ended the link
   note_end(index, TcpEnd::reset, "it carried nothing any more", now);
@@ -275,6 +285,7 @@ TcpAcceptor::Decision TcpLink::decide(const TcpSessionHello& hello, Nanos waited
 TcpAcceptor::Decision TcpLink::take_over(uint16_t index, Nanos waited, Nanos now, Sink& sink) {
   auto& stream = *streams_[index];
   const bool was_up = state_ == LinkState::up;
+  note_stall(index);
   const bool drained = stream.drain(now, sink);
   if (was_up && state_ != LinkState::up) return {.refusal = TcpRefusal::no_session};  // an upcall has ended the link
   note_end(index, TcpEnd::reset, "the peer has made a new connection", now);

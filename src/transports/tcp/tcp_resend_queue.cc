@@ -313,7 +313,7 @@ Status TcpResendQueue::rewind(uint64_t position, uint64_t received, std::vector<
     }
     const uint32_t first = payload_bytes_before(position, frame, start);
     if (frame.header.kind != FrameKind::nothing && first < frame.kept_from) {
-      return Status(Code::peer_lost, concat(frame.kept_from - first, " bytes beyond recall: a frame at position ", start,
+      return Status(Code::peer_lost, concat(frame.kept_from - first, " bytes cannot be sent again: a frame at position ", start,
                                             " was given back before the peer had read it, and the peer stopped at ", position));
     }
     start += frame.bytes();

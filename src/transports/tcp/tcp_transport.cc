@@ -452,13 +452,13 @@ TransportCounters TcpTransport::counters() const {
 std::string TcpTransport::describe(PeerIndex peer) const {
   const auto* link = find(peer);
   if (link == nullptr) return "tcp, no link";
-  const auto stuck = link->trouble(now_);
+  const auto stuck = link->link_state(now_);
   return link->describe() + (stuck.empty() ? "" : "; " + stuck);
 }
 
-std::string TcpTransport::trouble(PeerIndex peer) const {
+std::string TcpTransport::link_state(PeerIndex peer) const {
   const auto* link = find(peer);
-  return link == nullptr ? std::string() : link->trouble(now_);
+  return link == nullptr ? std::string() : link->link_state(now_);
 }
 
 }  // namespace unisono

@@ -89,7 +89,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   void disarm() override { slept_ = true; }
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override;
-  std::string trouble(PeerIndex peer) const override;
+  std::string link_state(PeerIndex peer) const override;
 
   // After this call the transport accepts processes that nobody added, and hellos that are for any process (PeerId{}). Call it
   // before any link is made. `registry` must live longer than the transport.

@@ -75,7 +75,7 @@ class FaultyTransport final : public Transport {
   void disarm() override { inner_.disarm(); }
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override { return "faulty " + inner_.describe(peer); }
-  std::string trouble(PeerIndex peer) const override { return inner_.trouble(peer); }
+  std::string link_state(PeerIndex peer) const override { return inner_.link_state(peer); }
 
   uint64_t sends() const { return send_count_; }
   uint64_t receives() const { return receive_count_; }

@@ -67,7 +67,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   void disarm() override {}
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override;
-  std::string trouble(PeerIndex peer) const override;
+  std::string link_state(PeerIndex peer) const override;
 
   // Functions of DatagramService.
   DatagramService* datagrams() override { return this; }

@@ -288,7 +288,7 @@ std::string UdpTransport::describe(PeerIndex peer) const {
   const auto entry =
       std::find_if(interfaces_.begin(), interfaces_.end(), [&](const auto& known) { return known.address.same_host(own); });
   if (entry != interfaces_.end()) text += concat(" (", entry->interface, ", ", link->flow->datagram_bytes(), " bytes)");
-  if (const auto why = trouble(peer); !why.empty()) text += ", " + why;
+  if (const auto why = link_state(peer); !why.empty()) text += ", " + why;
   if (link->flow->group().auth == DatagramAuth::checksum) text += ", checksums only";
   if (options_.loss.per_mille > 0)
     text += concat(", drops ", options_.loss.per_mille, " per mille of the arriving datagrams on purpose");
@@ -308,7 +308,7 @@ DatagramSizeChange UdpTransport::size_change(PeerIndex peer) const {
   return link == nullptr || !link->flow ? DatagramSizeChange() : link->flow->size_change();
 }
 
-std::string UdpTransport::trouble(PeerIndex peer) const {
+std::string UdpTransport::link_state(PeerIndex peer) const {
   const auto change = size_change(peer);
   return change.is_reduced() ? describe_size_change("it", change) : std::string();
 }
