@@ -57,7 +57,7 @@ Status make_rounds(unisono::Group& group, const Settings& s, Times& times) {
     times.wrong += std::memcmp(output.data(), sum.data(), output.size() * sizeof(float)) != 0 ? 1 : 0;
     times.noted += report->link_note.empty() ? 0 : 1;
     if (times.rounds.size() == 1) {
-      fmt::print("{{\"kind\":\"begun\"}}\n");
+      fmt::print("{{\"kind\":\"begun\",\"seconds\":{:.6f}}}\n", now() - times.rounds[0]);
       std::fflush(stdout);
     }
   }

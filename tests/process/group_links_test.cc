@@ -30,7 +30,7 @@ class Links : public NameSpaces, public ::testing::WithParamInterface<HostProces
   // Makes all ranks run `call`, which repeats an operation, and calls `disturb` in its midst. Then all answers must be ok.
   // Returns whether no rank was done before `disturb` was.
   template <typename Disturb>
-  static bool in_the_midst_of(Cluster& group, const std::string& call, const Disturb& disturb) {
+  bool in_the_midst_of(Cluster& group, const std::string& call, const Disturb& disturb) {
     const auto all = group.all_but({});
     const auto numbers = group.send_command(all, call);
     for (const auto rank : all) EXPECT_TRUE(group[rank].has_begun(numbers[rank]));
@@ -38,22 +38,27 @@ class Links : public NameSpaces, public ::testing::WithParamInterface<HostProces
     const auto disturbed_at = now_ns();
     const auto lines = group.answers(all, numbers);
     expect_all_ok(lines);
+    for (const auto& line : lines) noted_ += line.number("noted");
     return std::ranges::all_of(lines, [&](const Line& line) { return line.at() > disturbed_at; });
   }
   // Does the same until it has succeeded so many times.
   template <typename Disturb>
-  static void in_the_midst_of(Cluster& group, const std::string& call, int times, const Disturb& disturb) {
+  void in_the_midst_of(Cluster& group, const std::string& call, int times, const Disturb& disturb) {
     for (int tries = 10 * times; times > 0 && tries > 0 && !HasFailure(); --tries)
       times -= in_the_midst_of(group, call, disturb) ? 1 : 0;
     EXPECT_EQ(times, 0) << "operations are over too soon to be disturbed";
   }
-  // Ends the group. These ranks must have reported what happened to their links.
-  static void finish(Cluster& group, const std::vector<size_t>& reconnected) {
+  // Ends the group. These ranks, and reports of operations, must have said what happened to the links.
+  void finish(Cluster& group, const std::vector<size_t>& reconnected) const {
     group.finish();
+    EXPECT_TRUE(reconnected.empty() || noted_ > 0);
     for (const auto rank : reconnected)
       EXPECT_GE(count_of(group[rank].output(), ": reconnected to it after "), 1u)
           << "rank " << rank << ": " << group[rank].output();
   }
+
+ private:
+  int64_t noted_ = 0;  // operations whose reports name a link that was connected anew
 };
 
 TEST_P(Links, resets_in_the_midst_of_large_all_reduces_change_no_bit) {
@@ -78,7 +83,7 @@ TEST_P(Links, an_outage_of_a_second_delays_an_operation_and_no_more) {
   Hosts hosts("abcd", GetParam());
   ASSERT_EQ(hosts.error(), "");
   Cluster group(4, options(hosts));
-  for (const auto& call : {large, small}) {
+  for (const std::string& call : {std::string("all_reduce:count=4194304,iters=3"), small}) {
     int64_t took[2];  // without and with an outage
     for (const bool outage : {false, true}) {
       const auto began = now_ns();
@@ -132,6 +137,23 @@ TEST_P(Links, resets_by_the_network_change_no_bit) {
   });
   EXPECT_EQ(hosts.error(), "");
   finish(group, {0, 1, 2});
+}
+
+// The first address answers nothing, and a firewall refuses at the second one. That is an outage, and nobody is dead.
+TEST_P(Links, a_refusal_at_an_address_that_has_never_answered_is_no_death) {
+  Hosts hosts("ab", GetParam());
+  for (const char* host : {"a", "b"}) hosts.run_in(host, {"sh", "-ec", "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6"});
+  hosts.run_in("b", {"ip", "address", "add", "10.77.0.102/24", "dev", "eth0"});
+  ASSERT_EQ(hosts.error(), "");
+  Cluster group(2, options(hosts));
+  in_the_midst_of(group, small, 1, [&] {
+    hosts.filter({"ip daddr 10.77.0.2 drop", "ip daddr 10.77.0.102 counter reject with tcp reset"});
+    EXPECT_GT(hosts.reset_connections('a'), 0u);
+    while (hosts.packet_counts('b').front() < 3 && !HasFailure()) {}
+    hosts.filter({});
+  });
+  EXPECT_EQ(hosts.error(), "");
+  finish(group, {0, 1});
 }
 
 TEST_P(Links, a_host_may_lose_one_of_its_addresses) {

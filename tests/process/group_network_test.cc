@@ -1,5 +1,5 @@
-// Two network name spaces act as hosts, and a virtual cable connects them. Ranks on one host use shared memory. Ranks on
-// different hosts use TCP.
+// Two name spaces of networks and processes act as hosts, and a virtual cable connects them. Ranks on one host use shared
+// memory. Ranks on different hosts use TCP.
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,11 +51,11 @@ class TwoHosts {
   std::string rendezvous() const {
     return options_.ipv6 ? "tcp://[" + address("a") + "]:29500" : "tcp://" + address("a") + ":29500";
   }
-  // Returns the words that must precede a program's path to run it on `host`, under its own host name.
-  Words wrapper(const std::string& host) const {
-    return {"ip",         "netns",   "exec",
-            name_ + host, "unshare", "--uts",
-            "sh",         "-c",      "hostname host-" + host + " && exec \"$0\" \"$@\""};
+  // A program that is started with this runs on `host`, under its own host name.
+  Wrapper wrapper(const std::string& host) const {
+    const auto first = "hostname host-" + host + " && mount -t proc proc /proc && exec \"$0\" \"$@\"";
+    return {Words{"ip", "netns", "exec", name_ + host, "unshare", "--uts", "sh", "-c", first},
+            spaces_[host == "a" ? 0 : 1].descriptor()};
   }
 
  private:
@@ -72,6 +72,7 @@ class TwoHosts {
 
   const std::string name_;
   const NetworkOptions options_;
+  const ProcessSpace spaces_[2];
   std::string error_;
 };
 

@@ -310,7 +310,7 @@ TcpAcceptor::Decision TcpLink::take_over(uint16_t index, Nanos waited, Nanos now
 
 std::vector<TcpAddress> TcpLink::last_addresses() const {
   std::vector<TcpAddress> addresses;
-  if (request_.dial && remote_.bytes > 0) addresses.push_back(remote_);
+  if (answered_at_) addresses.push_back(*answered_at_);
   addresses.insert(addresses.end(), told_addresses_.begin(), told_addresses_.end());
   return addresses;
 }
