@@ -111,6 +111,10 @@ class Engine final : public Sink {
   void observe_before_sleep(Nanos now) {
     if (recorder_.is_due_before_sleep(now)) observe(now);
   }
+  // Call it before the thread sleeps, and before Transport::arm().
+  void prepare_to_sleep() {
+    for (auto* active : operations_.running()) active->operation.release_memory_early();
+  }
   // Call it before the links are closed, when this process leaves all groups. Records that, and tells the other members for
   // which ranks the running operations wait.
   void leave(Nanos now);

@@ -74,6 +74,18 @@ TEST(Engine, operations_ask_for_the_memory_of_their_messages_when_nothing_else_i
   }
 }
 
+TEST(Engine, before_a_rank_sleeps_it_asks_for_the_memory_of_its_messages_although_it_also_waits_for_others) {
+  TestCluster cluster(3, {.keeps_memory = true});
+  const auto given = test_values(0, 3000);
+  Ints got(3000);
+  cluster.submit(0, all_reduce_call(cluster.caller(0), in(given), out(got), {.schedule = ScheduleKind::two_step}));
+  cluster.settle();
+  ASSERT_EQ(cluster.transport(0).kept_sends(), 2u);
+  cluster.engine(0).prepare_to_sleep();
+  cluster.settle();
+  EXPECT_EQ(cluster.transport(0).kept_sends(), 0u);
+}
+
 TEST(Engine, a_report_names_the_links_that_were_connected_anew_during_its_operation) {
   TestCluster cluster(3);
   int32_t value = 0;

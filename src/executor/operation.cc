@@ -40,7 +40,7 @@ void Operation::run(Nanos now) {
   }
   ready_.clear();
   running_ = false;
-  release_early_if_nothing_else_is_left();
+  if (lanes_waiting_for_memory_ >= lanes_left_) release_memory_early();
 }
 
 // The lane has all messages of its stage, and transports have all that it sends. If it must now combine what has arrived, the
@@ -52,9 +52,8 @@ void Operation::wait_for_memory(Lane& lane, uint32_t index) {
   if (lane.arrived_messages > 0) port_->release_early(index);
 }
 
-void Operation::release_early_if_nothing_else_is_left() {
-  if (done_ || lanes_waiting_for_memory_ == 0 || lanes_waiting_for_memory_ < lanes_left_ || asked_for_all_memory_) return;
-  asked_for_all_memory_ = true;
+void Operation::release_memory_early() {
+  if (done_ || lanes_waiting_for_memory_ == 0 || std::exchange(asked_for_all_memory_, true)) return;
   port_->release_all_early();
 }
 

@@ -84,6 +84,7 @@ class Operation {
   // Call it if an event handler lacks memory. Like fail_and_notify(), but allocates nothing.
   void out_of_memory(Nanos now) { fail_and_notify({Code::unavailable, "out of memory"}, now); }
 
+  void release_memory_early();  // call it before the thread sleeps: a copy is quicker than a confirmation
   bool done() const { return done_; }
   bool finished_ok() const { return done_ && status_.ok(); }
   const Status& status() const { return status_; }
@@ -160,7 +161,6 @@ class Operation {
   void run(Nanos now);
   void make_ready(uint32_t lane);
   void wait_for_memory(Lane& lane, uint32_t index);
-  void release_early_if_nothing_else_is_left();
   void advance(uint32_t lane);
   void enter(uint32_t lane);
   bool combine(uint32_t lane);

@@ -101,6 +101,23 @@ TEST_F(TcpHealing, a_reset_inside_a_placed_payload_costs_no_byte) {
   expect_no_loss();
 }
 
+// The sender's memory may depend on the confirmation, so a process that is idle must go on polling until it is sent.
+TEST_F(TcpHealing, a_transport_says_until_when_it_has_to_confirm) {
+  const auto payload = pattern(100'000, test_seed());
+  ASSERT_TRUE(within(1 * second, [&] { return !a->awaits_confirmations() && !b->awaits_confirmations(); }));
+  EXPECT_FALSE(a->send(0, data_header(1, payload.size()), payload, 7));
+  for (int i = 0; i < 1000 && sink_b->frames.empty(); ++i) poll_a(), poll_b();
+  ASSERT_EQ(sink_b->frames.size(), 1u);
+  EXPECT_TRUE(b->awaits_confirmations());
+  EXPECT_LE(b->next_deadline(), now + 5 * millisecond);
+  now += 5 * millisecond;
+  for (int i = 0; i < 1000 && b->awaits_confirmations(); ++i) poll_b();
+  EXPECT_FALSE(b->awaits_confirmations());
+  for (int i = 0; i < 1000 && a->awaits_confirmations(); ++i) poll_a();
+  EXPECT_FALSE(a->awaits_confirmations());
+  EXPECT_EQ(sink_a->sent_ids[7], 1);
+}
+
 TEST_F(TcpHealing, an_event_says_how_long_the_connection_was_down_and_why) {
   block(true);
   reset();

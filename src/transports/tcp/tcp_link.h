@@ -97,8 +97,10 @@ class TcpLink {
   // Reconnecting ----------------------------------------------------------------------------------------------------
   // From time to time, asks the network whether the peer's host has stopped answering. Most calls do nothing.
   void look_for_silence(Nanos now);
-  // Returns true if there are bytes that the peer has not confirmed, or if a connection is being made anew.
+  // Returns true if frames are not written yet, or if a connection is being made anew.
   bool is_draining() const;
+  // Returns true if either side has not confirmed all frames of the other.
+  bool awaits_confirmations() const;
   // Returns true if keep_up() has something to do, apart from its deadlines.
   bool needs_care() const;
   // Closes connections that have ended, and says what follows from what is known. `outage` and "nothing is wrong" mean that the

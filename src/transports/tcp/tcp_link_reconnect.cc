@@ -135,7 +135,11 @@ TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
 
 bool TcpLink::is_draining() const {
   return reconnecting() ||
-         std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->queue().has_unconfirmed(); });
+         std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->queue().unwritten_frames() > 0; });
+}
+
+bool TcpLink::awaits_confirmations() const {
+  return std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->awaits_confirmations(); });
 }
 
 void TcpLink::look_for_silence(Nanos now) {

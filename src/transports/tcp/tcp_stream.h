@@ -99,6 +99,8 @@ class TcpStream final : private TcpDecoder::Confirmations {
   Nanos next_deadline() const { return can_write() ? confirm_.deadline() : never; }
 
   const TcpResendQueue& queue() const { return queue_; }
+  // Returns true if the peer has not confirmed a frame, or waits for a confirmation: its memory may depend on it.
+  bool awaits_confirmations() const { return queue_.has_unconfirmed() || (can_write() && confirm_.deadline() != never); }
   // Returns true if the peer must answer: it has not confirmed a frame, or it was not heard on this connection yet.
   bool awaits_answer() const {
     return queue_.has_unconfirmed() || (session_.stage() == TcpSession::Stage::up && !session_.was_heard());

@@ -411,6 +411,10 @@ bool TcpTransport::draining() const {
   return !drains_.empty() || std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->is_draining(); });
 }
 
+bool TcpTransport::awaits_confirmations() const {
+  return std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->awaits_confirmations(); });
+}
+
 Nanos TcpTransport::next_deadline() const {
   if (check_control_) return 0;
   Nanos next = control_deadline_;

@@ -83,6 +83,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
   bool draining() const override;
+  bool awaits_confirmations() const override;
   int wait_handle() const override { return watcher_ ? watcher_->wait_handle() : -1; }
   int idle_handle() const override { return control_ ? control_->wait_handle() : -1; }
   bool arm() override;

@@ -79,6 +79,7 @@ class FaultyTransport final : public Transport {
 
   uint64_t sends() const { return send_count_; }
   uint64_t receives() const { return receive_count_; }
+  size_t kept_sends() const { return kept_.size(); }
 
  private:
   struct Link {
