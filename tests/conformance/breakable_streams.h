@@ -116,6 +116,9 @@ class BreakableStreams final : public StreamNetwork {
     TcpAddress remote() const override { return inner_ ? inner_->remote() : remote_; }
     bool host_is_silent(Nanos silence) const override { return silence <= network_.silence; }
     uint64_t unacknowledged_bytes() const override { return inner_ ? inner_->unacknowledged_bytes() : unknown; }
+    void acknowledge_now() override {
+      if (inner_) inner_->acknowledge_now();
+    }
     Unacknowledged unacknowledged() const override { return inner_ ? inner_->unacknowledged() : Unacknowledged(); }
 
    private:

@@ -121,6 +121,7 @@ class VirtualSocket final : public StreamSocket, public Watched {
   bool host_is_silent(Nanos silence) const override { return works() && connection_->host_is_silent(side_, silence); }
   Unacknowledged unacknowledged() const override { return connection_->unacknowledged(side_); }
   uint64_t unacknowledged_bytes() const override { return connection_->pipe(side_).unacknowledged_bytes(); }
+  void acknowledge_now() override {}
   ConnectionId connection() const { return connection_->id(); }
 
   bool is_ready(bool readable, bool writable) const override {

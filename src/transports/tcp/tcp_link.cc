@@ -45,6 +45,7 @@ void TcpLink::make_streams(uint16_t count) {
 }
 
 void TcpLink::note_connected(uint16_t stream, const StreamSocket& socket) {
+  disturb();
   local_ = socket.local();
   remote_ = socket.remote();
   if (stream == 0) {
@@ -160,9 +161,11 @@ bool TcpLink::send(const FrameHeader& header, std::span<const std::byte> payload
     if (queued + 1 >= options_.queue_frames_max) credit_refused_ = true;
     if (queued >= options_.queue_frames_max + options_.extra_frames_max) {
       overflowed_ = true;
+      disturb();
       return true;
     }
   }
+  care_soon_ |= care_at_ == never;
   return stream.send(header, payload, id);
 }
 
@@ -306,6 +309,7 @@ void TcpLink::lose(const Status& why, std::vector<uint64_t>& sent) {
   credit_refused_ = false;
   overflowed_ = silent_ = false;
   care_at_ = never;
+  care_soon_ = false;
   reconnected_.clear();
   for (auto& stream : streams_) stream->detach(sent);
   redials_.clear();
@@ -332,6 +336,7 @@ void TcpLink::close(bool memory_valid, Nanos now, std::vector<uint64_t>& sent, s
 }
 
 std::optional<Status> TcpLink::take_lost_status() {
+  if (!lost_) return std::nullopt;
   auto status = std::move(lost_);
   lost_.reset();
   return status;

@@ -101,8 +101,11 @@ class TcpLink {
   bool is_draining() const;
   // Returns true if either side has not confirmed all frames of the other.
   bool awaits_confirmations() const;
-  // Returns true if keep_up() has something to do, apart from its deadlines.
-  bool needs_care() const;
+  // Returns true if keep_up() has nothing to do. Most calls of poll() end here.
+  bool is_calm(Nanos now) const { return calm_ && !care_soon_ && now < care_at_; }
+  // Something has happened, after which is_calm() must look at the streams again.
+  void disturb() { calm_ = false; }
+  bool needs_care();
   // Closes connections that have ended, and says what follows from what is known. `outage` and "nothing is wrong" mean that the
   // link goes on. Call this after reading and flushing.
   TcpVerdict keep_up(Nanos now, Sink& sink);
@@ -117,6 +120,7 @@ class TcpLink {
   std::vector<TcpAddress> last_addresses() const;
   // Returns what was reconnected since the last call, like "after 0.3 s: connection reset by peer". Empty: nothing.
   std::string take_reconnected() { return std::exchange(reconnected_, {}); }
+  bool has_reconnected() const { return !reconnected_.empty(); }
   uint64_t reconnections() const { return reconnections_; }
   // Any stream is without a connection.
   bool reconnecting() const;
@@ -205,6 +209,8 @@ class TcpLink {
   // credit() has returned 0. Initially this is true, because a link that is still connecting has no credit.
   bool credit_refused_ = true;
   bool overflowed_ = false;
+  bool calm_ = false;       // nothing has happened since needs_care() returned false
+  bool care_soon_ = false;  // frames were sent although care_at_ was never
   bool silent_ = false;
   bool has_ended_ = false;
   std::optional<TcpAddress> answered_at_;  // where a dial of this process was answered last

@@ -24,7 +24,9 @@ constexpr Nanos accepted_redial_delay = 1 * second;
 
 }  // namespace
 
-bool TcpLink::needs_care() const {
+// Returns true if keep_up() has something to do, apart from its deadlines.
+bool TcpLink::needs_care() {
+  calm_ = false;
   if (state_ != LinkState::up) return false;
   if (overflowed_ || silent_) return true;
   for (size_t i = 0; i < streams_.size(); ++i) {
@@ -34,6 +36,7 @@ bool TcpLink::needs_care() const {
         !stream.broken().ok())
       return true;
   }
+  calm_ = true;
   return false;
 }
 
@@ -95,6 +98,7 @@ void TcpLink::keep_up_stream(uint16_t index, Nanos now, Sink& sink) {
 
 // A connection has ended, or is replaced although it stands. If the stream is down already, the first end counts.
 void TcpLink::note_end(uint16_t stream, TcpEnd end, std::string text, Nanos now) {
+  disturb();
   auto& line = lines_[stream];
   if (line.end != TcpEnd::none || state_ != LinkState::up) return;
   has_ended_ = true;
@@ -144,6 +148,7 @@ bool TcpLink::awaits_confirmations() const {
 
 void TcpLink::look_for_silence(Nanos now) {
   if (state_ != LinkState::up || (care_at_ != never && now < care_at_)) return;
+  care_soon_ = false;
   const bool unconfirmed =
       std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->awaits_answer(); });
   const auto due_at = std::exchange(care_at_, unconfirmed ? now + care_interval : never);
@@ -191,6 +196,7 @@ bool TcpLink::redial_is_due(uint16_t stream, Nanos now) const {
 }
 
 void TcpLink::begin_redial(uint16_t stream, std::unique_ptr<TcpDialer> redialer, Nanos now) {
+  disturb();
   auto& redial = redials_[stream];
   redial = {};
   redial.dialer = std::move(redialer);
@@ -271,6 +277,7 @@ bool TcpLink::finish_redial(uint16_t index, StreamWatcher& watcher, Nanos now, S
 }
 
 TcpAcceptor::Decision TcpLink::decide(const TcpSessionHello& hello, Nanos waited, Nanos now, Sink& sink) {
+  disturb();
   const auto index = hello.stream_index;
   auto& stream = *streams_[index];
   auto& session = stream.session();

@@ -222,7 +222,7 @@ bool TcpResendQueue::copy(Frame& frame, uint32_t from, bool counted) {
 
 // Copies those bytes of the payload that may have to be written again. Returns false if there is no memory for them.
 bool TcpResendQueue::keep(Frame& frame, uint64_t start) {
-  if (copy(frame, payload_bytes_before(std::max(confirmed_, acknowledged_), frame, start), true)) return true;
+  if (copy(frame, payload_bytes_before(known_to_arrive(), frame, start), true)) return true;
   wants_confirm_ |= !frame.asked;
   frame.asked = true;
   return false;

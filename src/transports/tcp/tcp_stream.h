@@ -70,7 +70,10 @@ class TcpStream final : private TcpDecoder::Confirmations {
   // Queues the last frame of the stream, and writes as much as the network takes at once.
   void leave(Nanos now, std::vector<uint64_t>& sent);
   // Returns true if flush() has something to do.
-  bool wants_flush(Nanos now) const;
+  bool wants_flush(Nanos now) const {
+    return can_write() && (own_begin_left_ > 0 || queue_.unwritten_frames() > 0 || queue_.has_early() || sweep_is_due() ||
+                           confirm_is_due(now));
+  }
   bool flush(Nanos now, std::vector<uint64_t>& sent);
   // Reads until the socket is empty, read_bytes_max is reached, or the connection has ended. Returns true if it has read
   // anything, or if the connection has ended.

@@ -330,8 +330,10 @@ bool TcpTransport::move_bytes(Nanos now, Sink& sink) {
   for (size_t i = 0; i < live_.size(); ++i) {
     auto* link = live_[i];
     if (link->state() != LinkState::up) continue;
-    any |= link->flush(now, sent_);
-    if (direct || link->wants_poll()) any |= link->read_all(now, sink);
+    bool moved = link->flush(now, sent_);
+    if (direct || link->wants_poll()) moved |= link->read_all(now, sink);
+    if (moved) link->disturb();
+    any |= moved;
   }
   if (!direct) any |= move_ready(now, sink);
   for (size_t i = 0; i < live_.size(); ++i) any |= keep_up(*live_[i], now, sink);
@@ -340,6 +342,7 @@ bool TcpTransport::move_bytes(Nanos now, Sink& sink) {
 
 // Looks after connections that have ended or look broken. Most calls find nothing to do.
 bool TcpTransport::keep_up(TcpLink& link, Nanos now, Sink& sink) {
+  if (link.is_calm(now)) return false;
   link.look_for_silence(now);
   if (!link.needs_care()) return false;
   bool any = false;
@@ -368,7 +371,11 @@ bool TcpTransport::move_ready(Nanos now, Sink& sink) {
       continue;
     }
     // An earlier upcall of this loop may have closed or replaced the link. In that case read() finds nothing to read.
-    if (auto* link = find(static_cast<PeerIndex>(tags[i] >> 16))) any |= link->read(static_cast<uint16_t>(tags[i]), now, sink);
+    auto* link = find(static_cast<PeerIndex>(tags[i] >> 16));
+    if (link == nullptr || !link->read(static_cast<uint16_t>(tags[i]), now, sink)) continue;
+    any = true;
+    // An upcall may have closed the link.
+    if (find(static_cast<PeerIndex>(tags[i] >> 16)) == link) link->disturb();
   }
   return any;
 }
@@ -396,8 +403,8 @@ bool TcpTransport::report(Sink& sink) {
       continue;
     }
     ++i;
-    if (const auto text = link->take_reconnected(); !text.empty()) {
-      sink.noticed(peer, EventKind::reconnected, "reconnected to it " + text);
+    if (link->has_reconnected()) {
+      sink.noticed(peer, EventKind::reconnected, "reconnected to it " + link->take_reconnected());
       any = true;
     }
     if (!link->take_credit_returned()) continue;
