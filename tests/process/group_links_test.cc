@@ -16,7 +16,7 @@ namespace unisono::testing {
 namespace {
 
 constexpr int64_t outage_ms = 1000;
-constexpr int64_t slack_ms = 4000;  // generous, for loaded machines; bench/links measures against the real goals
+constexpr int64_t slack_ms = 8000;  // generous, for loaded machines; bench/links measures against the real goals
 const std::string large = "all_reduce:count=16777216,iters=2", small = "all_reduce:count=16384,iters=1500";
 
 class Links : public NameSpaces, public ::testing::WithParamInterface<HostProcesses> {
@@ -118,7 +118,9 @@ TEST_P(Links, where_one_side_cannot_dial_the_other_one_does) {
   for (const char blocked : {'a', 'c'}) {
     SCOPED_TRACE(blocked);
     hosts.drop_at(std::string(1, blocked), "tcp flags & (syn | ack) == syn counter");
-    in_the_midst_of(group, small, 1, [&] { EXPECT_GT(hosts.reset_connections(blocked), 0u); });
+    // The blocked host's own dial may arrive before the others have dialled it.
+    for (int tries = 0; tries < 20 && hosts.packet_counts(blocked).front() == 0; ++tries)
+      in_the_midst_of(group, small, [&] { EXPECT_GT(hosts.reset_connections(blocked), 0u); });
     EXPECT_GT(hosts.packet_counts(blocked).front(), 0U) << "nobody has dialled the blocked host";
     hosts.filter({});
   }
