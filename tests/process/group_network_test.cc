@@ -1,5 +1,5 @@
-// Two network name spaces act as hosts, and a virtual cable connects them. Ranks on one host use shared memory. Ranks on
-// different hosts use TCP.
+// Two name spaces of networks and processes act as hosts, and a virtual cable connects them. Ranks on one host use shared
+// memory. Ranks on different hosts use TCP.
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,11 +51,11 @@ class TwoHosts {
   std::string rendezvous() const {
     return options_.ipv6 ? "tcp://[" + address("a") + "]:29500" : "tcp://" + address("a") + ":29500";
   }
-  // Returns the words that must precede a program's path to run it on `host`, under its own host name.
-  Words wrapper(const std::string& host) const {
-    return {"ip",         "netns",   "exec",
-            name_ + host, "unshare", "--uts",
-            "sh",         "-c",      "hostname host-" + host + " && exec \"$0\" \"$@\""};
+  // A program that is started with this runs on `host`, under its own host name.
+  Wrapper wrapper(const std::string& host) const {
+    const auto first = "hostname host-" + host + " && mount -t proc proc /proc && exec \"$0\" \"$@\"";
+    return {Words{"ip", "netns", "exec", name_ + host, "unshare", "--uts", "sh", "-c", first},
+            spaces_[host == "a" ? 0 : 1].descriptor()};
   }
 
  private:
@@ -72,6 +72,7 @@ class TwoHosts {
 
   const std::string name_;
   const NetworkOptions options_;
+  const ProcessSpace spaces_[2];
   std::string error_;
 };
 
@@ -261,7 +262,7 @@ TEST_F(Network, hosts_with_many_addresses_form_groups_over_every_transport) {
 TEST_F(Network, hosts_of_one_name_are_several_hosts) {
   Hosts hosts("ab");
   ASSERT_EQ(hosts.error(), "");
-  std::vector<Words> wrappers;
+  std::vector<Wrapper> wrappers;
   for (const char host : {'a', 'a', 'b', 'b'}) wrappers.push_back(hosts.named_wrapper(host, "same"));
   Cluster group(4, {.rendezvous = "tcp://" + Hosts::address('a') + ":29500", .wrappers = wrappers});
   const auto members = group.ask_all("members");

@@ -127,7 +127,7 @@ TcpDialer::Outcome TcpDialer::advance(Attempt& attempt, Nanos now) {
   const auto error = attempt.socket->connected();
   if (!error) return Outcome::pending;
   if (*error != 0) return failed(attempt, *error);
-  answered_ = true;
+  answered_at_ = request_.candidates[attempt.candidate];
   attempt.hello_at = now;
   return send_hello(attempt);
 }
@@ -242,6 +242,13 @@ bool TcpDialer::hopeless() const {
 bool TcpDialer::refused_everywhere() const {
   return !state_.empty() &&
          std::all_of(state_.begin(), state_.end(), [](const auto& candidate) { return candidate.refused_everywhere; });
+}
+
+bool TcpDialer::refused_at(const std::function<bool(const TcpAddress&)>& matters) const {
+  for (size_t i = 0; i < state_.size(); ++i) {
+    if (state_[i].refused_everywhere && matters(request_.candidates[i])) return true;
+  }
+  return false;
 }
 
 std::string TcpDialer::failures() const {

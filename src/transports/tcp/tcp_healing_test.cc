@@ -192,6 +192,25 @@ TEST_F(TcpHealing, a_peer_whose_process_is_gone_is_dead_at_once) {
   EXPECT_EQ(sink_a->fates[0], PeerFate::ended);
 }
 
+TEST_F(TcpHealing, a_refusal_where_the_peer_has_answered_is_a_death_whatever_its_other_addresses_do) {
+  end();
+  a = transport(id_a, {}, net_a);
+  b = transport(id_b, {}, net_b);
+  a->set_job(job());
+  b->set_job(job());
+  sink_a = std::make_unique<Recorder>(a.get());
+  sink_b = std::make_unique<Recorder>(b.get());
+  auto endpoints = b->endpoints();
+  endpoints.emplace_back("tcp://240.0.0.1:9");  // cannot be reached from anywhere
+  ASSERT_TRUE(a->add_peer(request(id_b, endpoints, true)).ok());
+  ASSERT_TRUE(b->add_peer(request(id_a, a->endpoints(), false)).ok());
+  ASSERT_TRUE(within(1 * second, [&] { return both_up(); }));
+  settle();
+  b.reset();
+  ASSERT_TRUE(within(20 * millisecond, [&] { return !sink_a->losses.empty(); }));
+  EXPECT_NE(loss_of_a().message().find("; its process is gone: "), std::string::npos) << loss_of_a().message();
+}
+
 TEST_F(TcpHealing, a_peer_that_has_left_is_lost_without_a_redial) {
   const auto dials = net_a.dials();
   b->close(0);

@@ -67,7 +67,7 @@ void TcpLink::mark_up_if_complete() {
 void TcpLink::dialled(std::vector<TcpDialled> connections, uint32_t attempts, StreamWatcher& watcher, Nanos now,
                       std::vector<uint64_t>& sent) {
   make_streams(static_cast<uint16_t>(connections.size()));
-  answered_before_ = true;
+  answered_at_ = connections[0].socket->remote();
   state_ = LinkState::up;
   dialer.reset();
   for (uint16_t i = 0; i < connections.size(); ++i) {
@@ -259,7 +259,8 @@ Status TcpLink::end_status(TcpVerdict verdict) const {
     if (line.end != TcpEnd::none && why == "ended") {
       why = line.end_text;
       if (line.no_session) why += "; then the peer had given up this link";
-      else if (verdict == TcpVerdict::dead && line.refused_since != never) why += "; its process is gone: " + line.dial_text;
+      else if (verdict == TcpVerdict::dead && (line.refused_for_good || line.refused_since != never))
+        why += "; its process is gone: " + (redials_[i].dialer ? redials_[i].dialer->failures() : line.dial_text);
       else if (verdict == TcpVerdict::lost && !line.dial_text.empty())
         why += concat("; it could not be reached again for ", seconds_text(options_.link_timeout), ": ", line.dial_text);
     }

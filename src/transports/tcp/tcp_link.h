@@ -128,11 +128,10 @@ class TcpLink {
   bool is_host_silent(Nanos silence) const;
   // Returns true once after a connection has ended.
   bool take_end() { return std::exchange(has_ended_, false); }
-  // A dial of this process was answered at the peer's address. A refusal there then means that the process is gone.
-  void note_answered() { answered_before_ = true; }
-  bool answered_before() const { return answered_before_; }
-  // A refusal at the peer's address means that the process is gone. Within one host, nothing but the process itself can refuse.
-  bool answers_dials() const { return answered_before_ || on_this_host(); }
+  // Takes over what an older, lost link to the same peer knew of the peer's addresses.
+  void inherit(const TcpLink& old);
+  // Returns true if the first dials were refused where a refusal means that the process is gone.
+  bool is_refused_for_good() const;
   bool on_this_host() const { return local_.bytes > 0 && local_.same_host(remote_); }
 
   // Ending the link -------------------------------------------------------------------------------------------------
@@ -165,8 +164,9 @@ class TcpLink {
   struct Line {  // what is known of a stream's connections
     TcpEnd end = TcpEnd::none;
     std::string end_text{};
-    Nanos refused_since = never;  // all dials since then were refused
-    Nanos silent_since = never;   // the peer's host acknowledges nothing on the present connection
+    Nanos refused_since = never;    // all dials since then were refused
+    bool refused_for_good = false;  // a dial was refused where a refusal means that the process is gone
+    Nanos silent_since = never;     // the peer's host acknowledges nothing on the present connection
     bool no_session = false;
     bool left_confirmed = false;
     Nanos down_since = 0;
@@ -191,6 +191,7 @@ class TcpLink {
   void end_redial(uint16_t stream);
   Nanos may_redial_at(uint16_t stream) const;
   void mark_up_if_complete();
+  bool refusal_counts(const TcpAddress& address) const;
   TcpVerdict judge_stream(uint16_t stream, Nanos now) const;
 
   LinkRequest request_;
@@ -221,8 +222,8 @@ class TcpLink {
   bool care_soon_ = false;  // frames were sent although care_at_ was never
   bool silent_ = false;
   bool has_ended_ = false;
-  bool answered_before_ = false;
-  Nanos care_at_ = never;  // keep_up() must look at this time for silence
+  std::optional<TcpAddress> answered_at_;  // where a dial of this process was answered last
+  Nanos care_at_ = never;                  // keep_up() must look at this time for silence
 };
 
 }  // namespace unisono

@@ -115,6 +115,23 @@ void TcpLink::note_reconnected(uint16_t stream, Nanos now) {
   line = {};
 }
 
+// Returns true if a refusal at this address means that the process is gone. At other addresses of the peer, a firewall may
+// refuse, or another host. Within one host, nothing but the process itself can refuse.
+bool TcpLink::refusal_counts(const TcpAddress& address) const {
+  const auto same = [&](const TcpAddress& other) { return address.same_host(other) && address.port() == other.port(); };
+  return (answered_at_ && same(*answered_at_)) || (on_this_host() && address.same_host(local_));
+}
+
+void TcpLink::inherit(const TcpLink& old) {
+  answered_at_ = old.answered_at_;
+  local_ = old.local_;
+  remote_ = old.remote_;
+}
+
+bool TcpLink::is_refused_for_good() const {
+  return dialer && dialer->refused_at([this](const TcpAddress& address) { return refusal_counts(address); });
+}
+
 TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
   const auto& line = lines_[index];
   if (line.end == TcpEnd::none) return TcpVerdict::outage;
@@ -123,9 +140,9 @@ TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
   seen.end = line.end;
   seen.no_session = line.no_session;
   seen.confirmed = line.left_confirmed;
-  seen.refused = line.refused_since != never;
-  seen.refused_for = seen.refused ? now - line.refused_since : 0;
-  seen.answered_before = answers_dials();
+  seen.refused = line.refused_for_good || line.refused_since != never;
+  seen.refused_for = line.refused_since != never ? now - line.refused_since : 0;
+  seen.answered_before = line.refused_for_good;
   seen.down_for = now - line.down_since;
   return judge(seen, {.link_timeout = options_.link_timeout});
 }
@@ -210,8 +227,10 @@ bool TcpLink::step_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sin
   bool any = !redial.made && own.step(now);
   // From the moment of the hello the network's word counts no more. Nobody has asked for it since.
   if (own.greeted() && !std::exchange(redial.greeted, true)) session.send_hello(now);
+  if (line.end != TcpEnd::none && own.refused_at([this](const TcpAddress& address) { return refusal_counts(address); }))
+    line.refused_for_good = true;
   if (own.answered()) {
-    answered_before_ = true;
+    answered_at_ = own.answered_at();
     // Its host answers, so a clean end is not the end of the host. The peer may have ended the connection for this dial.
     if (line.end == TcpEnd::clean) line.end = TcpEnd::reset;
   }
@@ -312,7 +331,7 @@ TcpAcceptor::Decision TcpLink::take_over(uint16_t index, Nanos waited, Nanos now
 
 std::vector<TcpAddress> TcpLink::last_addresses() const {
   std::vector<TcpAddress> addresses;
-  if (request_.dial && remote_.bytes > 0) addresses.push_back(remote_);
+  if (answered_at_) addresses.push_back(*answered_at_);
   addresses.insert(addresses.end(), told_addresses_.begin(), told_addresses_.end());
   return addresses;
 }

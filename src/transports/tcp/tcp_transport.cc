@@ -129,7 +129,7 @@ Status TcpTransport::add_peer(const LinkRequest& request) {
   auto made = std::make_unique<TcpLink>(request, pool_, process_resend_memory(), options_.link);
   // Random, because the id is; and different for each link.
   made->set_session(mix64(options_.self.low ^ mix64(options_.self.high + ++sessions_)), options_.self);
-  if (old != nullptr && old->request().id == request.id && old->answers_dials()) made->note_answered();
+  if (old != nullptr && old->request().id == request.id) made->inherit(*old);
   if (request.dial) {
     auto dialer = make_dialer(*made);
     if (!dialer.ok()) return dialer.status();
@@ -327,7 +327,7 @@ bool TcpTransport::step_connecting(TcpLink& link, Nanos now) {
   if (what == nullptr) return any;
   --connecting_;
   // A refusal proves a death only where a dial was answered before. Otherwise a firewall may have refused.
-  const bool ended = link.dialer && is_gone(link) && link.answered_before();
+  const bool ended = link.dialer && is_gone(link) && link.is_refused_for_good();
   link.lose(unreachable(link, what), ended ? PeerFate::ended : PeerFate::unknown, sent_);
   return true;
 }
