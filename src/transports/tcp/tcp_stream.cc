@@ -68,6 +68,9 @@ void TcpStream::go_on_at(uint64_t position) {
 }
 
 void TcpStream::disconnect() {
+  // The stream goes on, so its peer must not take the end of this connection for the end of the process. No byte is lost: what
+  // the peer's host has not acknowledged is still in the queue.
+  if (socket_ && !(ended_ && orderly_)) socket_->abort();
   socket_.reset();
   ended_ = orderly_ = empty_ = writes_watched_ = awaits_begin_ = false;
   error_ = write_error_ = 0;
