@@ -30,7 +30,7 @@ bool TcpLink::needs_care() const {
   for (size_t i = 0; i < streams_.size(); ++i) {
     const auto& stream = *streams_[i];
     if (stream.ended() || lines_[i].end != TcpEnd::none || stream.session().stage() != TcpSession::Stage::up ||
-        lines_[i].silent_since != never || redials_[i].dialer != nullptr || stream.fault() != FrameFault::none ||
+        lines_[i].silent_since != never || stream.write_broken() || redials_[i].dialer != nullptr || stream.fault() != FrameFault::none ||
         !stream.broken().ok())
       return true;
   }
@@ -58,6 +58,7 @@ void TcpLink::step_session(uint16_t stream, Nanos now) {
   const Nanos stopped = streams_[stream]->session().step(now);
   auto& line = lines_[stream];
   line.down_since += stopped;
+  line.answered_at += stopped;
   line.retiring_at += stopped;
   if (line.refused_since != never) line.refused_since += stopped;
 }
@@ -77,6 +78,11 @@ void TcpLink::keep_up_stream(uint16_t index, Nanos now, Sink& sink) {
     stream.disconnect();
     // While a successor is chosen, the session does not depend on the old connection.
     if (session.stage() != TcpSession::Stage::retiring) session.ended(now);
+  }
+  // What is left can be read when there is memory. Meanwhile the successor is made.
+  if (stream.paused() && stream.write_broken()) {
+    session.suspect();
+    note_end(index, TcpEnd::reset, stream.write_error_text(), now);
   }
   // The peer's begin may lie in the socket.
   if (session.begin_expired(now)) stream.read(now, sink);
@@ -105,7 +111,8 @@ void TcpLink::note_end(uint16_t stream, TcpEnd end, std::string text, Nanos now)
 
 void TcpLink::note_reconnected(uint16_t stream, Nanos now) {
   auto& line = lines_[stream];
-  if (line.end == TcpEnd::none || streams_[stream]->session().stage() != TcpSession::Stage::up) return;
+  const auto& own = *streams_[stream];
+  if (line.end == TcpEnd::none || own.write_broken() || own.session().stage() != TcpSession::Stage::up) return;
   reconnected_ = concat("after ", seconds_text(now - line.down_since), ": ", line.end_text);
   ++reconnections_;
   line = {};
@@ -123,7 +130,7 @@ TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
   seen.refused_for = seen.refused ? now - line.refused_since : 0;
   // Within one host, nothing but the process itself can refuse.
   seen.answered_before = answered_before_ || on_this_host();
-  seen.down_for = now - line.down_since;
+  seen.down_for = now - std::max(line.down_since, line.answered_at);
   return judge(seen, {.link_timeout = options_.link_timeout});
 }
 
@@ -151,7 +158,7 @@ void TcpLink::look_for_silence(Nanos now) {
     } else {
       since = never;
       // A connection that was made already is not dropped: the peer uses it.
-      if (!up || !stream.session().progressed()) continue;
+      if (!up || stream.write_broken() || !stream.session().progressed()) continue;
       redials_[i] = {};
       stream.session().end_dial();
     }
@@ -162,7 +169,7 @@ void TcpLink::look_for_silence(Nanos now) {
 // and by the other one only if that takes long. One that has left needs no connection.
 Nanos TcpLink::may_redial_at(uint16_t stream) const {
   const auto& line = lines_[stream];
-  if (streams_[stream]->peer_left() && line.end == TcpEnd::clean) return never;
+  if (line.left_confirmed || (streams_[stream]->peer_left() && line.end == TcpEnd::clean)) return never;
   return request_.dial || streams_[stream]->session().resumes() ? 0 : line.down_since + accepted_redial_delay;
 }
 
@@ -200,6 +207,7 @@ bool TcpLink::step_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sin
   if (own.take_peer_drains()) {
     TcpSessionReply draining;
     draining.reason = TcpRefusal::draining;
+    line.answered_at = now;
     session.judge(draining, now);
   }
   if (const auto& last = own.final_answer()) {
@@ -216,7 +224,10 @@ bool TcpLink::step_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sin
       return true;
     }
   }
-  if (redial.made) return finish_redial(index, watcher, now, sink, sent) || any;
+  if (redial.made) {
+    line.answered_at = now;  // the peer waits for this process
+    return finish_redial(index, watcher, now, sink, sent) || any;
+  }
   if (own.failed()) {
     if (!own.refused_everywhere()) line.refused_since = never;
     else if (line.refused_since == never) line.refused_since = now;
@@ -259,6 +270,7 @@ TcpAcceptor::Decision TcpLink::decide(const TcpSessionHello& hello, Nanos waited
       case TcpHelloVerdict::hold:
         return {.wait = true, .draining = stream.paused(), .recheck_after = waited + recheck_interval};
       case TcpHelloVerdict::refuse:
+        if (session.refusal() == TcpRefusal::left) line.left_confirmed = true;
         return {.refusal = session.refusal(), .position = stream.position(), .attempt = session.attempt()};
       case TcpHelloVerdict::new_link:
         return {.refusal = TcpRefusal::duplicate, .position = stream.position(), .attempt = session.attempt()};
@@ -283,6 +295,7 @@ TcpAcceptor::Decision TcpLink::take_over(uint16_t index, Nanos waited, Nanos now
   if (!stream.broken().ok()) decision.refusal = TcpRefusal::no_session;
   if (was_up && stream.peer_left()) {
     lines_[index].retiring_for = 0;
+    lines_[index].left_confirmed = true;
     stream.session().ended(now);
     decision.refusal = TcpRefusal::left;
   }

@@ -77,13 +77,12 @@ void TcpStream::disconnect() {
   begin_bytes_ = own_begin_left_ = 0;
 }
 
-std::unique_ptr<StreamSocket> TcpStream::detach(std::vector<uint64_t>& sent) {
-  auto socket = std::move(socket_);
+void TcpStream::end(std::vector<uint64_t>& sent) {
+  socket_.reset();
   disconnect();
   queue_.clear(sent);
   decoder_.reset();
   paused_ = false;
-  return socket;
 }
 
 // Returns true if the peer has begun, so that frames follow.
@@ -92,7 +91,7 @@ bool TcpStream::take_begin(Nanos now, std::vector<uint64_t>& sent) {
   const auto count = read_some(*socket_, std::span(begin_).subspan(begin_bytes_), ended);
   if (count < 0 || ended) {
     orderly_ = ended;
-    end(ended ? 0 : static_cast<int>(-count));
+    connection_ended(ended ? 0 : static_cast<int>(-count));
     return false;
   }
   begin_bytes_ += static_cast<size_t>(count);
@@ -119,13 +118,18 @@ bool TcpStream::send(const FrameHeader& header, std::span<const std::byte> paylo
   return done;
 }
 
-void TcpStream::leave(Nanos now, std::vector<uint64_t>& sent) {
+void TcpStream::leave(uint64_t tag, Nanos now, std::vector<uint64_t>& sent) {
   // Without the peer's begin, which may have arrived, nothing could be written.
   if (socket_ && !ended_ && awaits_begin_) (void)take_begin(now, sent);
+  if (queue_.has_held()) ask_network(sent);
+  if (!queue_.cancel_all(sent)) write_failed(ENOMEM);
+  decoder_.discard_all();
   FrameHeader header;
   header.kind = FrameKind::leaving;
   header.flags = frame_flag_confirm_now;
   send(header, {}, 0);
+  tag_ = tag;
+  update_interest();
 }
 
 bool TcpStream::write_begin() {
@@ -212,11 +216,8 @@ bool TcpStream::read(Nanos now, Sink& sink) {
 bool TcpStream::read_frames(Sink& sink) {
   if (paused_) {
     const auto progress = decoder_.resume(sink);
-    if (progress == TcpDecoder::Progress::no_memory) {
-      // If writing has failed, end the connection now, because the wait for memory could last for ever.
-      if (write_error_ != 0) end(write_error_);
-      return ended_;
-    }
+    // Even if writing has failed: the peer's host has acknowledged what is unread, so the peer may not have it any more.
+    if (progress == TcpDecoder::Progress::no_memory) return false;
     paused_ = false;
     fault_ = decoder_.fault();
     if (progress == TcpDecoder::Progress::fault) return ended_ = true;
@@ -231,11 +232,11 @@ bool TcpStream::read_frames(Sink& sink) {
       if (count == 0 && !ended) {
         empty_ = true;
         // Nothing is left to read, so a write error can end the connection now.
-        if (write_error_ != 0) end(write_error_);
+        if (write_error_ != 0) connection_ended(write_error_);
       } else {
         // After a reset, an error that a write has got already is told as an end.
         orderly_ = ended && write_error_ == 0;
-        end(ended ? write_error_ : static_cast<int>(-count));
+        connection_ended(ended ? write_error_ : static_cast<int>(-count));
       }
       return taken > 0 || ended_;
     }
@@ -259,10 +260,12 @@ bool TcpStream::read_frames(Sink& sink) {
   return true;
 }
 
-void TcpStream::end(int error) {
+void TcpStream::connection_ended(int error) {
   ended_ = true;
   error_ = error;
 }
+
+std::string TcpStream::write_error_text() const { return error_text(write_error_); }
 
 std::string TcpStream::end_text() const {
   if (!broken_.ok()) return broken_.message();
@@ -275,7 +278,7 @@ std::string TcpStream::end_text() const {
 }
 
 bool TcpStream::wants_poll(const PayloadPool& pool, PeerIndex peer) const {
-  return (write_error_ != 0 && !ended_) || (paused_ && pool.may_take(peer, decoder_.payload_bytes()));
+  return (write_error_ != 0 && !ended_ && !paused_) || (paused_ && pool.may_take(peer, decoder_.payload_bytes()));
 }
 
 void TcpStream::cancel_sends(uint64_t match, uint64_t mask) {
@@ -287,7 +290,7 @@ void TcpStream::update_interest() {
   iovec parts[TcpResendQueue::gather_max];
   size_t bytes = 0;
   writes_watched_ = can_write() && (own_begin_left_ > 0 || queue_.gather(parts, bytes) > 0);
-  if (!socket_->watch(*watcher_, !paused_ && !ended_, writes_watched_, tag_)) end(ENOMEM);
+  if (!socket_->watch(*watcher_, !paused_ && !ended_, writes_watched_, tag_)) connection_ended(ENOMEM);
 }
 
 }  // namespace unisono
