@@ -24,7 +24,7 @@ class LeavingRun {
     ends_at_once_ = random_.chance(0.5);
     all_.world().keep_trace(0);
   }
-  void keep_trace() { all_.world().keep_trace(100000); }
+  void keep_trace() { all_.world().keep_trace(200); }
 
   // Returns what went wrong, or an empty text.
   std::string run() {

@@ -78,7 +78,7 @@ bool TcpDecoder::find_target(Sink& sink) {
     target_ = buffer;
     if (target_ != nullptr) return true;
   }
-  block_ = pool_.take(from_, header_.payload_bytes);
+  block_ = pool_.take(exceeds_share_ ? PayloadPool::no_owner : from_, header_.payload_bytes);
   target_ = block_.data;
   return target_ != nullptr;
 }
@@ -139,7 +139,7 @@ void TcpDecoder::reset() {
   block_ = {};
   target_ = nullptr;
   begin_ = end_ = done_ = 0;
-  in_payload_ = buffer_requested_ = discard_ = discards_all_ = expect_large_ = false;
+  in_payload_ = buffer_requested_ = discard_ = discards_all_ = exceeds_share_ = expect_large_ = false;
   left_ = false;
   fault_ = FrameFault::none;
   position_ = 0;

@@ -189,6 +189,7 @@ class TcpLink {
   void end_redial(uint16_t stream);
   Nanos may_redial_at(uint16_t stream) const;
   void mark_up_if_complete();
+  bool waits_in_circle(uint16_t stream) const;
   TcpVerdict judge_stream(uint16_t stream, Nanos now) const;
 
   LinkRequest request_;

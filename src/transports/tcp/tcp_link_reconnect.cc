@@ -73,13 +73,20 @@ void TcpLink::keep_up_stream(uint16_t index, Nanos now, Sink& sink) {
   if (stream.ended()) {
     // The peer closes a connection in order when it takes the one that is being dialled beside it.
     if (session.suspected()) note_end(index, TcpEnd::reset, "it carried nothing any more", now);
-    // An end before the peer was heard on the connection says nothing about the peer: it may use another one.
-    note_end(index, stream.orderly() && session.was_heard() ? TcpEnd::clean : TcpEnd::reset, stream.end_text(), now);
+    // An end before the peer was heard on the connection says nothing about the peer: it may use another one. Neither does the
+    // end of a connection to a relay, unless the peer had left.
+    const bool of_peer = session.was_heard() && (session.is_direct() || stream.peer_left());
+    note_end(index, stream.orderly() && of_peer ? TcpEnd::clean : TcpEnd::reset, stream.end_text(), now);
     stream.disconnect();
     // While a successor is chosen, the session does not depend on the old connection.
     if (session.stage() != TcpSession::Stage::retiring) session.ended(now);
   }
   // What is left can be read when there is memory. Meanwhile the successor is made.
+  if (stream.write_broken() && waits_in_circle(index)) {
+    stream.exceed_share();
+    stream.read(now, sink);
+    if (state_ != LinkState::up) return;
+  }
   if (stream.paused() && stream.write_broken()) {
     session.suspect();
     note_end(index, TcpEnd::reset, stream.write_error_text(), now);
@@ -116,6 +123,14 @@ void TcpLink::note_reconnected(uint16_t stream, Nanos now) {
   reconnected_ = concat("after ", seconds_text(now - line.down_since), ": ", line.end_text);
   ++reconnections_;
   line = {};
+}
+
+// Returns true if the stream waits for memory that another stream of the link holds, and if that one lacks a connection. The
+// peer may be in the same state, with the two streams exchanged: then each side would wait for the other for ever.
+bool TcpLink::waits_in_circle(uint16_t index) const {
+  return streams_[index]->paused() && std::any_of(streams_.begin(), streams_.end(), [](const auto& other) {
+    return other->holds_memory() && other->session().stage() != TcpSession::Stage::up;
+  });
 }
 
 TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
@@ -250,6 +265,7 @@ bool TcpLink::step_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sin
 
 // Reads the former connection to its end, and goes on over the new one. Returns false if the former one cannot be read yet.
 bool TcpLink::finish_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sink& sink, std::vector<uint64_t>& sent) {
+  if (waits_in_circle(index)) streams_[index]->exceed_share();
   if (!streams_[index]->drain(now, sink)) return false;
   if (state_ != LinkState::up) return true;  // an upcall has ended the link
   note_end(index, TcpEnd::reset, "it carried nothing any more", now);
@@ -266,7 +282,7 @@ TcpAcceptor::Decision TcpLink::decide(const TcpSessionHello& hello, Nanos waited
   auto& line = lines_[index];
   if (line.retiring_for == 0 || line.retiring_for != hello.attempt) {
     step_session(index, now);
-    switch (session.judge(hello, !stream.paused(), now)) {
+    switch (session.judge(hello, !stream.paused() || waits_in_circle(index), now)) {
       case TcpHelloVerdict::hold:
         return {.wait = true, .draining = stream.paused(), .recheck_after = waited + recheck_interval};
       case TcpHelloVerdict::refuse:
@@ -287,6 +303,7 @@ TcpAcceptor::Decision TcpLink::decide(const TcpSessionHello& hello, Nanos waited
 TcpAcceptor::Decision TcpLink::take_over(uint16_t index, Nanos waited, Nanos now, Sink& sink) {
   auto& stream = *streams_[index];
   const bool was_up = state_ == LinkState::up;
+  if (waits_in_circle(index)) stream.exceed_share();
   const bool drained = stream.drain(now, sink);
   if (was_up && state_ != LinkState::up) return {.refusal = TcpRefusal::no_session};  // an upcall has ended the link
   note_end(index, TcpEnd::reset, "the peer has made a new connection", now);

@@ -14,7 +14,7 @@ bool TcpStream::drain(Nanos now, Sink& sink) {
   if (!socket_) return true;
   // Bytes may go on arriving while this reads. What counts is what has arrived before, which is less than this.
   constexpr int reads_max = 64;
-  for (int i = 0; i < reads_max && socket_ && !ended_ && !paused_ && broken_.ok(); ++i) {
+  for (int i = 0; i < reads_max && socket_ && !ended_ && broken_.ok(); ++i) {
     if (!read(now, sink) || empty_) break;
   }
   if (paused_ && !ended_) return false;
@@ -75,6 +75,7 @@ void TcpStream::disconnect() {
   ended_ = orderly_ = empty_ = writes_watched_ = awaits_begin_ = false;
   error_ = write_error_ = 0;
   begin_bytes_ = own_begin_left_ = 0;
+  decoder_.exceed_share(false);
 }
 
 void TcpStream::end(std::vector<uint64_t>& sent) {

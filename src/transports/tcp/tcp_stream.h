@@ -97,6 +97,11 @@ class TcpStream final : private TcpDecoder::Confirmations {
   bool orderly() const { return orderly_; }
   // Returns true if a payload waits for memory, so that the present connection cannot be read to its end.
   bool paused() const { return paused_ && socket_ != nullptr; }
+  // Lets the present connection be read to its end although the peer has used up its share of memory. What there is to read is
+  // limited by the buffers of the network.
+  void exceed_share() { decoder_.exceed_share(true); }
+  // Returns true if a payload is half received, and holds a part of the peer's share.
+  bool holds_memory() const { return decoder_.holds_memory(); }
   // Returns true if the present connection is known to be broken, but must still be read to its end.
   bool write_broken() const { return socket_ != nullptr && write_error_ != 0; }
   std::string write_error_text() const;
