@@ -65,6 +65,11 @@ class StreamSocket {
   // Ends this side: the peer reads what was written, and then the end.
   virtual void shut_down() = 0;
 
+  // Lets the destructor end the connection with a reset instead of an end: for a connection that another one replaces, so that
+  // the peer does not take its end for the end of this process. Bytes that the peer's host has not acknowledged may be lost.
+  // What it has acknowledged can still be read there.
+  virtual void abort() = 0;
+
   // Chooses the events for which `watcher` reports `tag`. An end or an error of the connection counts as both events. A socket
   // has one watcher at most: a call with another watcher moves it. With neither event the watcher forgets the socket, and
   // reports no end either. Returns false if the watcher cannot take one more socket; the socket is then not watched.

@@ -106,6 +106,9 @@ class BreakableStreams final : public StreamNetwork {
     void shut_down() override {
       if (inner_) inner_->shut_down();
     }
+    void abort() override {
+      if (inner_) inner_->abort();
+    }
     bool watch(StreamWatcher& watcher, bool readable, bool writable, uint64_t tag) override {
       return !inner_ || inner_->watch(watcher, readable, writable, tag);
     }

@@ -109,6 +109,22 @@ TEST_P(StreamPromise, a_full_connection_takes_nothing_until_the_peer_reads) {
   EXPECT_FALSE(dialled->host_is_silent(second));
 }
 
+TEST_P(StreamPromise, an_aborted_connection_ends_with_an_error_behind_the_bytes_that_its_peer_has_acknowledged) {
+  connect();
+  const std::array<std::byte, 3> bytes{std::byte{1}, std::byte{2}, std::byte{3}};
+  EXPECT_EQ(write_some(*dialled, bytes), 3);
+  ASSERT_TRUE(until([&] { return dialled->unacknowledged_bytes() == 0; }));
+  dialled->abort();
+  dialled.reset();
+  place->pass();
+  EXPECT_EQ(read(*accepted, 3), 3u);
+  std::array<std::byte, 1> more{};
+  ptrdiff_t count = 0;
+  ASSERT_TRUE(until([&] { return (count = read_some(*accepted, more, ended)) != 0 || ended; }));
+  EXPECT_FALSE(ended);
+  EXPECT_EQ(count, -ECONNRESET);
+}
+
 TEST_P(StreamPromise, tags_are_reported_until_their_cause_is_gone) {
   auto made = listen();
   ASSERT_TRUE(made.ok());

@@ -105,15 +105,20 @@ class LinkProcesses {
     ++link.count;
     link.lost_told = false;
   }
+  // Without faults, no connection is given up. The first stream of a link waits up to 1 s for its begin, in which time both
+  // processes are polled several times, because the dialler makes the other streams first.
+  static constexpr Nanos unpolled_max = 100 * millisecond;
+  Nanos wait_max() const { return plan_.faults.empty() ? unpolled_max : 3 * second; }
   // Lets one random thing happen.
-  // Without faults, nothing may look as if a process had been stopped.
-  Nanos wait_max() const { return plan_.faults.empty() ? 300 * millisecond : 3 * second; }
   void act() {
     const auto what = random_.below(100);
     if (what < 40) poll(static_cast<uint32_t>(random_.below(plan_.processes)));
     else if (what < 65) wait(static_cast<Nanos>(random_.below(300 * microsecond)));
     else if (what < 67) wait(static_cast<Nanos>(random_.below(random_.chance(0.3) ? wait_max() : 50 * millisecond)));
     else use(static_cast<uint32_t>(random_.below(plan_.processes)));
+    for (uint32_t i = 0; i < plan_.processes && plan_.faults.empty(); ++i) {
+      if (world_.now() - polled_at_[i] >= unpolled_max) poll(i);
+    }
     if (random_.chance(plan_.fault_chance)) inflict(plan_.faults[random_.below(plan_.faults.size())]);
   }
   void wait(Nanos time) {
@@ -122,6 +127,7 @@ class LinkProcesses {
   }
   void poll(uint32_t i) {
     if (!world_.runs(i) || !ok()) return;
+    polled_at_[i] = world_.now();
     auto& transport = *peer(i).transport;
     if (plan_.sleeps && world_.now() < transport.next_deadline() && transport.arm()) return transport.disarm();
     transport.poll(world_.now(), peer(i));
@@ -247,6 +253,7 @@ class LinkProcesses {
   std::unique_ptr<VirtualStreams> relay_network_;
   std::vector<std::unique_ptr<LinkPeer>> peers_;
   std::unique_ptr<StreamRelay> relay_;
+  std::map<uint32_t, Nanos> polled_at_;
   uint32_t moves_ = 0;
   std::string problem_;
 };

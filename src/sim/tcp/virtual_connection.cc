@@ -87,14 +87,14 @@ void VirtualConnection::shut_down(int side) {
   if (was_idle) start_timer(side);
 }
 
-void VirtualConnection::close(int side) {
+void VirtualConnection::close(int side, bool aborts) {
   auto& self = end(side);
   if (!self.held) return;
   if (self.state == EndState::open && kernel_.random().chance(kernel_.settings().late_arrival)) arrive_late(side);
   self.held = false;
   if (self.state == EndState::dialling || self.state == EndState::answering) self.state = EndState::gone;
   if (self.state != EndState::open) return;
-  if (in(side).has_unread()) return abort(side);
+  if (aborts || in(side).has_unread()) return abort(side);
   shut_down(side);
   start_timer(side);
   finish_if_done(side);

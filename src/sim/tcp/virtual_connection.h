@@ -120,8 +120,8 @@ class VirtualConnection {
   ptrdiff_t write(int side, const iovec* parts, int count);
   ptrdiff_t read(int side, const iovec* parts, int count, bool keep, bool& ended);
   void shut_down(int side);
-  // The socket is closed. If it has unread bytes, its kernel resets the connection.
-  void close(int side);
+  // The socket is closed. Its kernel resets the connection if the socket says so, or if it has unread bytes.
+  void close(int side, bool aborts = false);
   // Side 1 waits for accept(), and nobody listens any more.
   void close_unaccepted();
   bool is_readable(int side) const;

@@ -85,7 +85,7 @@ class VirtualSocket final : public StreamSocket, public Watched {
       : world_(world), connection_(std::move(connection)), side_(side) {}
   ~VirtualSocket() override {
     if (watcher_ != nullptr) watcher_->forget(*this);
-    if (works()) connection_->close(side_);
+    if (works()) connection_->close(side_, aborts_);
     connection_.reset();
     world_.forget_finished();
   }
@@ -106,6 +106,7 @@ class VirtualSocket final : public StreamSocket, public Watched {
   void shut_down() override {
     if (works()) connection_->shut_down(side_);
   }
+  void abort() override { aborts_ = true; }
 
   bool watch(StreamWatcher& watcher, bool readable, bool writable, uint64_t tag) override {
     auto& own = static_cast<VirtualWatcher&>(watcher);
@@ -141,6 +142,7 @@ class VirtualSocket final : public StreamSocket, public Watched {
   StreamWorld& world_;
   std::shared_ptr<VirtualConnection> connection_;
   int side_;
+  bool aborts_ = false;
   VirtualWatcher* watcher_ = nullptr;
 };
 

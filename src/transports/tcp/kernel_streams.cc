@@ -80,6 +80,10 @@ class KernelSocket final : public StreamSocket {
     return read_by([&] { return ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_PEEK); }, ended);
   }
   void shut_down() override { (void)::shutdown(socket_.get(), SHUT_WR); }
+  void abort() override {
+    const linger at_once{.l_onoff = 1, .l_linger = 0};
+    (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  }
 
   bool watch(StreamWatcher& watcher, bool readable, bool writable, uint64_t tag) override {
     const int epoll = watcher.wait_handle();

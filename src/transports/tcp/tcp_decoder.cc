@@ -62,7 +62,7 @@ bool TcpDecoder::begin_frame(Sink& sink) {
   begin_ += sizeof header_;
   in_payload_ = true;
   buffer_requested_ = header_.payload_bytes == 0;
-  discard_ = !is_for_sink();
+  discard_ = discards_all_ || !is_for_sink();
   done_ = 0;
   expect_large_ = header_.payload_bytes >= large_bytes;
   if (confirmations_ != nullptr) confirmations_->confirmed(header_.confirmed, sink);
@@ -73,10 +73,12 @@ bool TcpDecoder::find_target(Sink& sink) {
   if (target_ != nullptr || discard_ || header_.payload_bytes == 0) return true;
   if (!buffer_requested_) {
     buffer_requested_ = true;
-    target_ = sink.receive_buffer(from_, header_);
+    auto* const buffer = sink.receive_buffer(from_, header_);
+    if (discard_) return true;  // the upcall has called discard_all()
+    target_ = buffer;
     if (target_ != nullptr) return true;
   }
-  block_ = pool_.take(from_, header_.payload_bytes);
+  block_ = pool_.take(exceeds_share_ ? PayloadPool::no_owner : from_, header_.payload_bytes);
   target_ = block_.data;
   return target_ != nullptr;
 }
@@ -124,12 +126,20 @@ void TcpDecoder::cancel(uint32_t group, uint64_t operation) {
   discard_ = true;
 }
 
+void TcpDecoder::discard_all() {
+  discards_all_ = true;
+  if (block_) pool_.give(block_.handle);
+  block_ = {};
+  target_ = nullptr;
+  discard_ = in_payload_;
+}
+
 void TcpDecoder::reset() {
   if (block_) pool_.give(block_.handle);
   block_ = {};
   target_ = nullptr;
   begin_ = end_ = done_ = 0;
-  in_payload_ = buffer_requested_ = discard_ = expect_large_ = false;
+  in_payload_ = buffer_requested_ = discard_ = discards_all_ = exceeds_share_ = expect_large_ = false;
   left_ = false;
   fault_ = FrameFault::none;
   position_ = 0;

@@ -84,6 +84,12 @@ class TcpDecoder {
   // If a frame of this operation is half received, no more bytes are written into the sink's receive buffer. The rest of that
   // frame is discarded.
   void cancel(uint32_t group, uint64_t operation);
+  // From now on no upcall is made, except to Confirmations: what is half received and what follows is discarded.
+  void discard_all();
+  // If true, payloads get memory although the peer has used up its share of the pool.
+  void exceed_share(bool exceeds) { exceeds_share_ = exceeds; }
+  // Returns true if a block of the pool is half filled.
+  bool holds_memory() const { return static_cast<bool>(block_); }
   // Returns how many bytes of the stream were read, in all its connections. This is the position that a confirmation says.
   uint64_t position() const { return position_; }
   Request take_request() { return std::exchange(request_, {}); }
@@ -116,7 +122,9 @@ class TcpDecoder {
   size_t done_ = 0;           // this many payload bytes have been received
   bool in_payload_ = false;
   bool buffer_requested_ = false;  // sink.receive_buffer() was already called for this frame, or the frame has no payload
-  bool discard_ = false;
+  bool discard_ = false;  // the payload of header_ is discarded
+  bool discards_all_ = false;
+  bool exceeds_share_ = false;
   bool expect_large_ = false;
   bool left_ = false;
   FrameFault fault_ = FrameFault::none;

@@ -80,7 +80,7 @@ void TcpDialer::start_over(Nanos now) {
 }
 
 void TcpDialer::start(size_t candidate, uint16_t stream) {
-  state_[candidate].refused_everywhere = false;
+  state_[candidate].refused_everywhere = state_[candidate].nobody_listens = false;
   Attempt attempt;
   attempt.candidate = candidate;
   attempt.stream = stream;
@@ -104,7 +104,8 @@ TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, std::string why) {
 }
 
 TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, int error) {
-  state_[attempt.candidate].refused_everywhere = error == ECONNREFUSED;
+  auto& candidate = state_[attempt.candidate];
+  candidate.refused_everywhere = candidate.nobody_listens = error == ECONNREFUSED;
   return failed(attempt, error_text(error));
 }
 
@@ -246,7 +247,7 @@ bool TcpDialer::refused_everywhere() const {
 
 bool TcpDialer::refused_at(const std::function<bool(const TcpAddress&)>& matters) const {
   for (size_t i = 0; i < state_.size(); ++i) {
-    if (state_[i].refused_everywhere && matters(request_.candidates[i])) return true;
+    if (state_[i].nobody_listens && matters(request_.candidates[i])) return true;
   }
   return false;
 }

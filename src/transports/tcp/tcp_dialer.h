@@ -110,6 +110,7 @@ class TcpDialer {
     const char* progress = "not tried yet";
     bool hopeless = false;
     bool refused_everywhere = false;  // true: the last attempt was refused
+    bool nobody_listens = false;      // true: it was refused by the host, not by another process
   };
   enum class Outcome : uint8_t { pending, accepted, failed };
 

@@ -13,10 +13,20 @@ namespace {
 // each stream carries the same share of the bytes.
 constexpr size_t spread_bytes = 16u << 10;
 
+// A link that leaves ends if its connections stand, and the peer has confirmed nothing for confirm_timeout. While bytes are
+// still to be written it ends after write_timeout: if the peer's process is stopped, it reads them when it continues, and learns
+// from them why it was left.
+constexpr Nanos confirm_timeout = 2 * second, write_timeout = 60 * second;
+constexpr Nanos stopped_after = 1 * second;
+
 }  // namespace
 
 TcpLink::TcpLink(LinkRequest request, PayloadPool& pool, ResendMemory& process, const TcpLinkOptions& options)
-    : request_(std::move(request)), pool_(pool), options_(options), resend_memory_(options.resend_memory, &process) {}
+    : request_(std::move(request)),
+      pool_(pool),
+      options_(options),
+      resend_memory_(options.resend_memory, &process),
+      tag_base_(request_.peer) {}
 
 TcpLink::~TcpLink() = default;
 
@@ -87,8 +97,8 @@ bool TcpLink::adopt(uint16_t stream, TcpDialled made, StreamWatcher& watcher, Na
   const TcpEnds mine{to_wire(made.socket->local()), to_wire(made.socket->remote())};
   const bool direct = is_direct(mine, made.reply.ends, 0);
   note_connected(stream, *made.socket);
-  return streams_[stream]->adopt(std::move(made.socket), made.reply.position, watcher, uint64_t{request_.peer} << 16 | stream,
-                                 direct, now, sent);
+  return streams_[stream]->adopt(std::move(made.socket), made.reply.position, watcher, tag_base_ << 16 | stream, direct, now,
+                                 sent);
 }
 
 bool TcpLink::accepted(const TcpInbound& inbound, std::unique_ptr<StreamSocket> socket, StreamWatcher& watcher, Nanos now) {
@@ -101,8 +111,7 @@ bool TcpLink::accepted(const TcpInbound& inbound, std::unique_ptr<StreamSocket> 
   }
   for (size_t i = 0; i < inbound.hello.addresses; ++i) told_addresses_.push_back(from_wire(inbound.addresses[i]));
   note_connected(index, *socket);
-  const uint64_t tag = uint64_t{request_.peer} << 16 | index;
-  if (!streams_[index]->accept(std::move(socket), watcher, tag, inbound.direct, now)) return false;
+  if (!streams_[index]->accept(std::move(socket), watcher, tag_base_ << 16 | index, inbound.direct, now)) return false;
   mark_up_if_complete();
   return true;
 }
@@ -281,6 +290,7 @@ Status TcpLink::end_status(TcpVerdict verdict) const {
 Nanos TcpLink::next_deadline() const {
   if (state_ != LinkState::up) return never;
   Nanos next = care_at_;
+  if (leaves()) next = std::min(next, moved_looked_at_ + stopped_after / 2);
   for (size_t i = 0; i < streams_.size(); ++i) {
     const auto& stream = *streams_[i];
     const auto& line = lines_[i];
@@ -294,7 +304,7 @@ Nanos TcpLink::next_deadline() const {
     else next = std::min(next, std::max(stream.session().next_deadline(), may_redial_at(static_cast<uint16_t>(i))));
     if (redials_[i].dialer) next = std::min(next, redials_[i].dialer->next_deadline());
     if (line.end == TcpEnd::none) continue;
-    next = std::min({next, line.down_since + options_.link_timeout, stream.session().step_again_at()});
+    next = std::min({next, std::max(line.down_since, line.answered_at) + options_.link_timeout, stream.session().step_again_at()});
     if (line.end == TcpEnd::clean && !stream.peer_left())
       next = std::min(next, line.down_since + TcpVerdictLimits().silence_after_end);
   }
@@ -312,28 +322,59 @@ void TcpLink::lose(const Status& why, PeerFate fate, std::vector<uint64_t>& sent
   care_at_ = never;
   care_soon_ = false;
   reconnected_.clear();
-  for (auto& stream : streams_) stream->detach(sent);
+  for (auto& stream : streams_) stream->end(sent);
   redials_.clear();
   redials_.resize(streams_.size());
 }
 
-void TcpLink::close(bool memory_valid, Nanos now, std::vector<uint64_t>& sent, std::vector<TcpDrain>& drains) {
-  const bool was_up = state_ == LinkState::up;
-  if (was_up && memory_valid) {
-    for (auto& stream : streams_) stream->leave(now, sent);
-    flush(now, sent);
-  }
-  state_ = LinkState::lost;
-  lost_.reset();
-  dialer.reset();
+void TcpLink::leave(uint64_t tag_base, Nanos now, std::vector<uint64_t>& sent) {
+  UNISONO_CHECK(state_ == LinkState::up && !leaves());
+  tag_base_ = tag_base;
+  moved_at_ = moved_looked_at_ = now;
   reconnected_.clear();
-  for (auto& stream : streams_) {
-    auto last = stream->ended() || !stream->session().may_write() ? Bytes() : stream->queue().unsent_bytes(memory_valid);
-    auto socket = stream->detach(sent);
-    if (was_up && socket) drains.emplace_back(std::move(socket), std::move(last));
+  credit_refused_ = false;
+  for (uint16_t i = 0; i < streams_.size(); ++i) streams_[i]->leave(tag_base_ << 16 | i, now, sent);
+}
+
+// Returns true if the stream lacks a word of the peer. Nothing is needed any more if the peer has confirmed the last frame, or
+// if it has left itself: then it discards what comes. It only needs the confirmation of its own last frame.
+bool TcpLink::needs_peer(uint16_t index, Nanos now) const {
+  const auto& stream = *streams_[index];
+  if (lines_[index].left_confirmed || !stream.queue().has_unconfirmed()) return false;
+  return !stream.peer_left() || stream.wants_flush(now);
+}
+
+TcpLink::Leaving TcpLink::leaving_state(Nanos now) {
+  if (state_ != LinkState::up) return Leaving::in_vain;
+  const Nanos gap = now - std::exchange(moved_looked_at_, now);
+  if (gap > stopped_after) moved_at_ += gap;
+  bool needs_any = false;
+  uint64_t confirmed = 0, unwritten = 0;
+  for (uint16_t i = 0; i < streams_.size(); ++i) {
+    confirmed += streams_[i]->queue().confirmed();
+    if (!needs_peer(i, now)) continue;
+    needs_any = true;
+    unwritten += streams_[i]->queue().unwritten_bytes();
+    // How long a stream may be without a connection is judged elsewhere.
+    if (lines_[i].end != TcpEnd::none) moved_at_ = now;
   }
-  redials_.clear();
-  redials_.resize(streams_.size());
+  if (!needs_any) return Leaving::in_order;
+  if (confirmed > confirmed_bytes_ || unwritten < unwritten_bytes_) moved_at_ = now;
+  confirmed_bytes_ = confirmed;
+  unwritten_bytes_ = std::min(unwritten, unwritten_bytes_);
+  return now - moved_at_ < (unwritten > 0 ? write_timeout : confirm_timeout) ? Leaving::goes_on : Leaving::in_vain;
+}
+
+bool TcpLink::may_be_missed() const {
+  for (uint16_t i = 0; i < streams_.size(); ++i) {
+    if (needs_peer(i, moved_looked_at_) && !streams_[i]->host_has_everything()) return true;
+  }
+  return false;
+}
+
+void TcpLink::discard_arrived(Nanos now, Sink& sink) {
+  for (auto& stream : streams_) stream->discard_all();
+  read_all(now, sink);
 }
 
 std::optional<Status> TcpLink::take_lost_status() {

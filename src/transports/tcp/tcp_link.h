@@ -17,7 +17,6 @@
 #include "transports/connector.h"
 #include "transports/tcp/resend_memory.h"
 #include "transports/tcp/tcp_dialer.h"
-#include "transports/tcp/tcp_drain.h"
 #include "transports/tcp/tcp_listener.h"
 #include "transports/tcp/tcp_stream.h"
 #include "transports/tcp/tcp_verdict.h"
@@ -65,6 +64,7 @@ class TcpLink {
   // Makes the streams, if there are none.
   void make_streams(uint16_t count);
   TcpStream& stream(uint16_t index) { return *streams_[index]; }
+  const TcpStream& stream(uint16_t index) const { return *streams_[index]; }
   // Takes over the connections of all streams that this process has dialled. The link is up. A stream whose connection has
   // broken meanwhile is connected again like any other.
   void dialled(std::vector<TcpDialled> connections, uint32_t attempts, StreamWatcher& watcher, Nanos now,
@@ -132,6 +132,7 @@ class TcpLink {
   void inherit(const TcpLink& old);
   // Returns true if the first dials were refused where a refusal means that the process is gone.
   bool is_refused_for_good() const;
+  bool leaves() const { return moved_at_ != never; }
   bool on_this_host() const { return local_.bytes > 0 && local_.same_host(remote_); }
 
   // Ending the link -------------------------------------------------------------------------------------------------
@@ -139,11 +140,23 @@ class TcpLink {
   Status end_status(TcpVerdict verdict) const;
   // At this time the link must be checked even if nothing arrives.
   Nanos next_deadline() const;
-  // lose() and close() end all traffic, and append the ids of pending sends to `sent`. lose() closes the sockets. close() moves
-  // the sockets to `drains`, which end the connections normally. memory_valid says whether the payloads of pending sends can
-  // still be read.
+  // Ends all traffic, closes the sockets, and appends the ids of pending sends to `sent`.
   void lose(const Status& why, PeerFate fate, std::vector<uint64_t>& sent);
-  void close(bool memory_valid, Nanos now, std::vector<uint64_t>& sent, std::vector<TcpDrain>& drains);
+  // Call this once while the link is up, instead of lose(). Appends the ids of pending sends to `sent`: their payloads are not
+  // read any more. A payload that was begun is copied, others are dropped. Then each stream sends its last frame. What arrives
+  // is discarded without an upcall, but the link goes on, also over new connections, until the peer has everything:
+  // leaving_state() says when. The watcher then reports tag_base << 16 | stream for its streams.
+  void leave(uint64_t tag_base, Nanos now, std::vector<uint64_t>& sent);
+  enum class Leaving : uint8_t {
+    goes_on,   // the peer has not confirmed everything
+    in_order,  // the peer has everything that it needs, and so has this side
+    in_vain,   // the peer's host takes or confirms nothing for too long
+  };
+  Leaving leaving_state(Nanos now);
+  // Returns true if the peer may miss something if this process ends now.
+  bool may_be_missed() const;
+  // Discards what has arrived on a link that ends with its process, so that closing its sockets resets no connection.
+  void discard_arrived(Nanos now, Sink& sink);
   // Returns the status for Sink::lost, but only once.
   std::optional<Status> take_lost_status();
   bool has_lost_status() const { return lost_.has_value(); }
@@ -168,8 +181,9 @@ class TcpLink {
     bool refused_for_good = false;  // a dial was refused where a refusal means that the process is gone
     Nanos silent_since = never;     // the peer's host acknowledges nothing on the present connection
     bool no_session = false;
-    bool left_confirmed = false;
+    bool left_confirmed = false;  // a `left` was sent or received
     Nanos down_since = 0;
+    Nanos answered_at = 0;      // the peer lives, but one of the two cannot read its old connection to the end yet
     std::string dial_text{};    // what the last dial has found at each address
     uint32_t retiring_for = 0;  // the attempt of the hello that was accepted while the old connection is still being read
     Nanos retiring_at = 0;
@@ -186,12 +200,14 @@ class TcpLink {
   void note_reconnected(uint16_t stream, Nanos now);
   void step_session(uint16_t stream, Nanos now);
   void keep_up_stream(uint16_t stream, Nanos now, Sink& sink);
+  bool needs_peer(uint16_t stream, Nanos now) const;
   TcpAcceptor::Decision take_over(uint16_t stream, Nanos waited, Nanos now, Sink& sink);
   bool finish_redial(uint16_t stream, StreamWatcher& watcher, Nanos now, Sink& sink, std::vector<uint64_t>& sent);
   void end_redial(uint16_t stream);
   Nanos may_redial_at(uint16_t stream) const;
   void mark_up_if_complete();
   bool refusal_counts(const TcpAddress& address) const;
+  bool waits_in_circle(uint16_t stream) const;
   TcpVerdict judge_stream(uint16_t stream, Nanos now) const;
 
   LinkRequest request_;
@@ -214,6 +230,10 @@ class TcpLink {
   PeerFate fate_ = PeerFate::unknown;
   std::string reconnected_;
   uint64_t reconnections_ = 0;
+  uint64_t tag_base_;
+  // For a link that leaves: when something moved last, when that was looked at last, and what it looked like.
+  Nanos moved_at_ = never, moved_looked_at_ = 0;
+  uint64_t confirmed_bytes_ = 0, unwritten_bytes_ = UINT64_MAX;
   size_t next_stream_ = 0;  // the stream on which the next large frame is sent
   // credit() has returned 0. Initially this is true, because a link that is still connecting has no credit.
   bool credit_refused_ = true;

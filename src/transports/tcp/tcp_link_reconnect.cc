@@ -32,7 +32,7 @@ bool TcpLink::needs_care() {
   for (size_t i = 0; i < streams_.size(); ++i) {
     const auto& stream = *streams_[i];
     if (stream.ended() || lines_[i].end != TcpEnd::none || stream.session().stage() != TcpSession::Stage::up ||
-        lines_[i].silent_since != never || redials_[i].dialer != nullptr || stream.fault() != FrameFault::none ||
+        lines_[i].silent_since != never || stream.write_broken() || redials_[i].dialer != nullptr || stream.fault() != FrameFault::none ||
         !stream.broken().ok())
       return true;
   }
@@ -61,6 +61,7 @@ void TcpLink::step_session(uint16_t stream, Nanos now) {
   const Nanos stopped = streams_[stream]->session().step(now);
   auto& line = lines_[stream];
   line.down_since += stopped;
+  line.answered_at += stopped;
   line.retiring_at += stopped;
   if (line.refused_since != never) line.refused_since += stopped;
 }
@@ -75,11 +76,23 @@ void TcpLink::keep_up_stream(uint16_t index, Nanos now, Sink& sink) {
   if (stream.ended()) {
     // The peer closes a connection in order when it takes the one that is being dialled beside it.
     if (session.suspected()) note_end(index, TcpEnd::reset, "it carried nothing any more", now);
-    // An end before the peer was heard on the connection says nothing about the peer: it may use another one.
-    note_end(index, stream.orderly() && session.was_heard() ? TcpEnd::clean : TcpEnd::reset, stream.end_text(), now);
+    // An end before the peer was heard on the connection says nothing about the peer: it may use another one. Neither does the
+    // end of a connection to a relay, unless the peer had left.
+    const bool of_peer = session.was_heard() && (session.is_direct() || stream.peer_left());
+    note_end(index, stream.orderly() && of_peer ? TcpEnd::clean : TcpEnd::reset, stream.end_text(), now);
     stream.disconnect();
     // While a successor is chosen, the session does not depend on the old connection.
     if (session.stage() != TcpSession::Stage::retiring) session.ended(now);
+  }
+  // What is left can be read when there is memory. Meanwhile the successor is made.
+  if (stream.write_broken() && waits_in_circle(index)) {
+    stream.exceed_share();
+    stream.read(now, sink);
+    if (state_ != LinkState::up) return;
+  }
+  if (stream.paused() && stream.write_broken()) {
+    session.suspect();
+    note_end(index, TcpEnd::reset, stream.write_error_text(), now);
   }
   // The peer's begin may lie in the socket.
   if (session.begin_expired(now)) stream.read(now, sink);
@@ -109,7 +122,8 @@ void TcpLink::note_end(uint16_t stream, TcpEnd end, std::string text, Nanos now)
 
 void TcpLink::note_reconnected(uint16_t stream, Nanos now) {
   auto& line = lines_[stream];
-  if (line.end == TcpEnd::none || streams_[stream]->session().stage() != TcpSession::Stage::up) return;
+  const auto& own = *streams_[stream];
+  if (line.end == TcpEnd::none || own.write_broken() || own.session().stage() != TcpSession::Stage::up) return;
   reconnected_ = concat("after ", seconds_text(now - line.down_since), ": ", line.end_text);
   ++reconnections_;
   line = {};
@@ -132,6 +146,14 @@ bool TcpLink::is_refused_for_good() const {
   return dialer && dialer->refused_at([this](const TcpAddress& address) { return refusal_counts(address); });
 }
 
+// Returns true if the stream waits for memory that another stream of the link holds, and if that one lacks a connection. The
+// peer may be in the same state, with the two streams exchanged: then each side would wait for the other for ever.
+bool TcpLink::waits_in_circle(uint16_t index) const {
+  return streams_[index]->paused() && std::any_of(streams_.begin(), streams_.end(), [](const auto& other) {
+    return other->holds_memory() && other->session().stage() != TcpSession::Stage::up;
+  });
+}
+
 TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
   const auto& line = lines_[index];
   if (line.end == TcpEnd::none) return TcpVerdict::outage;
@@ -143,7 +165,7 @@ TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
   seen.refused = line.refused_for_good || line.refused_since != never;
   seen.refused_for = line.refused_since != never ? now - line.refused_since : 0;
   seen.answered_before = line.refused_for_good;
-  seen.down_for = now - line.down_since;
+  seen.down_for = now - std::max(line.down_since, line.answered_at);
   return judge(seen, {.link_timeout = options_.link_timeout});
 }
 
@@ -177,7 +199,7 @@ void TcpLink::look_for_silence(Nanos now) {
     } else {
       since = never;
       // A connection that was made already is not dropped: the peer uses it.
-      if (!up || !stream.session().progressed()) continue;
+      if (!up || stream.write_broken() || !stream.session().progressed()) continue;
       redials_[i] = {};
       stream.session().end_dial();
     }
@@ -196,7 +218,7 @@ void TcpLink::note_stall(uint16_t index) {
 // and by the other one only if that takes long. One that has left needs no connection.
 Nanos TcpLink::may_redial_at(uint16_t stream) const {
   const auto& line = lines_[stream];
-  if (streams_[stream]->peer_left() && line.end == TcpEnd::clean) return never;
+  if (line.left_confirmed || (streams_[stream]->peer_left() && line.end == TcpEnd::clean)) return never;
   return request_.dial || streams_[stream]->session().resumes() ? 0 : line.down_since + accepted_redial_delay;
 }
 
@@ -237,6 +259,7 @@ bool TcpLink::step_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sin
   if (own.take_peer_drains()) {
     TcpSessionReply draining;
     draining.reason = TcpRefusal::draining;
+    line.answered_at = now;
     session.judge(draining, now);
   }
   if (const auto& last = own.final_answer()) {
@@ -253,7 +276,10 @@ bool TcpLink::step_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sin
       return true;
     }
   }
-  if (redial.made) return finish_redial(index, watcher, now, sink, sent) || any;
+  if (redial.made) {
+    line.answered_at = now;  // the peer waits for this process
+    return finish_redial(index, watcher, now, sink, sent) || any;
+  }
   if (own.failed()) {
     if (!own.refused_everywhere()) line.refused_since = never;
     else if (line.refused_since == never) line.refused_since = now;
@@ -277,6 +303,7 @@ bool TcpLink::step_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sin
 // Reads the former connection to its end, and goes on over the new one. Returns false if the former one cannot be read yet.
 bool TcpLink::finish_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sink& sink, std::vector<uint64_t>& sent) {
   note_stall(index);
+  if (waits_in_circle(index)) streams_[index]->exceed_share();
   if (!streams_[index]->drain(now, sink)) return false;
   if (state_ != LinkState::up) return true;  // an upcall has ended the link
   note_end(index, TcpEnd::reset, "it carried nothing any more", now);
@@ -294,10 +321,11 @@ TcpAcceptor::Decision TcpLink::decide(const TcpSessionHello& hello, Nanos waited
   auto& line = lines_[index];
   if (line.retiring_for == 0 || line.retiring_for != hello.attempt) {
     step_session(index, now);
-    switch (session.judge(hello, !stream.paused(), now)) {
+    switch (session.judge(hello, !stream.paused() || waits_in_circle(index), now)) {
       case TcpHelloVerdict::hold:
         return {.wait = true, .draining = stream.paused(), .recheck_after = waited + recheck_interval};
       case TcpHelloVerdict::refuse:
+        if (session.refusal() == TcpRefusal::left) line.left_confirmed = true;
         return {.refusal = session.refusal(), .position = stream.position(), .attempt = session.attempt()};
       case TcpHelloVerdict::new_link:
         return {.refusal = TcpRefusal::duplicate, .position = stream.position(), .attempt = session.attempt()};
@@ -315,6 +343,7 @@ TcpAcceptor::Decision TcpLink::take_over(uint16_t index, Nanos waited, Nanos now
   auto& stream = *streams_[index];
   const bool was_up = state_ == LinkState::up;
   note_stall(index);
+  if (waits_in_circle(index)) stream.exceed_share();
   const bool drained = stream.drain(now, sink);
   if (was_up && state_ != LinkState::up) return {.refusal = TcpRefusal::no_session};  // an upcall has ended the link
   note_end(index, TcpEnd::reset, "the peer has made a new connection", now);
@@ -323,6 +352,7 @@ TcpAcceptor::Decision TcpLink::take_over(uint16_t index, Nanos waited, Nanos now
   if (!stream.broken().ok()) decision.refusal = TcpRefusal::no_session;
   if (was_up && stream.peer_left()) {
     lines_[index].retiring_for = 0;
+    lines_[index].left_confirmed = true;
     stream.session().ended(now);
     decision.refusal = TcpRefusal::left;
   }

@@ -258,7 +258,7 @@ bool TcpResendQueue::withdraw(Frame& frame, uint64_t start) {
   return from == frame.payload_bytes();
 }
 
-bool TcpResendQueue::cancel(uint64_t match, uint64_t mask) {
+bool TcpResendQueue::cancel(uint64_t match, uint64_t mask, std::vector<uint64_t>* sent) {
   size_t kept = 0;
   bool intact = true;
   uint64_t start = base_;
@@ -268,6 +268,7 @@ bool TcpResendQueue::cancel(uint64_t match, uint64_t mask) {
     start += frame.bytes();
     if (frame.notify && (frame.id & mask) == match) {
       early_ -= frame.early ? 1 : 0;
+      if (sent != nullptr) sent->push_back(frame.id);
       if (!begun(i)) {
         wants_confirm_ |= (frame.header.flags & frame_flag_confirm_now) != 0;
         --unconfirmed_;
@@ -319,26 +320,6 @@ Status TcpResendQueue::rewind(uint64_t position, uint64_t received, std::vector<
     start += frame.bytes();
   }
   return {};
-}
-
-Bytes TcpResendQueue::unsent_bytes(bool memory_valid) const {
-  Bytes unsent;
-  for (size_t i = next_; i < count_; ++i) {
-    const auto& frame = at(i);
-    if (frame.notify && begun(i) && !memory_valid) return {};
-    if (frame.notify && !begun(i)) continue;
-    for (uint64_t offset = i == next_ ? written_ - next_start_ : 0; offset < frame.bytes();) {
-      iovec parts[2];
-      size_t bytes = 0;
-      const int count = parts_of(frame, offset, parts, bytes);
-      for (int part = 0; part < count; ++part) {
-        const auto* data = static_cast<const std::byte*>(parts[part].iov_base);
-        unsent.insert(unsent.end(), data, data + parts[part].iov_len);
-      }
-      offset += bytes;
-    }
-  }
-  return unsent;
 }
 
 void TcpResendQueue::clear(std::vector<uint64_t>& sent) {

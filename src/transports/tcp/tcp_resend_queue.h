@@ -90,16 +90,14 @@ class TcpResendQueue {
   // Implements Transport::cancel. Frames that were never begun are dropped, and later positions move. The payloads of the
   // others are copied. Without memory for this, a frame is withdrawn: it is written again only as a frame of kind `nothing`.
   // Returns false if not even the rest of a half-written payload could be copied: the connection must end at once.
-  bool cancel(uint64_t match, uint64_t mask);
+  bool cancel(uint64_t match, uint64_t mask) { return cancel(match, mask, nullptr); }
+  // Cancels all sends, and appends their ids, for which sent(id) must be reported.
+  bool cancel_all(std::vector<uint64_t>& sent) { return cancel(0, 0, &sent); }
   // Goes on at `position`, where the peer stopped, on a new connection, and confirms everything before it. Headers that are
   // written again say `received`. Fails with `corrupt` if the position cannot be right, and with `peer_lost` if bytes are
   // needed that are no longer there. After a failure only clear() may be called.
   Status rewind(uint64_t position, uint64_t received, std::vector<uint64_t>& sent);
 
-  // Returns the bytes to write before the connection ends: the rest of a half-written frame, and all frames whose bytes are in
-  // the queue's own memory. memory_valid says whether the sender's memory can still be read. If it cannot, and the payload of
-  // the half-written frame is there, returns nothing.
-  Bytes unsent_bytes(bool memory_valid) const;
   // Drops all frames, and appends the ids for which sent(id) must be reported. The next frame begins at position 0.
   void clear(std::vector<uint64_t>& sent);
 
@@ -128,6 +126,7 @@ class TcpResendQueue {
   void grow();
   bool begun(size_t index) const { return index < next_ || (index == next_ && written_ > next_start_); }
   bool may_begin(size_t index, uint64_t start) const;
+  bool cancel(uint64_t match, uint64_t mask, std::vector<uint64_t>* sent);
   void seal(FrameHeader& header, uint64_t received) const;
   void confirm_to(uint64_t position, std::vector<uint64_t>& sent);
   uint32_t payload_bytes_before(uint64_t position, const Frame& frame, uint64_t start) const;

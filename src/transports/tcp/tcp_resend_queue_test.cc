@@ -445,16 +445,19 @@ TEST_F(TcpResendQueueTest, a_confirmation_alone_need_not_be_confirmed) {
   EXPECT_TRUE(queue.has_unconfirmed());
 }
 
-TEST_F(TcpResendQueueTest, the_last_bytes_of_a_connection_come_from_own_memory) {
-  const auto payload = pattern(10'000, 1), small = pattern(10, 2);
+TEST_F(TcpResendQueueTest, the_last_bytes_of_a_stream_come_from_own_memory) {
+  auto payload = pattern(10'000, 1);
+  const auto small = pattern(10, 2);
   push(1, payload);
   push(2, payload);
   push(3, small);
   write(100);
-  EXPECT_EQ(queue.unsent_bytes(true).size(), header_bytes + 10'000 - 100 + header_bytes + 10);
-  EXPECT_TRUE(queue.unsent_bytes(false).empty());
-  queue.cancel(1, UINT64_MAX);
-  EXPECT_EQ(queue.unsent_bytes(false).size(), header_bytes + 10'000 - 100 + header_bytes + 10);
+  EXPECT_TRUE(queue.cancel_all(sent));
+  EXPECT_EQ(sent, (Ids{1, 2}));
+  EXPECT_EQ(queue.queued(), header_bytes + 10'000 + header_bytes + 10);
+  const auto whole = std::exchange(payload, Bytes(10'000));
+  write_all();
+  EXPECT_TRUE(std::equal(whole.begin(), whole.end(), wire.begin() + header_bytes));
 }
 
 TEST_F(TcpResendQueueTest, clear_reports_pending_ids) {

@@ -108,6 +108,7 @@ class TcpSession {
   // A frame was read. From the first one on, the peer is known to use this connection, and its acknowledgements count.
   void heard();
   bool was_heard() const { return heard_; }
+  bool is_direct() const { return direct_; }
   bool believes() const { return stage_ == Stage::up && direct_ && heard_ && !greeted_; }
   // The connection has ended, and was read empty. Also call this if the successor ends while the stage is `retiring`.
   void ended(Nanos now);

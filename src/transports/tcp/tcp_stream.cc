@@ -22,7 +22,7 @@ bool TcpStream::drain(Nanos now, Sink& sink) {
   if (!socket_) return true;
   // Bytes may go on arriving while this reads. What counts is what has arrived before, which is less than this.
   constexpr int reads_max = 64;
-  for (int i = 0; i < reads_max && socket_ && !ended_ && !paused_ && broken_.ok(); ++i) {
+  for (int i = 0; i < reads_max && socket_ && !ended_ && broken_.ok(); ++i) {
     if (!read(now, sink) || empty_) break;
   }
   if (paused_ && !ended_) return false;
@@ -76,19 +76,22 @@ void TcpStream::go_on_at(uint64_t position) {
 }
 
 void TcpStream::disconnect() {
+  // The stream goes on, so its peer must not take the end of this connection for the end of the process. No byte is lost: what
+  // the peer's host has not acknowledged is still in the queue.
+  if (socket_ && !(ended_ && orderly_)) socket_->abort();
   socket_.reset();
   ended_ = orderly_ = empty_ = writes_watched_ = awaits_begin_ = false;
   error_ = write_error_ = 0;
   begin_bytes_ = own_begin_left_ = 0;
+  decoder_.exceed_share(false);
 }
 
-std::unique_ptr<StreamSocket> TcpStream::detach(std::vector<uint64_t>& sent) {
-  auto socket = std::move(socket_);
+void TcpStream::end(std::vector<uint64_t>& sent) {
+  socket_.reset();
   disconnect();
   queue_.clear(sent);
   decoder_.reset();
   paused_ = false;
-  return socket;
 }
 
 // Returns true if the peer has begun, so that frames follow.
@@ -97,7 +100,7 @@ bool TcpStream::take_begin(Nanos now, std::vector<uint64_t>& sent) {
   const auto count = read_some(*socket_, std::span(begin_).subspan(begin_bytes_), ended);
   if (count < 0 || ended) {
     orderly_ = ended;
-    end(ended ? 0 : static_cast<int>(-count));
+    connection_ended(ended ? 0 : static_cast<int>(-count));
     return false;
   }
   begin_bytes_ += static_cast<size_t>(count);
@@ -124,13 +127,18 @@ bool TcpStream::send(const FrameHeader& header, std::span<const std::byte> paylo
   return done;
 }
 
-void TcpStream::leave(Nanos now, std::vector<uint64_t>& sent) {
+void TcpStream::leave(uint64_t tag, Nanos now, std::vector<uint64_t>& sent) {
   // Without the peer's begin, which may have arrived, nothing could be written.
   if (socket_ && !ended_ && awaits_begin_) (void)take_begin(now, sent);
+  if (queue_.has_held()) ask_network(sent);
+  if (!queue_.cancel_all(sent)) write_failed(ENOMEM);
+  decoder_.discard_all();
   FrameHeader header;
   header.kind = FrameKind::leaving;
   header.flags = frame_flag_confirm_now;
   send(header, {}, 0);
+  tag_ = tag;
+  update_interest();
 }
 
 bool TcpStream::write_begin() {
@@ -214,11 +222,8 @@ bool TcpStream::read_frames(Sink& sink) {
   const bool resumes = paused_;
   if (paused_) {
     const auto progress = decoder_.resume(sink);
-    if (progress == TcpDecoder::Progress::no_memory) {
-      // If writing has failed, end the connection now, because the wait for memory could last for ever.
-      if (write_error_ != 0) end(write_error_);
-      return ended_;
-    }
+    // Even if writing has failed: the peer's host has acknowledged what is unread, so the peer may not have it any more.
+    if (progress == TcpDecoder::Progress::no_memory) return false;
     paused_ = false;
     fault_ = decoder_.fault();
     if (progress == TcpDecoder::Progress::fault) return ended_ = true;
@@ -233,11 +238,11 @@ bool TcpStream::read_frames(Sink& sink) {
       if (count == 0 && !ended) {
         empty_ = true;
         // Nothing is left to read, so a write error can end the connection now.
-        if (write_error_ != 0) end(write_error_);
+        if (write_error_ != 0) connection_ended(write_error_);
       } else {
         // After a reset, an error that a write has got already is told as an end.
         orderly_ = ended && write_error_ == 0;
-        end(ended ? write_error_ : static_cast<int>(-count));
+        connection_ended(ended ? write_error_ : static_cast<int>(-count));
       }
       return resumes || taken > 0 || ended_;
     }
@@ -262,10 +267,12 @@ bool TcpStream::read_frames(Sink& sink) {
   return true;
 }
 
-void TcpStream::end(int error) {
+void TcpStream::connection_ended(int error) {
   ended_ = true;
   error_ = error;
 }
+
+std::string TcpStream::write_error_text() const { return error_text(write_error_); }
 
 std::string TcpStream::end_text() const {
   if (!broken_.ok()) return broken_.message();
@@ -278,7 +285,7 @@ std::string TcpStream::end_text() const {
 }
 
 bool TcpStream::wants_poll(const PayloadPool& pool, PeerIndex peer) const {
-  return (write_error_ != 0 && !ended_) || (paused_ && pool.may_take(peer, decoder_.payload_bytes()));
+  return (write_error_ != 0 && !ended_ && !paused_) || (paused_ && pool.may_take(peer, decoder_.payload_bytes()));
 }
 
 void TcpStream::cancel_sends(uint64_t match, uint64_t mask) {
@@ -290,7 +297,7 @@ void TcpStream::update_interest() {
   iovec parts[TcpResendQueue::gather_max];
   size_t bytes = 0;
   writes_watched_ = can_write() && (own_begin_left_ > 0 || queue_.gather(parts, bytes) > 0);
-  if (!socket_->watch(*watcher_, !paused_ && !ended_, writes_watched_, tag_)) end(ENOMEM);
+  if (!socket_->watch(*watcher_, !paused_ && !ended_, writes_watched_, tag_)) connection_ended(ENOMEM);
 }
 
 }  // namespace unisono

@@ -60,15 +60,23 @@ class TcpStream final : private TcpDecoder::Confirmations {
   // Closes the present connection. The stream can go on with another one.
   void disconnect();
   bool connected() const { return socket_ != nullptr; }
-  // Ends the stream. Drops all frames, and appends the ids for which sent(id) must be reported. Returns the socket, which can
-  // be used for a TcpDrain.
-  std::unique_ptr<StreamSocket> detach(std::vector<uint64_t>& sent);
+  // Ends the stream, and closes its connection in order. Drops all frames, and appends the ids for which sent(id) must be
+  // reported.
+  void end(std::vector<uint64_t>& sent);
 
   // Frames ------------------------------------------------------------------------------------------------------------
   // Queues a frame, and writes as much as the network takes at once. Returns true if the payload's memory is no longer needed.
   bool send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id);
-  // Queues the last frame of the stream, and writes as much as the network takes at once.
-  void leave(Nanos now, std::vector<uint64_t>& sent);
+  // Cancels all sends and appends their ids, for which sent(id) must be reported. Queues the last frame of the stream, and
+  // writes as much as the network takes at once. From now on no upcall is made, and the watcher reports `tag`.
+  void leave(uint64_t tag, Nanos now, std::vector<uint64_t>& sent);
+  // Discards what arrives, without an upcall.
+  void discard_all() { decoder_.discard_all(); }
+  // Returns true if the peer's host has acknowledged everything, so that the peer can read it even if this process ends now.
+  bool host_has_everything() const {
+    return can_write() && own_begin_left_ == 0 && queue_.unwritten_frames() == 0 && session_.believes() &&
+           socket_->unacknowledged_bytes() == 0;
+  }
   // Returns true if flush() has something to do.
   bool wants_flush(Nanos now) const {
     return can_write() && (own_begin_left_ > 0 || queue_.unwritten_frames() > 0 || queue_.has_early() || sweep_is_due() ||
@@ -92,6 +100,14 @@ class TcpStream final : private TcpDecoder::Confirmations {
   bool orderly() const { return orderly_; }
   // Returns true if a payload waits for memory, so that the present connection cannot be read to its end.
   bool paused() const { return paused_ && socket_ != nullptr; }
+  // Lets the present connection be read to its end although the peer has used up its share of memory. What there is to read is
+  // limited by the buffers of the network.
+  void exceed_share() { decoder_.exceed_share(true); }
+  // Returns true if a payload is half received, and holds a part of the peer's share.
+  bool holds_memory() const { return decoder_.holds_memory(); }
+  // Returns true if the present connection is known to be broken, but must still be read to its end.
+  bool write_broken() const { return socket_ != nullptr && write_error_ != 0; }
+  std::string write_error_text() const;
   // Returns true if poll() must handle this stream although the network reports no event.
   bool wants_poll(const PayloadPool& pool, PeerIndex peer) const;
   FrameFault fault() const { return fault_; }
@@ -124,7 +140,7 @@ class TcpStream final : private TcpDecoder::Confirmations {
   bool confirm_is_due(Nanos now) const { return queue_.wants_confirm() || confirm_.due(decoder_.position(), now); }
   bool take_begin(Nanos now, std::vector<uint64_t>& sent);
   bool read_frames(Sink& sink);
-  void end(int error);
+  void connection_ended(int error);
   void write_failed(int error);
 
   TcpSession session_;

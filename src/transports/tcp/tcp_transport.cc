@@ -20,7 +20,19 @@ constexpr size_t direct_streams_max = 3;
 // when control_interval has passed.
 constexpr uint32_t control_every = 64;
 constexpr Nanos control_interval = millisecond;
-constexpr size_t drains_max = 64;
+// The names of links that leave begin here, above all peer indexes.
+constexpr uint64_t leaving_tag_base = peers_max;
+constexpr size_t departures_max = 4096;
+
+// Links that end with their transport have no sink any more, and make no upcalls.
+class NoSink final : public Sink {
+ public:
+  std::byte* receive_buffer(PeerIndex, const FrameHeader&) override { return nullptr; }
+  void received(PeerIndex, const FrameHeader&, const View&) override {}
+  void sent(uint64_t) override {}
+  void lost(PeerIndex, const Status&, PeerFate) override {}
+  void credit(PeerIndex) override {}
+};
 
 bool is_gone(const TcpLink& link) { return link.request().fail_if_refused && link.dialer->refused_everywhere(); }
 
@@ -79,9 +91,10 @@ Status TcpTransport::open_watchers() {
 }
 
 TcpTransport::~TcpTransport() {
-  // `false`, because the memory of pending sends may already be freed. Their payloads are not written.
-  for (auto* link : live_) link->close(false, now_, sent_, drains_);
-  step_drains(0);
+  // Nothing is written, because the memory of pending sends may already be freed.
+  NoSink sink;
+  for (auto* link : live_) link->discard_arrived(now_, sink);
+  for (auto& leaving : leaving_) leaving.link->discard_arrived(now_, sink);
 }
 
 // Connector ---------------------------------------------------------------------------------------------------------
@@ -104,7 +117,7 @@ void TcpTransport::set_job(const JobKey& key) {
 
 void TcpTransport::stop_listening() {
   // Peers with a link may connect anew, so such a process goes on listening.
-  if (!live_.empty() || !drains_.empty()) return;
+  if (!live_.empty() || !leaving_.empty()) return;
   listener_->close();
   check_control_ = true;
   control_.reset();
@@ -175,6 +188,7 @@ void TcpTransport::mark_up(TcpLink& link) {
 void TcpTransport::count_streams() {
   stream_count_ = 0;
   for (const auto* link : live_) stream_count_ += link->stream_count();
+  for (const auto& leaving : leaving_) stream_count_ += leaving.link->stream_count();
 }
 
 Status TcpTransport::unreachable(const TcpLink& link, const char* what) const {
@@ -239,27 +253,32 @@ void TcpTransport::close(PeerIndex peer) {
   auto* link = find(peer);
   if (link == nullptr) return;
   if (link->state() == LinkState::connecting) --connecting_;
-  std::vector<TcpDrain> drains;
-  link->close(true, now_, sent_, drains);
-  for (auto& drain : drains) {
-    if (!drain.watch(*control_)) continue;
-    if (drains_.size() == drains_max) drains_.erase(drains_.begin());
-    drains_.push_back(std::move(drain));
-  }
-  const auto at = std::find(live_.begin(), live_.end(), link);
-  if (at != live_.end()) {
+  if (const auto at = std::find(live_.begin(), live_.end(), link); at != live_.end()) {
     live_.erase(at);
     by_id_.erase(link->request().id);
   }
-  const auto& traffic = link->traffic();
+  // During poll(), the link may be among the callers of this function.
+  auto owned = std::move(links_[peer]);
+  if (link->state() == LinkState::up) {
+    const auto number = leaving_numbers_++;
+    link->leave(leaving_tag_base + number, now_, sent_);
+    leaving_.push_back({number, std::move(owned)});
+  } else {
+    link->lose(Status(Code::peer_lost, "closed"), PeerFate::unknown, sent_);
+    retire(*link);
+    if (polling_) closed_links_.push_back(std::move(owned));
+  }
+  count_streams();
+  check_control_ = true;
+}
+
+// The link is about to be deleted.
+void TcpTransport::retire(const TcpLink& link) {
+  const auto& traffic = link.traffic();
   retired_.sent_frames += traffic.sent_frames;
   retired_.sent_bytes += traffic.sent_bytes;
   retired_.received.frames += traffic.received.frames;
   retired_.received.bytes += traffic.received.bytes;
-  if (polling_) closed_links_.push_back(std::move(links_[peer]));
-  links_[peer].reset();
-  count_streams();
-  check_control_ = true;
 }
 
 // Transport: driving ------------------------------------------------------------------------------------------------
@@ -271,6 +290,7 @@ bool TcpTransport::poll(Nanos now, Sink& sink) {
   sink_ = &sink;
   bool any = control_is_due(now) && step_control(now);
   any |= move_bytes(now, sink);
+  any |= step_leaving(now, sink);
   any |= report(sink);
   closed_links_.clear();
   polling_ = false;
@@ -281,7 +301,7 @@ bool TcpTransport::control_is_due(Nanos now) {
   if (check_control_ || now >= control_deadline_) return true;
   if (!control_) return false;
   const bool busy =
-      std::exchange(slept_, false) || connecting_ > 0 || listener_->waiting() > 0 || !drains_.empty() || live_.empty();
+      std::exchange(slept_, false) || connecting_ > 0 || listener_->waiting() > 0 || !leaving_.empty() || live_.empty();
   if (!busy && ++polls_ % control_every != 0 && now - last_control_ < control_interval) return false;
   last_control_ = now;
   uint64_t tag = 0;
@@ -299,8 +319,6 @@ bool TcpTransport::step_control(Nanos now) {
     control_deadline_ = std::min(control_deadline_, link->request().deadline);
     if (link->dialer) control_deadline_ = std::min(control_deadline_, link->dialer->next_deadline());
   }
-  any |= step_drains(now);
-  for (const auto& drain : drains_) control_deadline_ = std::min(control_deadline_, drain.deadline());
   return any;
 }
 
@@ -338,8 +356,38 @@ void TcpTransport::finish_dialling(TcpLink& link, Nanos now) {
   mark_up(link);
 }
 
-bool TcpTransport::step_drains(Nanos now) {
-  return std::erase_if(drains_, [&](auto& drain) { return !drain.step(now); }) > 0;
+// Links that leave make no upcalls.
+bool TcpTransport::step_leaving(Nanos now, Sink& sink) {
+  bool any = false;
+  for (size_t i = 0; i < leaving_.size();) {
+    auto& link = *leaving_[i].link;
+    auto state = TcpLink::Leaving::in_vain;
+    if (link.state() == LinkState::up) {
+      any |= keep_up(link, now, sink);
+      state = link.leaving_state(now);
+    }
+    if (state == TcpLink::Leaving::goes_on) {
+      ++i;
+      continue;
+    }
+    any = true;
+    if (state == TcpLink::Leaving::in_order) remember_departure(link);
+    retire(link);
+    leaving_.erase(leaving_.begin() + static_cast<ptrdiff_t>(i));
+    listener_->recheck_waiting();
+    check_control_ = true;
+    count_streams();
+  }
+  return any;
+}
+
+void TcpTransport::remember_departure(const TcpLink& link) {
+  std::erase_if(departures_, [&](const auto& departure) { return now_ >= departure.until; });
+  if (departures_.size() >= departures_max) departures_.erase(departures_.begin());
+  TcpDeparture departure{.peer = link.request().id, .session = link.session_number()};
+  for (uint16_t i = 0; i < link.stream_count(); ++i) departure.positions.push_back(link.stream(i).position());
+  departure.until = now_ + options_.link.link_timeout;
+  departures_.push_back(std::move(departure));
 }
 
 bool TcpTransport::move_bytes(Nanos now, Sink& sink) {
@@ -351,6 +399,13 @@ bool TcpTransport::move_bytes(Nanos now, Sink& sink) {
     bool moved = link->flush(now, sent_);
     if (direct || link->wants_poll()) moved |= link->read_all(now, sink);
     if (moved) link->disturb();
+    any |= moved;
+  }
+  for (size_t i = 0; i < leaving_.size(); ++i) {
+    auto& link = *leaving_[i].link;
+    bool moved = link.flush(now, sent_);
+    if (direct || link.wants_poll()) moved |= link.read_all(now, sink);
+    if (moved) link.disturb();
     any |= moved;
   }
   if (!direct) any |= move_ready(now, sink);
@@ -369,6 +424,7 @@ bool TcpTransport::keep_up(TcpLink& link, Nanos now, Sink& sink) {
   check_control_ |= link.take_end() && listener_->waiting() > 0;
   if (verdict != TcpVerdict::outage) {
     if (const auto fault = link.fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
+    if (verdict == TcpVerdict::left) remember_departure(link);
     link.lose(link.end_status(verdict), fate_of(verdict), sent_);
     return true;
   }
@@ -389,13 +445,21 @@ bool TcpTransport::move_ready(Nanos now, Sink& sink) {
       continue;
     }
     // An earlier upcall of this loop may have closed or replaced the link. In that case read() finds nothing to read.
-    auto* link = find(static_cast<PeerIndex>(tags[i] >> 16));
+    auto* link = find_tag(tags[i]);
     if (link == nullptr || !link->read(static_cast<uint16_t>(tags[i]), now, sink)) continue;
     any = true;
     // An upcall may have closed the link.
-    if (find(static_cast<PeerIndex>(tags[i] >> 16)) == link) link->disturb();
+    if (find_tag(tags[i]) == link) link->disturb();
   }
   return any;
+}
+
+TcpLink* TcpTransport::find_tag(uint64_t tag) const {
+  const auto name = tag >> 16;
+  if (name < leaving_tag_base) return find(static_cast<PeerIndex>(name));
+  const auto found = std::lower_bound(leaving_.begin(), leaving_.end(), name - leaving_tag_base,
+                                      [](const LeavingLink& leaving, uint64_t number) { return leaving.number < number; });
+  return found != leaving_.end() && found->number == name - leaving_tag_base ? found->link.get() : nullptr;
 }
 
 bool TcpTransport::report(Sink& sink) {
@@ -433,7 +497,11 @@ bool TcpTransport::report(Sink& sink) {
 }
 
 bool TcpTransport::draining() const {
-  return !drains_.empty() || std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->is_draining(); });
+  return !leaving_.empty() || std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->is_draining(); });
+}
+
+bool TcpTransport::has_pending() const {
+  return std::any_of(leaving_.begin(), leaving_.end(), [](const auto& leaving) { return leaving.link->may_be_missed(); });
 }
 
 bool TcpTransport::awaits_confirmations() const {
@@ -444,6 +512,7 @@ Nanos TcpTransport::next_deadline() const {
   if (check_control_) return 0;
   Nanos next = control_deadline_;
   for (const auto* link : live_) next = std::min(next, link->next_deadline());
+  for (const auto& leaving : leaving_) next = std::min(next, leaving.link->next_deadline());
   return next;
 }
 
@@ -452,7 +521,11 @@ bool TcpTransport::arm() {
   for (const auto* link : live_) {
     if (link->wants_poll()) return false;
   }
+  for (const auto& leaving : leaving_) {
+    if (leaving.link->wants_poll()) return false;
+  }
   for (auto* link : live_) link->update_interest();
+  for (const auto& leaving : leaving_) leaving.link->update_interest();
   uint64_t tag = 0;
   if (!watcher_ || watcher_->ready(std::span(&tag, 1)) == 0) return true;
   check_control_ |= tag == control_tag;
@@ -462,13 +535,16 @@ bool TcpTransport::arm() {
 TransportCounters TcpTransport::counters() const {
   TransportCounters counters;
   auto total = retired_;
+  const auto add = [&](const TcpLink& link) {
+    total.sent_frames += link.traffic().sent_frames;
+    total.sent_bytes += link.traffic().sent_bytes;
+    total.received.frames += link.traffic().received.frames;
+    total.received.bytes += link.traffic().received.bytes;
+  };
   for (const auto& link : links_) {
-    if (!link) continue;
-    total.sent_frames += link->traffic().sent_frames;
-    total.sent_bytes += link->traffic().sent_bytes;
-    total.received.frames += link->traffic().received.frames;
-    total.received.bytes += link->traffic().received.bytes;
+    if (link) add(*link);
   }
+  for (const auto& leaving : leaving_) add(*leaving.link);
   counters.sent_frames = total.sent_frames;
   counters.sent_bytes = total.sent_bytes;
   counters.received_frames = total.received.frames;

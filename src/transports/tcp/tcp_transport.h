@@ -52,6 +52,14 @@ struct TcpOptions {
   Nanos accept_other_after = 1 * second;
 };
 
+// A link that has ended in order. The peer may lack the confirmation of its last frame, so its hellos are answered for a while.
+struct TcpDeparture {
+  PeerId peer{};
+  uint64_t session = 0;
+  std::vector<uint64_t> positions{};  // of the streams: up to here they were read
+  Nanos until = 0;
+};
+
 class TcpTransport final : public Transport, public Connector, private TcpAcceptor {
  public:
   // Returns the error invalid if there is no such interface or `streams` is out of range. Returns unavailable if the port is
@@ -86,6 +94,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   void close(PeerIndex peer) override;
   bool draining() const override;
   bool awaits_confirmations() const override;
+  bool has_pending() const override;
   int wait_handle() const override { return watcher_ ? watcher_->wait_handle() : -1; }
   int idle_handle() const override { return control_ ? control_->wait_handle() : -1; }
   bool arm() override;
@@ -136,7 +145,12 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   bool step_control(Nanos now);
   bool step_connecting(TcpLink& link, Nanos now);
   void finish_dialling(TcpLink& link, Nanos now);
-  bool step_drains(Nanos now);
+  TcpLink* find_leaving(const PeerId& id, uint64_t session) const;
+  TcpLink* find_tag(uint64_t tag) const;
+  bool step_leaving(Nanos now, Sink& sink);
+  void remember_departure(const TcpLink& link);
+  const TcpDeparture* find_departure(const PeerId& id, uint64_t session) const;
+  void retire(const TcpLink& link);
   bool move_bytes(Nanos now, Sink& sink);
   bool move_ready(Nanos now, Sink& sink);
   bool keep_up(TcpLink& link, Nanos now, Sink& sink);
@@ -153,7 +167,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   // Watches control_ and all streams; wait_handle() returns its handle. There is none, and no control_, while this process
   // neither listens nor has links. The watchers stand before all that has sockets, because they must live longer.
   std::unique_ptr<StreamWatcher> watcher_;
-  std::unique_ptr<StreamWatcher> control_;    // watches listening sockets, unauthenticated peers, sockets that dial, and drains
+  std::unique_ptr<StreamWatcher> control_;    // watches listening sockets, unauthenticated peers and sockets that dial
   std::vector<InterfaceAddress> interfaces_;  // all interfaces of this host, best first
   std::vector<InterfaceAddress> listening_;   // the interfaces at which to listen
   std::optional<TcpListener> listener_;
@@ -165,7 +179,14 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   std::map<PeerId, PeerIndex> by_id_;            // for each link in live_ whose id is known: its peer index
   // links that were closed during poll(); they are deleted when poll() ends
   std::vector<std::unique_ptr<TcpLink>> closed_links_;
-  std::vector<TcpDrain> drains_;
+  // Links that were closed, and whose peers have not confirmed everything yet. Sorted by `number`.
+  struct LeavingLink {
+    uint64_t number = 0;  // names the link in tags
+    std::unique_ptr<TcpLink> link{};
+  };
+  std::vector<LeavingLink> leaving_;
+  uint64_t leaving_numbers_ = 0;
+  std::vector<TcpDeparture> departures_;  // oldest first
   // Peers that were dialled without an id, and whose dial is over because this process itself answered, or a process that has a
   // link.
   std::vector<PeerIndex> finished_dials_;

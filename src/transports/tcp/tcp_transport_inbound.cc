@@ -1,4 +1,5 @@
 // How a TcpTransport handles inbound connections, and how it chooses between two connections of the same pair of processes.
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -18,6 +19,14 @@ TcpAcceptor::Decision TcpTransport::decide(const TcpInbound& inbound, Nanos wait
   if (registry_ != nullptr && hello.to == PeerId{}) return {.refusal = TcpRefusal::introduction};
   if (hello.to != options_.self) return {.refusal = TcpRefusal::other_process};
   if (registry_ != nullptr && hello.stream_count != 1) return {.refusal = TcpRefusal::stream};
+  if (auto* leaving = find_leaving(hello.from, hello.session)) {
+    if (leaving->stream_count() != hello.stream_count) return {.refusal = TcpRefusal::stream};
+    return leaving->decide(hello, waited, now_, *sink_);
+  }
+  if (const auto* departure = find_departure(hello.from, hello.session)) {
+    const bool has = hello.stream_index < departure->positions.size();
+    return {.refusal = TcpRefusal::left, .position = has ? departure->positions[hello.stream_index] : 0};
+  }
   const auto known = by_id_.find(hello.from);
   if (known == by_id_.end()) {
     if (hello.resumes != 0) return {.refusal = TcpRefusal::no_session};
@@ -41,6 +50,20 @@ TcpAcceptor::Decision TcpTransport::decide(const TcpInbound& inbound, Nanos wait
   if (link.stream_count() != 0 && link.stream_count() != hello.stream_count) return {.refusal = TcpRefusal::stream};
   link.make_streams(hello.stream_count);
   return link.decide(hello, waited, now_, *sink_);
+}
+
+TcpLink* TcpTransport::find_leaving(const PeerId& id, uint64_t session) const {
+  const auto found = std::find_if(leaving_.begin(), leaving_.end(), [&](const auto& leaving) {
+    return leaving.link->request().id == id && leaving.link->session_number() == session;
+  });
+  return found == leaving_.end() ? nullptr : found->link.get();
+}
+
+const TcpDeparture* TcpTransport::find_departure(const PeerId& id, uint64_t session) const {
+  const auto found = std::find_if(departures_.begin(), departures_.end(), [&](const auto& departure) {
+    return departure.peer == id && departure.session == session && now_ < departure.until;
+  });
+  return found == departures_.end() ? nullptr : &*found;
 }
 
 TcpAcceptor::Decision TcpTransport::admit(const TcpSessionHello& hello) {
@@ -82,9 +105,10 @@ TcpAcceptor::Decision TcpTransport::replace_link(TcpLink& link, Nanos waited) {
 }
 
 void TcpTransport::take_connection(const TcpInbound& inbound, std::unique_ptr<StreamSocket> socket) {
+  auto* leaving = find_leaving(inbound.hello.from, inbound.hello.session);
   const auto known = by_id_.find(inbound.hello.from);
-  UNISONO_CHECK(known != by_id_.end());
-  auto& link = *links_[known->second];
+  UNISONO_CHECK(leaving != nullptr || known != by_id_.end());
+  auto& link = leaving != nullptr ? *leaving : *links_[known->second];
   const bool was_up = link.state() == LinkState::up;
   // If the connection cannot be watched, it is closed, and the dialler starts over.
   (void)link.accepted(inbound, std::move(socket), *watcher_, now_);

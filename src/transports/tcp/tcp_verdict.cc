@@ -8,7 +8,7 @@ constexpr Nanos suspicious_silence = 1 * second;
 
 // The peer sent its last frame. Its end may still lack this side's confirmation, and it may be unable to dial.
 TcpVerdict judge_leaving(const TcpEvidence& seen, const TcpVerdictLimits& limits) {
-  const bool needs_nothing = seen.confirmed || seen.no_session || seen.refused || seen.gone || seen.process_there == false;
+  const bool needs_nothing = seen.no_session || seen.refused || seen.gone || seen.process_there == false;
   if (seen.end == TcpEnd::clean || needs_nothing || seen.down_for >= limits.link_timeout) return TcpVerdict::left;
   return TcpVerdict::outage;
 }
@@ -23,6 +23,7 @@ bool is_dead(const TcpEvidence& seen, const TcpVerdictLimits& limits) {
 }  // namespace
 
 TcpVerdict judge(const TcpEvidence& seen, const TcpVerdictLimits& limits) {
+  if (seen.confirmed && seen.end != TcpEnd::none) return TcpVerdict::left;
   if (seen.leaving && seen.end != TcpEnd::none) return judge_leaving(seen, limits);
   if (seen.successor) return TcpVerdict::dead;
   if (seen.no_session) return TcpVerdict::lost;

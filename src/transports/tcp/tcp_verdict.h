@@ -29,7 +29,7 @@ struct TcpEvidence {
   bool successor = false;   // a process of the same job and rank asks to join
   bool gone = false;        // another process of the peer's port says that the peer is gone, or another peer id answers there
   bool no_session = false;  // the peer itself says that it has given up this link
-  bool confirmed = false;   // the peer's leaving is answered: it needs nothing any more
+  bool confirmed = false;   // a `left` was sent or received, so neither side needs anything any more
   bool refused = false;     // the last dial was refused
   bool answered_before = false;  // a dial of this process was once answered there, so a refusal means something
   Nanos refused_for = 0;         // how long all dials have been refused
