@@ -200,6 +200,7 @@ class Ranges final : public DatagramSink {
     const bool fresh = ranges.emplace(header.packet_index, Bytes(payload.begin(), payload.end())).second;
     return fresh ? DatagramFault::none : DatagramFault::duplicate;
   }
+  void stream_requested(uint32_t, Rank, const StreamRequest&, Nanos) override {}
   void stream_sent(uint32_t, Rank, StreamName) override { ++sent; }
   Bytes joined() const {
     Bytes bytes;
