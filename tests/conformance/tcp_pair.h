@@ -152,6 +152,8 @@ class Unauthenticated {
       received_.insert(received_.end(), scratch.begin(), scratch.begin() + count);
     }
   }
+  // For the hello, so that the connection counts as direct.
+  TcpEnds ends() const { return {to_wire(local_address(socket_.get())), to_wire(remote_address(socket_.get()))}; }
   const Bytes& received() const { return received_; }
   // Returns the reply, once it is there.
   std::optional<TcpSessionReply> reply() const {

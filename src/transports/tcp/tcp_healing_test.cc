@@ -438,6 +438,19 @@ TEST_F(TcpHealing, frames_queue_up_to_the_credit_while_there_is_no_connection) {
   expect_no_loss();
 }
 
+TEST_F(TcpHealing, a_cancelled_frame_takes_no_confirmation_along) {
+  const auto large = pattern(8u << 20, test_seed()), payload = pattern(10'000, test_seed() + 1);
+  EXPECT_FALSE(b->send(0, data_header(1, large.size()), large, 1));
+  while (a->counters().received_bytes < (1u << 20)) poll_a(), poll_b();
+  ASSERT_TRUE(sink_a->frames.empty()) << "the network took the whole frame at once";
+  EXPECT_FALSE(a->send(0, data_header(2, payload.size()), payload, 2));
+  while (sink_b->frames.empty()) poll_b();
+  EXPECT_FALSE(b->send(0, data_header(3, payload.size()), payload, 3));  // it waits, and says that frame 2 was read
+  b->cancel({.match = 3, .mask = UINT64_MAX});
+  ASSERT_TRUE(within(1 * second, [&] { return !sink_a->frames.empty() && sink_a->sent_ids.contains(2); }));
+  expect_no_loss();
+}
+
 TEST_F(TcpHealing, a_cancelled_payload_is_not_read_again_while_there_is_no_connection) {
   auto payload = pattern(8u << 20, test_seed());
   const auto whole = payload;

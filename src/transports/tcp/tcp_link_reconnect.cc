@@ -156,10 +156,12 @@ bool TcpLink::waits_in_circle(uint16_t index) const {
 
 TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
   const auto& line = lines_[index];
-  if (line.end == TcpEnd::none) return TcpVerdict::outage;
+  // The peer may have ended the stream although its connection seems to stand: its end was lost, too.
+  const bool peer_ended = line.no_session || line.left_confirmed;
+  if (line.end == TcpEnd::none && !peer_ended) return TcpVerdict::outage;
   TcpEvidence seen;
   seen.leaving = streams_[index]->peer_left();
-  seen.end = line.end;
+  seen.end = line.end == TcpEnd::none ? TcpEnd::reset : line.end;
   seen.no_session = line.no_session;
   seen.confirmed = line.left_confirmed;
   seen.refused = line.refused_for_good || line.refused_since != never;

@@ -32,7 +32,7 @@ bool TcpSession::dial_due(Nanos now) const { return wants_dial() && !dial_ && no
 uint32_t TcpSession::begin_dial(Nanos now) {
   UNISONO_CHECK(!dial_);
   dial_ = Dial{.since = now};
-  const bool long_down = !resumes_ || (down_since_ != never && now - down_since_ >= options_.soon_until);
+  const bool long_down = stage_ == Stage::up || !resumes_ || (down_since_ != never && now - down_since_ >= options_.soon_until);
   next_dial_ = now + (long_down ? options_.later : options_.soon);
   return ++attempt_;
 }

@@ -20,10 +20,12 @@ constexpr uint64_t unasked_bytes_max = 32u << 10;
 
 bool TcpStream::drain(Nanos now, Sink& sink) {
   if (!socket_) return true;
-  // Bytes may go on arriving while this reads. What counts is what has arrived before, which is less than this.
-  constexpr int reads_max = 64;
-  for (int i = 0; i < reads_max && socket_ && !ended_ && broken_.ok(); ++i) {
-    if (!read(now, sink) || empty_) break;
+  // Only a read that finds nothing shows that nothing is left. Bytes may go on arriving while this reads. What counts is what
+  // has arrived before, which is less than this.
+  constexpr uint64_t bytes_max = 64 * read_bytes_max;
+  const auto start = decoder_.position();
+  while (socket_ && !ended_ && broken_.ok() && decoder_.position() - start < bytes_max) {
+    if (!read(now, sink)) break;
   }
   if (paused_ && !ended_) return false;
   disconnect();
@@ -289,7 +291,10 @@ bool TcpStream::wants_poll(const PayloadPool& pool, PeerIndex peer) const {
 }
 
 void TcpStream::cancel_sends(uint64_t match, uint64_t mask) {
+  const auto queued = queue_.queued();
   if (!queue_.cancel(match, mask)) write_failed(ENOMEM);
+  // A frame that was dropped may be the only one that would have said how far this stream was read.
+  if (queue_.queued() != queued) confirm_.ask();
 }
 
 void TcpStream::update_interest() {

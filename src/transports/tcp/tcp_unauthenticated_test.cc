@@ -28,6 +28,7 @@ class TcpUnauthenticated : public TcpPair {
     auto greeting = hello_from(member_id, id_b);
     greeting.hello.stream_count = static_cast<uint16_t>(members.size());
     for (auto* member : members) {
+      greeting.hello.ends = member->ends();
       member->send_bytes(greeting.seal());
       ++greeting.hello.stream_index;
     }
