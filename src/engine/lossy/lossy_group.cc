@@ -13,8 +13,8 @@
 namespace unisono {
 
 // A rank requests each slice of a stream for itself. So many of its requests get one answer. The intervals are far below
-// lossy_silence_min, after which a rank without an answer counts this rank as gone. A stream that is on its way shows that this
-// rank lives, so it needs few answers, which would take the place of its data.
+// lossy_silence_min, after which a rank without an answer counts this rank as gone. While this rank sends the stream, its data
+// shows that it lives. It answers less often then, in case the path loses long datagrams.
 static constexpr Nanos answer_interval = millisecond, sending_answer_interval = 5 * millisecond;
 
 Result<std::unique_ptr<LossyGroup>> LossyGroup::make(DatagramService& service, LossyGroupSetup setup) {
@@ -23,6 +23,7 @@ Result<std::unique_ptr<LossyGroup>> LossyGroup::make(DatagramService& service, L
   group->silent_.assign(group->world(), 0);
   group->last_datagram_at_.assign(group->world(), -1);
   group->answered_at_.assign(group->world(), -sending_answer_interval);
+  group->sent_count_.assign(group->world(), {});
   group->lost_.resize(group->world());
   group->received_calls_.resize(group->world());
   group->repaired_before_.assign(group->world(), 0);
@@ -351,16 +352,21 @@ void LossyGroup::stream_requested(uint32_t, Rank from, const StreamRequest& requ
   request_repair(from, request.stream, 0, *pending, pending_bitmap);
 }
 
-// Returns the rank for which this rank waits before it can send the stream; its own rank, if the stream is on its way. Returns
-// null if it may never send the stream: it has not begun the call, or has ended it without results.
+// Returns the rank for which this rank waits before it can send the stream; its own rank, while it sends the stream. Returns
+// null if an answer would be wrong or useless. It would be wrong if this rank may never send the stream: it has not begun the
+// call, or has ended it without results. It is useless when all was sent, because the service then repeats ranges and `end`
+// datagrams.
 std::optional<Rank> LossyGroup::pending_for(Rank to, StreamName stream) const {
-  if (service_.stream_unconfirmed(setup_.number, to, stream)) return setup_.datagrams.self;
+  const bool sent = stream.phase < lossy_phases && op_distance(stream.op, sent_count_[to][stream.phase]) < 0;
+  if (!sent && service_.stream_unconfirmed(setup_.number, to, stream)) return setup_.datagrams.self;
   const auto distance = op_distance(stream.op, op_);
   if (!running_ || current().done() || (distance != 1 && (distance != 0 || !current().will_send(stream.phase)))) return {};
   return current().waits_for();
 }
 
-void LossyGroup::stream_sent(uint32_t, Rank, StreamName) {}
+void LossyGroup::stream_sent(uint32_t, Rank to, StreamName stream) {
+  if (to < world() && stream.phase < lossy_phases) sent_count_[to][stream.phase] = stream.op + 1;
+}
 
 void LossyGroup::note_newest(Rank from, uint32_t op) {
   if (op_distance(op, newest_[from]) > 0) newest_[from] = op;

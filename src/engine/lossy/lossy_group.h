@@ -202,7 +202,9 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   std::vector<uint32_t> silent_;  // indexed by rank: number of successive operations in which no data of the rank arrived
   std::vector<Nanos> last_datagram_at_;  // indexed by rank: when its latest datagram arrived, whatever its operation
   std::vector<Nanos> answered_at_;       // indexed by rank: when this rank last answered one of its repair requests
-  std::vector<Status> lost_;             // indexed by rank: why the rank is lost; ok: it is not lost
+  // indexed by rank, then by phase: 1 + the number of the last operation whose stream was sent to the rank
+  std::vector<std::array<uint32_t, lossy_phases>> sent_count_;
+  std::vector<Status> lost_;  // indexed by rank: why the rank is lost; ok: it is not lost
   // indexed by rank: how many datagrams were sent to the rank again before this operation
   std::vector<uint64_t> repaired_before_;
   AnnouncedCall own_call_;  // the running call; if none runs, the last one

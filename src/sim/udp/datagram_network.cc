@@ -130,6 +130,10 @@ class DatagramNetwork::Service final : public DatagramService {
       return nullptr;
     }
     // An end-of-stream datagram is repeated at growing intervals until it is confirmed, as in the UDP transport.
+    if (stream.ends == 0) {
+      const auto it = groups_.find(stream.group);
+      if (it != groups_.end()) it->second.sink->stream_sent(stream.group, stream.what.to, stream.what.name);
+    }
     if (++stream.ends < ends_sent) {
       stream.end_at = now + end_interval;
     } else {
