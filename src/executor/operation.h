@@ -96,9 +96,7 @@ class Operation {
   // Sets `pending` to the ranks for which it waits, in ascending order, at most pending_listed_max. Also works after a failure.
   Progress progress(std::vector<Rank>& pending) const;
   OperationTimes times() const { return {started_, first_send_, last_first_arrival_, last_receive_, ended_}; }
-  bool is_prepared() const {
-    return prepared_;
-  }  // false: start() lacked memory; flow() and progress() are of another operation
+  bool is_prepared() const { return prepared_; }  // false: start() lacked memory; flow() and progress() are older
   const Flow& flow(Rank partner) const { return flows_[partner]; }  // `partner`: one of the plan's partners
   Rank last_rank() const { return last_rank_; }                     // rank whose first message came last; UINT32_MAX: none came
   std::string label() const;                                        // for example "all_reduce 17"

@@ -32,8 +32,8 @@ bool TcpLink::needs_care() {
   for (size_t i = 0; i < streams_.size(); ++i) {
     const auto& stream = *streams_[i];
     if (stream.ended() || lines_[i].end != TcpEnd::none || stream.session().stage() != TcpSession::Stage::up ||
-        lines_[i].silent_since != never || stream.write_broken() || redials_[i].dialer != nullptr || stream.fault() != FrameFault::none ||
-        !stream.broken().ok())
+        lines_[i].silent_since != never || stream.write_broken() || redials_[i].dialer != nullptr ||
+        stream.fault() != FrameFault::none || !stream.broken().ok())
       return true;
   }
   calm_ = true;
@@ -150,8 +150,8 @@ bool TcpLink::is_refused_for_good() const {
 // peer may be in the same state, with the two streams exchanged: then each side would wait for the other for ever.
 bool TcpLink::waits_in_circle(uint16_t index) const {
   return streams_[index]->paused() && std::any_of(streams_.begin(), streams_.end(), [](const auto& other) {
-    return other->holds_memory() && other->session().stage() != TcpSession::Stage::up;
-  });
+           return other->holds_memory() && other->session().stage() != TcpSession::Stage::up;
+         });
 }
 
 TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
@@ -166,7 +166,7 @@ TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
   seen.confirmed = line.left_confirmed;
   seen.refused = line.refused_for_good || line.refused_since != never;
   seen.refused_for = line.refused_since != never ? now - line.refused_since : 0;
-  seen.answered_before = line.refused_for_good;
+  seen.answered_before = line.refused_for_good || answered_at_ || on_this_host();
   seen.down_for = now - std::max(line.down_since, line.answered_at);
   return judge(seen, {.link_timeout = options_.link_timeout});
 }

@@ -115,6 +115,9 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
     registry_ = &registry;
     listener_->answer_anyone();
   }
+  // Like close(), but sends nothing more, and closes the connections at once: the peer is not what it says, or breaks the
+  // rules.
+  void abort(PeerIndex peer);
   // Returns the peer's address on this link, even if the link has ended. The address is empty if the link was never up.
   TcpAddress remote(PeerIndex peer) const;
 
@@ -126,6 +129,9 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   std::string last_refusal() const { return listener_->last_refusal(); }
 
  private:
+  static constexpr PeerIndex peers_max = 1u << 16;
+  static constexpr uint64_t leaving_tag_base = peers_max;  // links that leave are named by numbers above all peer indexes
+
   TcpTransport(const TcpOptions& options, StreamNetwork& network);
   Status open();
   Status open_watchers();
