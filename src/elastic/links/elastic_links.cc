@@ -17,7 +17,8 @@ constexpr Nanos idle_check_period = 1 * second;  // how often idle links are sea
 Result<std::unique_ptr<ElasticLinks>> ElasticLinks::make(const LinksOptions& options) {
   auto key = RunKey::make(options.run_id, options.run_key);
   if (!key.ok()) return key.status();
-  auto transport = TcpTransport::make({.self = options.self, .interface = options.interface, .port = options.port});
+  auto transport =
+      TcpTransport::make({.self = options.self, .interface = options.interface, .port = options.port, .shares_port = false});
   if (!transport.ok()) return transport.status();
   std::unique_ptr<ElasticLinks> links(new ElasticLinks(options, std::move(*key)));
   links->transport_ = std::move(*transport);
