@@ -84,7 +84,7 @@ set(UNISONO_THREADED_SUITES_training
 set(UNISONO_LONG_TESTS executor lossy compressors elastic engine group rendezvous sim lab transports)
 
 # Not together with others: <linux/tcp.h>, which they need for all that tcp_info has, and <netinet/tcp.h> define the same.
-set(UNISONO_APART cli/doctor/doctor_measure.cc transports/tcp/tcp_path.cc)
+set(UNISONO_APART cli/doctor/doctor_measure.cc transports/tcp/kernel_path.cc)
 
 # unisono_names(VARIABLE SOURCE): the names that a source defines at the left margin. Two sources that share one cannot stand in
 # one compilation.

@@ -34,6 +34,7 @@ enum class EventKind : uint8_t {
   refused = 8,
   smaller_datagrams = 9,
   larger_datagrams = 10,
+  reconnected = 11,
 };
 
 struct EventFacts {
@@ -58,6 +59,8 @@ inline constexpr EventFacts event_table[] = {
     {EventKind::smaller_datagrams, "smaller_datagrams", EventLevel::warning,
      "a path carries only smaller datagrams than before"},
     {EventKind::larger_datagrams, "larger_datagrams", EventLevel::info, "a path carries larger datagrams again"},
+    {EventKind::reconnected, "reconnected", EventLevel::info,
+     "a link's connection was lost, and is made anew; nothing is lost"},
 };
 inline constexpr size_t event_kind_count = sizeof(event_table) / sizeof(event_table[0]);
 

@@ -148,7 +148,7 @@ std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& 
   setup.frame.epoch = group.epoch;
   setup.frame.group = group.number;
   setup.frame.operation = what.number;
-  setup.frame.sender = group.self;
+  setup.frame.sender = frame_sender(group.self);
   setup.number = message ? message_sequence(what.number) : (what.number & ~user_id_bit);
   setup.already_sent = what.already_sent;
   setup.already_confirmed = what.already_confirmed;

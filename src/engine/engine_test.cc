@@ -48,6 +48,66 @@ TEST(Engine, all_reduce_sums_with_every_schedule_in_and_out_of_place_in_any_orde
   }
 }
 
+// The transport gives memory back only if it is asked for it.
+TEST(Engine, operations_ask_for_the_memory_of_their_messages_when_nothing_else_is_left) {
+  for (const uint32_t world : {2u, 3u, 4u}) {
+    for (const auto kind : {ScheduleKind::ring, ScheduleKind::two_step, ScheduleKind::halving_doubling,
+                            ScheduleKind::hierarchical, ScheduleKind::one_shot}) {
+      for (const bool in_place : {false, true}) {
+        TestCluster cluster(world, {.seed = world, .reorder = 0.3, .keeps_memory = true});
+        std::vector<Ints> given(world), got(world);
+        std::vector<std::shared_ptr<Completion>> done;
+        for (Rank r = 0; r < world; ++r) {
+          given[r] = test_values(r, 5000);
+          got[r] = in_place ? given[r] : Ints(5000, -1);
+          done.push_back(
+              cluster.submit(r, all_reduce_call(cluster.caller(r), in_place ? ConstTensor(out(got[r])) : in(given[r]),
+                                                out(got[r]), {.schedule = kind, .slice_bytes = 4096})));
+        }
+        cluster.finish(done);
+        expect_ok(done);
+        for (Rank r = 0; r < world; ++r)
+          ASSERT_EQ(got[r], sums(world, 5000)) << name(kind) << " world " << world << " rank " << r;
+        expect_nothing_held(cluster);
+      }
+    }
+  }
+}
+
+TEST(Engine, before_a_rank_sleeps_it_asks_for_the_memory_of_its_messages_although_it_also_waits_for_others) {
+  TestCluster cluster(3, {.keeps_memory = true});
+  const auto given = test_values(0, 3000);
+  Ints got(3000);
+  cluster.submit(0, all_reduce_call(cluster.caller(0), in(given), out(got), {.schedule = ScheduleKind::two_step}));
+  cluster.settle();
+  ASSERT_EQ(cluster.transport(0).kept_sends(), 2u);
+  cluster.engine(0).prepare_to_sleep();
+  cluster.settle();
+  EXPECT_EQ(cluster.transport(0).kept_sends(), 0u);
+}
+
+TEST(Engine, a_report_names_the_links_that_were_connected_anew_during_its_operation) {
+  TestCluster cluster(3);
+  int32_t value = 0;
+  const auto waits = cluster.submit(
+      0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 2, {.timeout = Milliseconds(50)}), 1);
+  cluster.engine(0).noticed(2, EventKind::reconnected, "reconnected to it after 0.3 s: connection reset by peer");
+  cluster.engine(0).noticed(1, EventKind::smaller_datagrams, "datagrams to it are now 1200 bytes");
+  const std::string both = "reconnected to it after 0.3 s: connection reset by peer; rank 1";
+  cluster.engine(0).noticed(1, EventKind::reconnected, "reconnected to it after 0.1 s");
+  const auto note = cluster.engine(0).report(*waits, cluster.now()).link_note;
+  EXPECT_EQ(note.find("rank 2 ("), 0u) << note;
+  EXPECT_NE(note.find(both), std::string::npos) << note;
+  EXPECT_EQ(note.find("datagrams"), std::string::npos) << note;
+  cluster.advance(50 * millisecond);
+  cluster.settle();
+  ASSERT_TRUE(waits->done);
+  EXPECT_EQ(waits->report.link_note, note);
+  const auto next = cluster.submit(
+      0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 2, {.timeout = Milliseconds(50)}), 2);
+  EXPECT_EQ(cluster.engine(0).report(*next, cluster.now()).link_note, "") << "a slot is used again";
+}
+
 TEST(Engine, sums_in_rank_order_do_not_depend_on_schedule_slices_or_order_of_frames) {
   constexpr uint32_t world = 5;
   constexpr size_t count = 3001;

@@ -40,6 +40,27 @@ void Operation::run(Nanos now) {
   }
   ready_.clear();
   running_ = false;
+  if (lanes_waiting_for_memory_ >= lanes_left_) release_memory_early();
+}
+
+// Returns true if combining does not overwrite what the lane sends. While it combines, most of that is acknowledged.
+bool Operation::keeps_what_it_sends(const Lane& lane) const {
+  const auto& memory = chunk_memory_[lane.chunk];
+  return lane.combined || (!lane.has_output && !coded_ && !plan_->relayed && memory.input != memory.output);
+}
+
+// The lane has all messages of its stage, and transports have all that it sends. If it must now combine what has arrived, the
+// result may overwrite what is being sent, so it asks for that memory at once. A lane that only sends can wait longer, because
+// other lanes make progress meanwhile.
+void Operation::wait_for_memory(Lane& lane, uint32_t index) {
+  if (std::exchange(lane.waits_for_memory, true)) return;
+  ++lanes_waiting_for_memory_;
+  if (lane.arrived_messages > 0) port_->release_early(index);
+}
+
+void Operation::release_memory_early() {
+  if (done_ || lanes_waiting_for_memory_ == 0 || std::exchange(asked_for_all_memory_, true)) return;
+  port_->release_all_early();
 }
 
 void Operation::advance(uint32_t index) {
@@ -50,8 +71,14 @@ void Operation::advance(uint32_t index) {
     if (!lane.entered) enter(index);
     const auto& stage = plan_->stages[lane.stage];
     const auto expected = stage.recv_end - stage.recv_begin;
-    if (lane.sends_pending > 0 || lane.computing || lane.arrived_messages < expected) return;
+    if (lane.computing || lane.arrived_messages < expected) return;
+    const bool only_in_transit = lane.sends_pending == lane.in_transit;
+    if (lane.sends_pending > 0 && !(only_in_transit && keeps_what_it_sends(lane))) {
+      if (only_in_transit) wait_for_memory(lane, index);
+      return;
+    }
     if (expected > 0 && !lane.combined && !combine(index)) return;
+    if (lane.sends_pending > 0) return wait_for_memory(lane, index);
     ++lane.stage;
     lane.entered = lane.combined = false;
   }
@@ -155,7 +182,10 @@ bool Operation::send_queued(Rank to, const SendItem& item) {
   } else {
     if (port_->credit(to) == 0) return false;
     const auto* payload = message_of(item.lane, stage);
-    if (!port_->send(to, header, {payload, payload == nullptr ? 0 : bytes}, item.lane)) return true;
+    if (!port_->send(to, header, {payload, payload == nullptr ? 0 : bytes}, item.lane)) {
+      if (++lane.in_transit == lane.sends_pending) make_ready(item.lane);
+      return true;
+    }
   }
   --lane.sends_pending;
   make_ready(item.lane);
@@ -371,8 +401,14 @@ void Operation::credit(Rank to, Nanos now) {
 }
 
 void Operation::sent(uint32_t lane, Nanos now) {
-  if (done_ || lane >= lanes_.size() || lanes_[lane].sends_pending == 0) return;
-  --lanes_[lane].sends_pending;
+  if (done_ || lane >= lanes_.size() || lanes_[lane].in_transit == 0) return;
+  auto& sender = lanes_[lane];
+  --sender.sends_pending;
+  --sender.in_transit;
+  if (std::exchange(sender.waits_for_memory, false)) {
+    --lanes_waiting_for_memory_;
+    asked_for_all_memory_ = false;
+  }
   make_ready(lane);
   run(now);
 }

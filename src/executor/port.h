@@ -42,6 +42,10 @@ class Port {
   // Sends a message. It requires send credit. Returns true if the memory of the payload is free again. Otherwise
   // Operation::sent(lane) is called when it is.
   virtual bool send(Rank to, FrameHeader header, std::span<const std::byte> payload, uint32_t lane) = 0;
+  // Asks for the memory of the lane's messages, or of all messages of the operation: nothing else keeps the lane, or the
+  // operation, from going on (Transport::release_early). Operation::sent(lane) follows later.
+  virtual void release_early(uint32_t lane) = 0;
+  virtual void release_all_early() = 0;
   // Returns the size of the largest message that this rank can write into memory from which `to` reads. 0: there is no shared
   // memory with `to`.
   virtual size_t slot_bytes(Rank to) = 0;
@@ -63,8 +67,8 @@ class Port {
   virtual void request_credit(Rank to, bool again) = 0;
   // Returns where a rank runs, for error messages; for example "host b, pid 42".
   virtual std::string location(Rank rank) const = 0;
-  // Says what holds up the data to a rank, for error messages (Transport::trouble). Empty: nothing is known.
-  virtual std::string trouble(Rank) const { return {}; }
+  // Says what holds up the data to a rank, for error messages (Transport::link_state). Empty: nothing is known.
+  virtual std::string link_state(Rank) const { return {}; }
   // Arithmetic. These functions return true if the result is complete. Otherwise Operation::computed(lane) is called when it
   // is, and the sources of the task stay valid until then.
   virtual bool reduce(const kernels::Reduction& task, uint32_t lane) = 0;

@@ -1,4 +1,4 @@
-// Helpers for sockets: a class that owns a descriptor, and the options of TCP sockets.
+// Helpers for sockets of the kernel: a class that owns a descriptor, reads and writes that do not block, and epoll sets.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/error_text.h"
 #include "forks/fork.h"
 
@@ -36,25 +35,7 @@ class Descriptor {
 };
 
 // Sets TCP_NODELAY, so that small frames are sent at once, and keep-alive probes, which detect a dead host on an idle link.
-// Buffer sizes are set in tcp_path.h.
 void set_stream_options(int socket);
-
-// Choose the congestion control of a socket. A connection within a host uses Reno: it is never congested, and a paced algorithm
-// (BBR) would halve its throughput. Every kernel has Reno, and every user may select it. A connection between hosts uses the
-// machine's default.
-//
-// A socket that has used BBR once stays paced, even if its algorithm is changed later. Therefore call begin_without_pacing()
-// before connect or listen. It sets Reno, which accepted sockets inherit. Call set_congestion_control() on a connected socket:
-// if the peer is on another host, it sets the machine's default.
-void begin_without_pacing(int socket);
-void set_congestion_control(int socket);
-
-// Returns true if the other host has not answered for `silence`, despite at least two retransmissions or probes. If only the
-// peer's process is stopped or slow, its kernel still answers, so the link is not closed. The option TCP_USER_TIMEOUT would
-// close the link, because it treats a closed window as silence.
-bool host_is_silent(int socket, Nanos silence);
-// Returns whether the other side has acknowledged all bytes that were written to the socket.
-bool all_acknowledged(int socket);
 
 // Writes without blocking. Returns the number of bytes written. The result is 0 if the write would block, and -errno after an
 // error.

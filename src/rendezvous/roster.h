@@ -16,6 +16,7 @@
 
 #include "base/bytes.h"
 #include "unisono/status.h"
+#include "wire/frame.h"
 #include "wire/peer_id.h"
 
 namespace unisono {
@@ -25,6 +26,7 @@ using RosterKey = std::array<std::byte, 16>;
 
 // Limits for rosters that come from the network. Even the largest roster within these limits is smaller than roster_bytes_max.
 inline constexpr uint32_t world_size_max = 4096;
+static_assert(world_size_max <= frame_ranks_max);
 inline constexpr size_t host_bytes_max = 255;
 inline constexpr size_t endpoint_bytes_max = 255;
 inline constexpr size_t endpoints_max = 16;

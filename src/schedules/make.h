@@ -6,11 +6,13 @@
 #include <string>
 
 #include "schedules/schedule.h"
+#include "wire/frame.h"
 
 namespace unisono {
 
 // Frames store the round in 16 bits, and a ring all-reduce has 2 * (world - 1) rounds.
 inline constexpr uint32_t world_max = 32'768;
+static_assert(world_max <= frame_ranks_max);
 
 struct ScheduleRequest {
   Collective collective = Collective::all_reduce;

@@ -46,6 +46,8 @@ class PayloadPool {
   // Takes a block back. Handles that are unknown or already returned are ignored.
   void give(uint64_t handle);
 
+  // Returns how much memory a block for `bytes` takes.
+  static size_t block_bytes(size_t bytes) { return rounded(bytes); }
   size_t held_bytes(uint32_t owner) const { return owner < held_.size() ? held_[owner] : 0; }
   size_t kept_bytes() const { return kept_bytes_; }
   size_t blocks_out() const { return blocks_out_; }

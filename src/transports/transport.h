@@ -50,6 +50,12 @@ struct Cancellation {
   bool concerns_frames_from(PeerIndex peer) const { return !from || *from == peer; }
 };
 
+// What is known about the process at the other end of a link that is lost.
+enum class PeerFate : uint8_t {
+  unknown,  // it may live: it does not answer, or only the link has failed
+  ended,    // it has ended or has left in order: this is proven
+};
+
 // Receives the events of a transport. Only Transport::poll calls it. During an upcall, the sink may call send, commit, acquire,
 // release and credit of any transport, but not poll.
 class Sink {
@@ -70,8 +76,9 @@ class Sink {
   // Reports that the transport no longer needs the payload that was passed to send(…, id).
   virtual void sent(uint64_t id) = 0;
   // Reports that the link is gone: nothing more will come from or go to this peer. Before this call, sent() reports all pending
-  // sends to the peer. lost() is called once per peer, never with the code ok, and not after close().
-  virtual void lost(PeerIndex peer, const Status& why) = 0;
+  // sends to the peer. lost() is called once per link, never with the code ok, and not after close(). After it, the peer can be
+  // added again.
+  virtual void lost(PeerIndex peer, const Status& why, PeerFate fate) = 0;
   // Reports that credit(peer) was 0 and is now positive.
   virtual void credit(PeerIndex peer) = 0;
   // Reports an event of the link that no operation returns. The text calls the peer "it".
@@ -115,6 +122,10 @@ class Transport {
   // payload. Otherwise the payload must stay valid until poll() calls Sink::sent(id). If the peer is lost, send() sends nothing
   // and returns true.
   virtual bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) = 0;
+  // Asks for the memory of the sends with (id & mask) == match, because their caller can do nothing else. A transport that may
+  // have to send a payload again copies what it still needs, if its memory for copies suffices; sent() then follows in the next
+  // poll(). Without that memory sent() follows, as always, when the payload is no longer needed.
+  virtual void release_early(uint64_t /*match*/, uint64_t /*mask*/) {}
   // Gives a zero-copy view back to the transport.
   virtual void release(const View& view) = 0;
   // looks_ahead(), next() and take_next() are for callers that exchange short frames and wait for them. These functions use no
@@ -155,6 +166,9 @@ class Transport {
   // Returns true while the transport still has to write data of closed links or finished operations. In that case the caller
   // must poll even if no operation is in flight: when wait_handle() is readable after arm(), and at next_deadline().
   virtual bool draining() const { return false; }
+  // Returns true if a peer waits for a confirmation, or a confirmation of a peer is missing. In that case the caller must poll
+  // every few milliseconds even if no operation is in flight. It need not watch wait_handle().
+  virtual bool awaits_confirmations() const { return false; }
   // Returns true if there is a frame that was sent, or the end of a link, that may not arrive without further calls of poll().
   // A process that leaves the job calls poll() until the result is false, or until its time limit has passed. The result is
   // false if the kernel delivers the data, or if the data is in memory that exists longer than this process.
@@ -162,6 +176,9 @@ class Transport {
   // Returns a descriptor on which the caller can sleep: after arm() has returned true, the descriptor becomes readable when
   // poll() has work. -1 means that there is no descriptor.
   virtual int wait_handle() const = 0;
+  // Returns a descriptor that is readable when poll() must be called although no operation is in flight and nothing is
+  // draining: a peer may be connecting anew. -1: there is none.
+  virtual int idle_handle() const { return -1; }
   // Call this before sleeping on wait_handle(). If it returns false, there is work already: then poll instead of sleeping.
   virtual bool arm() = 0;
   // Call after sleeping.
@@ -175,7 +192,7 @@ class Transport {
   virtual std::string describe(PeerIndex peer) const = 0;
   // Says what holds up the data to this peer, as far as the transport knows, for errors and reports. The text calls the peer
   // "it": "datagrams to it are now 1200 bytes, because larger ones get no acknowledgement". Empty: nothing is known.
-  virtual std::string trouble(PeerIndex /*peer*/) const { return {}; }
+  virtual std::string link_state(PeerIndex /*peer*/) const { return {}; }
 };
 
 }  // namespace unisono

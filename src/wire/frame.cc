@@ -19,11 +19,12 @@ const char* name(FrameFault fault) {
 
 void seal_frame(FrameHeader& header) { header.header_checksum = crc32c(&header, offsetof(FrameHeader, header_checksum)); }
 
-FrameFault check_frame(const FrameHeader& header) {
+FrameFault check_frame(const FrameHeader& header, FrameKind last) {
   if (header.magic != frame_magic) return FrameFault::magic;
   if (header.version != frame_version) return FrameFault::version;
   const auto kind = static_cast<uint8_t>(header.kind);
-  if (kind == 0 || kind == 4 || kind > static_cast<uint8_t>(FrameKind::elastic)) return FrameFault::kind;  // kind 4 is reserved
+  // Kind 4 is reserved.
+  if (kind == 0 || kind == 4 || kind > static_cast<uint8_t>(last)) return FrameFault::kind;
   if (header.payload_bytes > payload_bytes_max) return FrameFault::payload_bytes;
   if (header.header_checksum != crc32c(&header, offsetof(FrameHeader, header_checksum))) return FrameFault::header_checksum;
   return FrameFault::none;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -148,7 +149,8 @@ class Proxy {
   struct Pipe {
     Descriptor dialler, listener;
     Bytes forth;
-    bool greeted = false;
+    enum class Part : uint8_t { preamble, hello, begin, frames };
+    Part next = Part::preamble;
   };
   static bool read(int socket, Bytes& into) {
     for (;;) {
@@ -162,23 +164,50 @@ class Proxy {
   static void write(int socket, ByteView bytes) { (void)::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
   bool carry(Pipe& pipe) {
     Bytes back;
-    if (!read(pipe.dialler.get(), pipe.forth) || !read(pipe.listener.get(), back)) return false;
-    write(pipe.dialler.get(), back);
-    while (pipe.forth.size() >= (pipe.greeted ? sizeof(FrameHeader) : sizeof(TcpHello))) {
-      size_t bytes = sizeof(TcpHello);
-      FrameHeader header;
-      if (pipe.greeted) {
-        std::memcpy(&header, pipe.forth.data(), sizeof header);
-        bytes = sizeof header + header.payload_bytes;
-      }
-      if (pipe.forth.size() < bytes) break;
+    if (!read(pipe.dialler.get(), pipe.forth)) return false;
+    const bool stands = read(pipe.listener.get(), back);
+    write(pipe.dialler.get(), back);  // the last bytes of a connection, too
+    if (!stands) return false;
+    for (bool changes = false;;) {
+      const size_t bytes = next_bytes(pipe, changes);
+      if (bytes == 0) return true;
       Bytes part(pipe.forth.begin(), pipe.forth.begin() + static_cast<ptrdiff_t>(bytes));
       pipe.forth.erase(pipe.forth.begin(), pipe.forth.begin() + static_cast<ptrdiff_t>(bytes));
-      const auto parts = pipe.greeted ? change(std::move(part)) : Frames{std::move(part)};
-      pipe.greeted = true;
+      const auto parts = changes ? change(std::move(part)) : Frames{std::move(part)};
       for (const auto& each : parts) write(pipe.listener.get(), each);
     }
-    return true;
+  }
+  template <typename T>
+  static std::optional<T> first(const Bytes& bytes) {
+    T message;
+    if (bytes.size() < sizeof message) return {};
+    std::memcpy(static_cast<void*>(&message), bytes.data(), sizeof message);
+    return message;
+  }
+  // Returns the size of the next part if it is complete, and otherwise 0. Sets `changes` if the part is a frame of the run. The
+  // frames of the stream itself, such as confirmations, stay as they are.
+  static size_t next_bytes(Pipe& pipe, bool& changes) {
+    size_t bytes = 0;
+    auto next = Pipe::Part::frames;
+    changes = false;
+    if (pipe.next == Pipe::Part::preamble) {
+      bytes = sizeof(TcpPreamble);
+      next = Pipe::Part::hello;
+    } else if (pipe.next == Pipe::Part::hello) {
+      const auto hello = first<TcpSessionHello>(pipe.forth);
+      if (!hello) return 0;
+      bytes = sizeof *hello + hello->addresses * sizeof(TcpWireAddress);
+      // After a hello to no process in particular comes one to the process that has answered.
+      next = hello->to == PeerId{} ? Pipe::Part::hello : Pipe::Part::begin;
+    } else if (pipe.next == Pipe::Part::begin) {
+      bytes = sizeof(TcpBegin);
+    } else if (const auto header = first<FrameHeader>(pipe.forth)) {
+      bytes = sizeof *header + header->payload_bytes;
+      changes = header->kind == FrameKind::elastic;
+    }
+    if (pipe.forth.size() < bytes || bytes == 0) return 0;
+    pipe.next = next;
+    return bytes;
   }
 
   TcpAddress to_;

@@ -5,11 +5,15 @@
 
 #include <array>
 #include <cstring>
+#include <optional>
 
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "net/tcp_socket.h"
 #include "transport_promises_data.h"
+#include "transports/tcp/kernel_streams.h"
+#include "transports/tcp/tcp_greeting.h"
 #include "transports/tcp/tcp_transport.h"
 
 namespace unisono::conformance {
@@ -22,10 +26,13 @@ inline JobKey job(uint8_t fill = 0x5A) {
   return key;
 }
 
-inline std::unique_ptr<TcpTransport> transport(PeerId self, TcpOptions options = {}) {
+// Stands for a process of its own, so it shares no port with other transports.
+inline std::unique_ptr<TcpTransport> transport(PeerId self, TcpOptions options = {},
+                                               StreamNetwork& network = kernel_streams()) {
   options.self = self;
+  options.shares_port = false;
   if (options.interface.empty()) options.interface = "127.0.0.1";
-  auto made = TcpTransport::make(options);
+  auto made = TcpTransport::make(options, network);
   EXPECT_TRUE(made.ok()) << made.status().to_string();
   return made.ok() ? std::move(*made) : nullptr;
 }
@@ -86,6 +93,35 @@ class TcpPair : public testing::Test {
   std::unique_ptr<Recorder> sink_a, sink_b;
 };
 
+// The first bytes of a connection. A test may change the fields; seal() then makes the checksums right.
+struct Greeting {
+  TcpPreamble preamble{};
+  TcpSessionHello hello{};
+
+  Greeting& seal() {
+    preamble.to = hello.to;
+    unisono::seal(preamble);
+    unisono::seal(hello, {});
+    return *this;
+  }
+};
+
+inline Greeting hello_from(PeerId from, PeerId to, const JobKey& key = job()) {
+  Greeting greeting;
+  greeting.hello.session = from.low;
+  greeting.hello.attempt = 1;
+  greeting.hello.key = key;
+  greeting.hello.from = from;
+  greeting.hello.to = to;
+  return greeting.seal();
+}
+
+inline TcpBegin begin_at(uint64_t position) {
+  TcpBegin begin{.position = position};
+  seal(begin);
+  return begin;
+}
+
 // A connection from a peer that does not authenticate.
 class Unauthenticated {
  public:
@@ -99,7 +135,14 @@ class Unauthenticated {
   bool connected() const { return connected_; }
   void send_bytes(ByteView bytes) { (void)::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
   void send_bytes(const std::string& text) { send_bytes(std::as_bytes(std::span(text))); }
-  void send_bytes(const TcpHello& hello) { send_bytes(std::as_bytes(std::span(&hello, 1))); }
+  void send_bytes(const Greeting& greeting) {
+    send_struct(greeting.preamble);
+    send_struct(greeting.hello);
+  }
+  template <typename T>
+  void send_struct(const T& message) {
+    send_bytes(std::as_bytes(std::span(&message, 1)));
+  }
   bool closed() {
     for (;;) {
       std::array<std::byte, 64> scratch;
@@ -109,13 +152,18 @@ class Unauthenticated {
       received_.insert(received_.end(), scratch.begin(), scratch.begin() + count);
     }
   }
+  // For the hello, so that the connection counts as direct.
+  TcpEnds ends() const { return {to_wire(local_address(socket_.get())), to_wire(remote_address(socket_.get()))}; }
   const Bytes& received() const { return received_; }
-  TcpRefusal refusal() const {
-    TcpReply reply;
-    if (received_.size() < sizeof reply) return TcpRefusal::none;
-    std::memcpy(&reply, received_.data(), sizeof reply);
-    return reply.accepted == 0 ? reply.reason : TcpRefusal::none;
+  // Returns the reply, once it is there.
+  std::optional<TcpSessionReply> reply() const {
+    TcpSessionReply reply;
+    if (received_.size() < sizeof reply) return {};
+    std::memcpy(static_cast<void*>(&reply), received_.data(), sizeof reply);
+    EXPECT_TRUE(is_sound(reply));
+    return reply;
   }
+  TcpRefusal refusal() const { return reply() ? reply()->reason : TcpRefusal::none; }
   void disconnect() { socket_.reset(); }
 
  private:
@@ -123,14 +171,5 @@ class Unauthenticated {
   bool connected_ = false;
   Bytes received_;
 };
-
-inline TcpHello hello_from(PeerId from, PeerId to, const JobKey& key = job()) {
-  TcpHello hello;
-  hello.key = key;
-  hello.from = from;
-  hello.to = to;
-  seal_hello(hello);
-  return hello;
-}
 
 }  // namespace unisono::conformance

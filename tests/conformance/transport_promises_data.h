@@ -103,7 +103,6 @@ inline void headers_arrive_unchanged(Cluster& cluster) {
   header.operation = 0x0001020304050607;
   header.sender = 3;
   header.round = 0x7FFF;
-  header.contributors = 12;
   header.chunk = 0xC0000001;
   header.slice = 0x50000001;
   header.amount = UINT64_MAX;
@@ -113,9 +112,10 @@ inline void headers_arrive_unchanged(Cluster& cluster) {
   ASSERT_TRUE(recorders.until([&] { return recorders[0].frames.size() == 1; }));
   const auto& got = recorders[0].frames[0].header;
   EXPECT_EQ(got.payload_bytes, 100u);
-  // All fields before payload_bytes must arrive unchanged. Only `flags` may differ, because a transport may set a checksum
-  // flag.
+  // All fields before payload_bytes must arrive unchanged. Only `flags` and `confirmed` may differ, because they belong to the
+  // transport.
   header.flags = got.flags;
+  header.confirmed = got.confirmed;
   EXPECT_EQ(std::memcmp(&got, &header, offsetof(FrameHeader, payload_bytes)), 0);
 }
 

@@ -7,9 +7,10 @@
 #include <cstring>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "transports/tcp/tcp_decoder.h"
-#include "transports/tcp/tcp_handshake.h"
+#include "transports/tcp/tcp_greeting.h"
 
 namespace unisono {
 namespace {
@@ -34,7 +35,7 @@ class FuzzSink final : public Sink {
     else pool_.give(view.handle);
   }
   void sent(uint64_t) override {}
-  void lost(PeerIndex, const Status&) override {}
+  void lost(PeerIndex, const Status&, PeerFate) override {}
   void credit(PeerIndex) override {}
   void release_all() {
     for (const auto handle : kept_) pool_.give(handle);
@@ -87,6 +88,31 @@ void feed(TcpDecoder& decoder, FuzzSink& sink, const std::vector<std::byte>& byt
   }
 }
 
+// Reads the bytes as the greeting of a connection that resumes a stream.
+void read_greeting(const std::vector<std::byte>& bytes, bool repair) {
+  ByteReader reader(bytes);
+  auto preamble = reader.read<TcpPreamble>();
+  auto hello = reader.read<TcpSessionHello>();
+  std::vector<TcpWireAddress> addresses;
+  for (size_t i = 0; i < hello.addresses && i < tcp_hello_addresses_max && reader.ok(); ++i) {
+    addresses.push_back(reader.read<TcpWireAddress>());
+  }
+  if (repair) {
+    seal(preamble);
+    seal(hello, addresses);
+  }
+  const bool calls = check(preamble) == TcpRefusal::none;
+  UNISONO_CHECK(!calls || may_become_hello(reinterpret_cast<const std::byte*>(&preamble), sizeof preamble));
+  (void)may_become_hello(bytes.data(), bytes.size());
+  const bool sound = calls && check(hello, preamble) == TcpRefusal::none;
+  UNISONO_CHECK(!sound || (hello.stream_index < hello.stream_count && hello.addresses <= tcp_hello_addresses_max));
+  if (check_addresses(hello, addresses)) {
+    for (const auto& address : addresses) UNISONO_CHECK(to_wire(from_wire(address)).port == address.port);
+  }
+  (void)is_sound(reader.read<TcpSessionReply>());
+  (void)is_sound(reader.read<TcpBegin>());
+}
+
 }  // namespace
 }  // namespace unisono
 
@@ -105,13 +131,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   sink.release_all();
   UNISONO_CHECK(pool.blocks_out() == 0);
-  if (bytes.size() >= sizeof(TcpHello)) {
-    TcpHello hello;
-    std::memcpy(&hello, bytes.data(), sizeof hello);
-    if ((mode & 4) != 0) seal_hello(hello);
-    const auto verdict = check_hello(hello);
-    UNISONO_CHECK(verdict != TcpRefusal::none || hello.stream_index < hello.stream_count);
-    (void)may_become_hello(bytes.data(), bytes.size());
-  }
+  read_greeting(bytes, (mode & 4) != 0);
   return 0;
 }

@@ -16,7 +16,7 @@
 #include "base/concat.h"
 #include "base/random.h"
 #include "group_cluster.h"
-#include "transports/tcp/tcp_handshake.h"
+#include "transports/tcp/tcp_greeting.h"
 #include "wire/frame.h"
 
 namespace unisono::testing {
@@ -96,27 +96,47 @@ void say_garbage(const Port& port, Random& random) {
   Unauthenticated(port).say(bytes);
 }
 
-// Sends three hellos: with a wrong key, with a far too large length, and with frames behind it.
+// A preamble and a hello as they lie on the wire.
+struct Greeting {
+  TcpPreamble preamble;
+  TcpSessionHello hello;
+};
+
+void seal(Greeting& greeting) {
+  greeting.preamble.to = greeting.hello.to;
+  unisono::seal(greeting.preamble);
+  unisono::seal(greeting.hello, {});
+}
+
+// Sends hellos: with a wrong key, with far too many streams, damaged, one that claims to go on with a link, one with frames
+// behind it, and a part of one.
 void say_hellos(const Port& port, Random& random) {
-  TcpHello hello;
+  Greeting greeting;
+  auto& hello = greeting.hello;
+  hello.session = random.next();
+  hello.attempt = 1;
   hello.from = {random.next(), random.next()};
   hello.to = {random.next(), random.next()};
-  seal_hello(hello);
-  Unauthenticated(port).say(&hello, sizeof(hello));
+  const auto say = [&] { Unauthenticated(port).say(&greeting, sizeof greeting); };
+  seal(greeting);
+  say();
   hello.stream_count = 0xFFFF;
-  seal_hello(hello);
-  Unauthenticated(port).say(&hello, sizeof(hello));
+  seal(greeting);
+  say();
   hello.stream_count = 1;
+  seal(greeting);
   hello.checksum ^= 1;
-  Unauthenticated(port).say(&hello, sizeof(hello));
-  seal_hello(hello);
+  say();
+  hello.resumes = 1;
+  seal(greeting);
+  say();
   FrameHeader frame;
   frame.payload_bytes = payload_bytes_max;
   seal_frame(frame);
   Unauthenticated pushy(port);
-  pushy.say(&hello, sizeof(hello));
+  pushy.say(&greeting, sizeof greeting);
   for (int i = 0; i < 50; ++i) pushy.say(&frame, sizeof(frame));
-  Unauthenticated(port).say(&hello, random.below(sizeof(hello)));
+  Unauthenticated(port).say(&greeting, random.below(sizeof greeting));
 }
 
 void attack(const std::vector<Port>& ports, uint64_t seed) {

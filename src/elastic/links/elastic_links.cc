@@ -17,7 +17,8 @@ constexpr Nanos idle_check_period = 1 * second;  // how often idle links are sea
 Result<std::unique_ptr<ElasticLinks>> ElasticLinks::make(const LinksOptions& options) {
   auto key = RunKey::make(options.run_id, options.run_key);
   if (!key.ok()) return key.status();
-  auto transport = TcpTransport::make({.self = options.self, .interface = options.interface, .port = options.port});
+  auto transport =
+      TcpTransport::make({.self = options.self, .interface = options.interface, .port = options.port, .shares_port = false});
   if (!transport.ok()) return transport.status();
   std::unique_ptr<ElasticLinks> links(new ElasticLinks(options, std::move(*key)));
   links->transport_ = std::move(*transport);
@@ -231,7 +232,7 @@ bool ElasticLinks::act(Nanos now) {
 void ElasticLinks::act_on(ElasticConnection& connection, Nanos now) {
   if (connection.over) return forget(connection);
   if (connection.broken) {
-    transport_->close(connection.index);
+    transport_->abort(connection.index);
     const auto why = *std::exchange(connection.broken, std::nullopt);
     return end_link(connection, why);
   }

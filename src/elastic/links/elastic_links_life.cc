@@ -7,10 +7,10 @@
 namespace unisono {
 namespace {
 
-// Returns true if all header fields that elastic frames do not use are 0.
+// Returns true if all header fields that elastic frames do not use are 0. `confirmed` belongs to the transport.
 bool is_plain(const FrameHeader& header) {
   return header.kind == FrameKind::elastic && header.codec == 0 && header.epoch == 0 && header.group == 0 &&
-         header.sender == 0 && header.contributors == 0 && header.descriptor == 0;
+         header.sender == 0 && header.descriptor == 0;
 }
 
 bool has_tag(const FrameHeader& header) {
@@ -251,7 +251,7 @@ void ElasticLinks::send_parting(ElasticConnection& connection, Nanos now) {
   next_check_ = std::min(next_check_, connection.parting_until);
 }
 
-void ElasticLinks::lost(PeerIndex peer, const Status& why) {
+void ElasticLinks::lost(PeerIndex peer, const Status& why, PeerFate) {
   auto* connection = at(peer);
   if (connection == nullptr || connection->phase == LinkPhase::none) return;
   if (connection->phase == LinkPhase::connecting) {

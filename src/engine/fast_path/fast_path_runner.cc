@@ -190,7 +190,7 @@ bool FastPathRunner::plan(GroupCore& group, const OperationRequest& request, con
                .header = {.kind = FrameKind::data,
                           .epoch = group.epoch,
                           .group = group.number,
-                          .sender = group.self,
+                          .sender = frame_sender(group.self),
                           .round = static_cast<uint16_t>(plan.stages.front().round),
                           .amount = sizes_per_pair(collective) ? request.count : descriptor.amount,
                           .descriptor = descriptor.bits,
@@ -289,19 +289,19 @@ void FastPathRunner::confirm(FastPath& e) {
   if (!plan.answers && plan.answer_comes == FastPathPlan::Answer::none) return;
   e.answer = plan.answer;
   e.answer.operation = e.header.operation;
-  if (!plan.answers) e.answer.sender = plan.root;
+  if (!plan.answers) e.answer.sender = frame_sender(plan.root);
 }
 
 // Returns the header of the frame that `rank` must send next.
 const FrameHeader& FastPathRunner::expected(FastPath& e, Rank rank) {
   if (e.awaits_answer) return e.answer;
   if ((e.plan->sources >> rank & 1) == 0) {
-    e.confirmation.sender = rank;
+    e.confirmation.sender = frame_sender(rank);
     return e.confirmation;
   }
   // Write only if the value differs: it is slow to read a word right after a part of it was written.
   if (e.header.sender != rank) {
-    e.header.sender = rank;
+    e.header.sender = frame_sender(rank);
     e.header.chunk = chunk_of(e.request->collective, rank, e.group->self, e.group->world());
     if (e.plan->collective == Collective::all_to_all) e.header.amount = e.plan->amounts[rank];
   }

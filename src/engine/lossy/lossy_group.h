@@ -41,10 +41,10 @@ struct DatagramSecret {
 struct LossyGroupSetup {
   uint32_t number = 0;  // the number of the group
   DatagramGroup datagrams;
-  std::vector<PeerIndex> peers;                // indexed by rank
-  uint32_t datagram_bytes = 1472;              // size of the largest datagram; equal on all ranks
-  std::function<std::string(Rank)> location;   // returns, for example, "host b, pid 42"
-  std::function<std::string(Rank)> trouble{};  // see Transport::trouble; null: nothing is known
+  std::vector<PeerIndex> peers;                   // indexed by rank
+  uint32_t datagram_bytes = 1472;                 // size of the largest datagram; equal on all ranks
+  std::function<std::string(Rank)> location;      // returns, for example, "host b, pid 42"
+  std::function<std::string(Rank)> link_state{};  // see Transport::link_state; null: nothing is known
   // Tells rank `to`, reliably, about this rank's call. on_call() must then be called there. It may come as a message, too.
   std::function<void(Rank to, const AnnouncedCall& call)> announce_call;
   // Sends any other message reliably to rank `to`. The receiver's engine then calls on_message().

@@ -80,16 +80,16 @@ void LossyGroups::open(GroupCore& group) const {
   setup.location = [&peers, members = group.members](Rank rank) {
     return members[rank] == self_peer ? std::string("this process") : peers[members[rank]].label;
   };
-  setup.trouble = [&peers, members = group.members](Rank rank) {
+  setup.link_state = [&peers, members = group.members](Rank rank) {
     const auto peer = members[rank];
-    return peer == self_peer || !peers[peer].lost.ok() ? std::string() : peers[peer].route->trouble(peer);
+    return peer == self_peer || !peers[peer].lost.ok() ? std::string() : peers[peer].route->link_state(peer);
   };
   setup.send_message = [&control, &group](Rank to, Bytes message) {
     const auto payload = std::make_shared<Bytes>(std::move(message));
     const FrameHeader header{.kind = FrameKind::lossy,
                              .epoch = group.epoch,
                              .group = group.number,
-                             .sender = group.self,
+                             .sender = frame_sender(group.self),
                              .payload_bytes = static_cast<uint32_t>(payload->size())};
     control.send(group.members[to], header, payload);
   };

@@ -23,9 +23,11 @@ struct ActiveOperation {
   bool in_order() const { return is_in_order(number); }
   // Returns the event id of a send or a computation of this operation.
   uint64_t event(uint32_t lane) const { return event_id(slot, generation, lane); }
+  // Of an event id: the bits that are equal in all events of one operation.
+  static constexpr uint64_t all_lanes = 0xFFFFFFFF00000000ull;
   // Makes the transport drop the pending sends and the receive buffers of this operation.
   void cancel_in(Transport& transport) const {
-    Cancellation all{.match = event(0), .mask = 0xFFFFFFFF00000000ull, .group = group->number, .operation = number};
+    Cancellation all{.match = event(0), .mask = all_lanes, .group = group->number, .operation = number};
     if (is_message()) all.from = group->members[operation.setup().request.root];
     transport.cancel(all);
   }
@@ -40,6 +42,7 @@ struct ActiveOperation {
   OperationPort port;
   Operation operation;
   std::shared_ptr<Completion> completion;          // null: the slot is free
+  std::string link_note;                           // see Report::link_note
   std::shared_ptr<const DeliveryReport> delivery;  // set if the call asked for lossy or automatic delivery
 };
 

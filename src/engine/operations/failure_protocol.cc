@@ -120,8 +120,11 @@ void FailureProtocol::notify_members(const ActiveOperation& active, Bytes bytes)
 
 void FailureProtocol::notify_abort(const GroupCore& group, Rank aborted, const Status& why) {
   const auto payload = std::make_shared<Bytes>(failure_payload(why));
-  const FrameHeader header{
-      .kind = FrameKind::failed, .epoch = group.epoch, .group = group.number, .operation = all_operations, .sender = aborted};
+  const FrameHeader header{.kind = FrameKind::failed,
+                           .epoch = group.epoch,
+                           .group = group.number,
+                           .operation = all_operations,
+                           .sender = frame_sender(aborted)};
   for (Rank rank = 0; rank < group.world(); ++rank) {
     if (rank != aborted) notify(group, rank, header, payload);
   }

@@ -19,7 +19,7 @@ struct FailureProtocolTest : testing::Test {
     group.rank_of_peer = {0, -1, 2, 3};
   }
   FrameHeader abort_of(Rank rank) const {
-    return {.kind = FrameKind::failed, .epoch = 9, .group = 5, .operation = all_operations, .sender = rank};
+    return {.kind = FrameKind::failed, .epoch = 9, .group = 5, .operation = all_operations, .sender = frame_sender(rank)};
   }
   std::optional<Rank> abort_arrives(PeerIndex from, Rank rank, const Status& why) {
     return failures.on_abort(group, from, abort_of(rank), failure_payload(why));

@@ -21,6 +21,14 @@ bool OperationPort::send(Rank to, FrameHeader header, std::span<const std::byte>
   return route(to).send(peer(to), header, payload, event(lane));
 }
 
+void OperationPort::release_early(uint32_t lane) {
+  for (auto* transport : shared_.transports) transport->release_early(event(lane), UINT64_MAX);
+}
+
+void OperationPort::release_all_early() {
+  for (auto* transport : shared_.transports) transport->release_early(event(0), active_.all_lanes);
+}
+
 size_t OperationPort::slot_bytes(Rank to) { return route(to).slot_bytes(); }
 
 PortSlot OperationPort::acquire(std::span<const Rank> to, size_t bytes, bool result) {
@@ -69,7 +77,7 @@ void OperationPort::request_credit(Rank to, bool again) {
 
 std::string OperationPort::location(Rank rank) const { return shared_.peers[peer(rank)].label; }
 
-std::string OperationPort::trouble(Rank rank) const { return route(rank).trouble(peer(rank)); }
+std::string OperationPort::link_state(Rank rank) const { return route(rank).link_state(peer(rank)); }
 
 bool OperationPort::reduce(const kernels::Reduction& task, uint32_t lane) {
   const auto computed = shared_.compute.reduce(task, event(lane));

@@ -18,6 +18,7 @@ struct ActiveOperation;
 // The objects of the engine that all operations share.
 struct OperationResources {
   PeerTable& peers;
+  const std::vector<Transport*>& transports;
   BufferPool& pool;
   Compute& compute;
 };
@@ -28,6 +29,8 @@ class OperationPort final : public Port {
 
   size_t credit(Rank to) override;
   bool send(Rank to, FrameHeader header, std::span<const std::byte> payload, uint32_t lane) override;
+  void release_early(uint32_t lane) override;
+  void release_all_early() override;
   size_t slot_bytes(Rank to) override;
   PortSlot acquire(std::span<const Rank> to, size_t bytes, bool result) override;
   void fill(const PortSlot& slot, const std::byte* source, size_t bytes) override;
@@ -38,7 +41,7 @@ class OperationPort final : public Port {
   void grant(Rank to, uint64_t bytes) override;
   void request_credit(Rank to, bool again) override;
   std::string location(Rank rank) const override;
-  std::string trouble(Rank rank) const override;
+  std::string link_state(Rank rank) const override;
   bool reduce(const kernels::Reduction& task, uint32_t lane) override;
   bool copy(void* destination, const void* source, size_t bytes, uint32_t lane) override;
   void copy_now(void* destination, const void* source, size_t bytes) override;

@@ -23,11 +23,12 @@ struct OperationTableTest : testing::Test {
     table.end(active);
   }
   RecordingTransport transport;
+  const std::vector<Transport*> transports{&transport};
   PeerTable peers = peers_over(transport, 1);
   BufferPool pool{1 << 20};
   InlineCompute compute;
   GroupCore group;
-  OperationTable table{{peers, pool, compute}};
+  OperationTable table{{peers, transports, pool, compute}};
 };
 
 TEST_F(OperationTableTest, a_late_event_of_an_ended_operation_finds_no_operation) {

@@ -84,7 +84,7 @@ class ShapedCluster : Sink {
   std::byte* receive_buffer(PeerIndex, const FrameHeader&) override { return nullptr; }
   void received(PeerIndex, const FrameHeader&, const View&) override { ADD_FAILURE(); }
   void sent(uint64_t) override {}
-  void lost(PeerIndex, const Status& why) override { ADD_FAILURE() << why.to_string(); }
+  void lost(PeerIndex, const Status& why, PeerFate) override { ADD_FAILURE() << why.to_string(); }
   void credit(PeerIndex) override {}
 
   void link_all() {

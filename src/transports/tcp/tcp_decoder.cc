@@ -35,6 +35,7 @@ TcpDecoder::Space TcpDecoder::space() {
 TcpDecoder::Progress TcpDecoder::took(size_t bytes, Sink& sink) {
   if (fault_ != FrameFault::none) return Progress::fault;
   counters_.bytes += bytes;
+  position_ += bytes;
   if (in_payload_ && !discard_ && target_ != nullptr) {
     const size_t landed = std::min(bytes, header_.payload_bytes - done_);
     done_ += landed;
@@ -46,6 +47,7 @@ TcpDecoder::Progress TcpDecoder::took(size_t bytes, Sink& sink) {
     if (!in_payload_) {
       if (end_ - begin_ < sizeof(FrameHeader)) return Progress::more;
       if (!begin_frame(sink)) return Progress::fault;
+      if (!in_payload_) return Progress::more;  // an upcall has reset the decoder
     }
     if (!find_target(sink)) return Progress::no_memory;
     if (!fill_from_inbox()) return Progress::more;
@@ -55,14 +57,15 @@ TcpDecoder::Progress TcpDecoder::took(size_t bytes, Sink& sink) {
 
 bool TcpDecoder::begin_frame(Sink& sink) {
   std::memcpy(&header_, inbox_.get() + begin_, sizeof header_);
-  fault_ = check_frame(header_);
+  fault_ = check_frame(header_, FrameKind::leaving);
   if (fault_ != FrameFault::none) return false;
   begin_ += sizeof header_;
   in_payload_ = true;
   buffer_requested_ = header_.payload_bytes == 0;
-  discard_ = false;
+  discard_ = discards_all_ || !is_for_sink();
   done_ = 0;
   expect_large_ = header_.payload_bytes >= large_bytes;
+  if (confirmations_ != nullptr) confirmations_->confirmed(header_.confirmed, sink);
   return true;
 }
 
@@ -70,10 +73,12 @@ bool TcpDecoder::find_target(Sink& sink) {
   if (target_ != nullptr || discard_ || header_.payload_bytes == 0) return true;
   if (!buffer_requested_) {
     buffer_requested_ = true;
-    target_ = sink.receive_buffer(from_, header_);
+    auto* const buffer = sink.receive_buffer(from_, header_);
+    if (discard_) return true;  // the upcall has called discard_all()
+    target_ = buffer;
     if (target_ != nullptr) return true;
   }
-  block_ = pool_.take(from_, header_.payload_bytes);
+  block_ = pool_.take(exceeds_share_ ? PayloadPool::no_owner : from_, header_.payload_bytes);
   target_ = block_.data;
   return target_ != nullptr;
 }
@@ -91,7 +96,8 @@ bool TcpDecoder::fill_from_inbox() {
 }
 
 bool TcpDecoder::finish_frame(Sink& sink) {
-  ++counters_.frames;
+  if (is_for_sink()) ++counters_.frames;
+  else counters_.bytes -= sizeof header_ + header_.payload_bytes;
   View view{target_, header_.payload_bytes, block_.handle};
   const bool wanted = !discard_;
   if (wanted && (header_.flags & frame_flag_payload_checksum) != 0 &&
@@ -100,6 +106,10 @@ bool TcpDecoder::finish_frame(Sink& sink) {
     --counters_.frames;
     return false;
   }
+  if (header_.kind != FrameKind::confirm) ++request_.frames;
+  // Only now, so that the answer covers the whole frame.
+  request_.now |= (header_.flags & frame_flag_confirm_now) != 0;
+  left_ |= header_.kind == FrameKind::leaving;
   // Be ready for the next frame before the upcall, because during the upcall the sink may call the transport.
   const auto header = header_;
   target_ = nullptr;
@@ -116,13 +126,24 @@ void TcpDecoder::cancel(uint32_t group, uint64_t operation) {
   discard_ = true;
 }
 
+void TcpDecoder::discard_all() {
+  discards_all_ = true;
+  if (block_) pool_.give(block_.handle);
+  block_ = {};
+  target_ = nullptr;
+  discard_ = in_payload_;
+}
+
 void TcpDecoder::reset() {
   if (block_) pool_.give(block_.handle);
   block_ = {};
   target_ = nullptr;
   begin_ = end_ = done_ = 0;
-  in_payload_ = buffer_requested_ = discard_ = expect_large_ = false;
+  in_payload_ = buffer_requested_ = discard_ = discards_all_ = exceeds_share_ = expect_large_ = false;
+  left_ = false;
   fault_ = FrameFault::none;
+  position_ = 0;
+  request_ = {};
 }
 
 }  // namespace unisono

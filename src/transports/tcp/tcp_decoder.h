@@ -6,11 +6,16 @@
 // readv can read the end of one frame and the beginning of the next. If small frames are expected, the inbox takes many frames
 // at once, and payloads are copied out of it. If large frames are expected, only a little is read into the inbox, so that large
 // payloads are not copied.
+//
+// The decoder counts the position of the stream, which outlives connections. Where a connection breaks, also inside a header or
+// a payload, the decoder goes on with the next one's first byte of a frame: nothing has to be told to it. It handles the kinds
+// confirm, nothing and leaving itself, and the sink does not see them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include <sys/uio.h>
 
@@ -41,14 +46,32 @@ class TcpDecoder {
     no_memory,  // The peer has used up its share of the pool. Call resume() when a view has been released.
     fault,      // The stream is damaged; fault() says how. From now on, only reset() may be called.
   };
+  // Hears what the peer confirms.
+  class Confirmations {
+   public:
+    virtual ~Confirmations() = default;
+    // A frame's header has arrived that says `low` (FrameHeader::confirmed). This comes before the sink is asked for the buffer
+    // of the frame's payload, because a confirmation may set that buffer free. A frame that is sent again may say an older
+    // value than the frame before. The callee may use the sink.
+    virtual void confirmed(uint32_t low, Sink& sink) = 0;
+  };
+  // The confirmations that the peer wants, since the last take_request().
+  struct Request {
+    bool now = false;     // a complete frame asked for a confirmation at once
+    uint32_t frames = 0;  // complete frames, without those that only confirm
+  };
   struct Space {
     iovec parts[2] = {};
     int count = 0;
     size_t bytes() const { return (count > 0 ? parts[0].iov_len : 0) + (count > 1 ? parts[1].iov_len : 0); }
   };
 
-  TcpDecoder(PeerIndex from, PayloadPool& pool, TcpReceiveCounters& counters)
-      : from_(from), pool_(pool), counters_(counters), inbox_(std::make_unique_for_overwrite<std::byte[]>(inbox_bytes)) {}
+  TcpDecoder(PeerIndex from, PayloadPool& pool, TcpReceiveCounters& counters, Confirmations* confirmations = nullptr)
+      : from_(from),
+        pool_(pool),
+        counters_(counters),
+        confirmations_(confirmations),
+        inbox_(std::make_unique_for_overwrite<std::byte[]>(inbox_bytes)) {}
   ~TcpDecoder() { reset(); }
   TcpDecoder(const TcpDecoder&) = delete;
   TcpDecoder& operator=(const TcpDecoder&) = delete;
@@ -61,7 +84,18 @@ class TcpDecoder {
   // If a frame of this operation is half received, no more bytes are written into the sink's receive buffer. The rest of that
   // frame is discarded.
   void cancel(uint32_t group, uint64_t operation);
-  // Prepares the decoder for a new stream. If a block is half filled, it is given back to the pool.
+  // From now on no upcall is made, except to Confirmations: what is half received and what follows is discarded.
+  void discard_all();
+  // If true, payloads get memory although the peer has used up its share of the pool.
+  void exceed_share(bool exceeds) { exceeds_share_ = exceeds; }
+  // Returns true if a block of the pool is half filled.
+  bool holds_memory() const { return static_cast<bool>(block_); }
+  // Returns how many bytes of the stream were read, in all its connections. This is the position that a confirmation says.
+  uint64_t position() const { return position_; }
+  Request take_request() { return std::exchange(request_, {}); }
+  // Returns true if the peer has sent its last frame.
+  bool left() const { return left_; }
+  // Prepares the decoder for a new stream, at position 0. If a block is half filled, it is given back to the pool.
   void reset();
 
   size_t payload_bytes() const { return header_.payload_bytes; }
@@ -73,10 +107,12 @@ class TcpDecoder {
   bool find_target(Sink& sink);
   bool fill_from_inbox();
   bool finish_frame(Sink& sink);
+  bool is_for_sink() const { return header_.kind < FrameKind::confirm; }
 
   PeerIndex from_;
   PayloadPool& pool_;
   TcpReceiveCounters& counters_;
+  Confirmations* confirmations_;
   std::unique_ptr<std::byte[]> inbox_;
   size_t begin_ = 0, end_ = 0;  // unread part of the inbox
   FrameHeader header_;          // header of the frame whose payload is being received
@@ -86,9 +122,14 @@ class TcpDecoder {
   size_t done_ = 0;           // this many payload bytes have been received
   bool in_payload_ = false;
   bool buffer_requested_ = false;  // sink.receive_buffer() was already called for this frame, or the frame has no payload
-  bool discard_ = false;
+  bool discard_ = false;           // the payload of header_ is discarded
+  bool discards_all_ = false;
+  bool exceeds_share_ = false;
   bool expect_large_ = false;
+  bool left_ = false;
   FrameFault fault_ = FrameFault::none;
+  uint64_t position_ = 0;
+  Request request_;
 };
 
 }  // namespace unisono

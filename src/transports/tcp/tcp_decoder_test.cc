@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "tests/conformance/transport_cluster.h"
-#include "transports/tcp/tcp_send_queue.h"
 #include "wire/checksum.h"
 
 namespace unisono::conformance {
@@ -26,7 +25,7 @@ struct RecordingSink final : Sink {
     else pool.give(view.handle);
   }
   void sent(uint64_t) override {}
-  void lost(PeerIndex, const Status&) override {}
+  void lost(PeerIndex, const Status&, PeerFate) override {}
   void credit(PeerIndex) override {}
   PayloadPool& pool;
   std::function<std::byte*(const FrameHeader&)> target;
@@ -191,6 +190,95 @@ TEST_F(TcpDecoderTest, forgets_everything_on_reset) {
   expect_all(1);
 }
 
+TEST_F(TcpDecoderTest, a_reset_inside_a_placed_payload_costs_no_byte) {
+  // The stream is one sequence of bytes, whatever connections carry it. A break may be at each byte, and the decoder is told
+  // nothing about it.
+  frame(1, 300);
+  frame(2, 0);
+  frame(3, 5000);
+  Bytes memory(5000);
+  sink.target = [&](const FrameHeader& head) { return head.payload_bytes == 5000 ? memory.data() : nullptr; };
+  for (size_t cut = 0; cut <= stream.size(); cut += cut < 600 ? 1 : 97) {
+    at = 0;
+    sink.payloads.clear();
+    sink.headers.clear();
+    sink.buffer_requests = 0;
+    const uint64_t before = decoder.position();
+    feed(70, cut);
+    EXPECT_EQ(decoder.position(), before + cut);
+    EXPECT_EQ(feed(1000), TcpDecoder::Progress::more);
+    expect_all(3);
+    EXPECT_EQ(sink.buffer_requests, 2u) << "no payload is placed twice";
+    EXPECT_EQ(decoder.position(), before + stream.size());
+  }
+  EXPECT_EQ(memory, pattern(5000, 3));
+}
+
+TEST_F(TcpDecoderTest, the_position_counts_bytes_that_wait_for_memory) {
+  sink.keep = true;
+  for (uint64_t i = 0; i < 3; ++i) frame(i, 500'000);
+  EXPECT_EQ(feed(SIZE_MAX), TcpDecoder::Progress::no_memory);
+  EXPECT_EQ(decoder.position(), at);
+  for (const auto& view : sink.views) pool.give(view.handle);
+  decoder.resume(sink);
+  feed(SIZE_MAX);
+  EXPECT_EQ(decoder.position(), stream.size());
+}
+
+TEST_F(TcpDecoderTest, tells_what_a_frame_confirms_before_it_asks_for_the_buffer) {
+  struct Heard final : TcpDecoder::Confirmations {
+    std::vector<std::pair<uint32_t, size_t>> values;
+    RecordingSink* sink = nullptr;
+    void confirmed(uint32_t low, Sink&) override { values.emplace_back(low, sink->buffer_requests); }
+  } heard;
+  heard.sink = &sink;
+  TcpDecoder hearing(1, pool, counters, &heard);
+  for (const uint32_t low : {7u, 9u}) {
+    auto head = header(1, 100);
+    head.confirmed = low;
+    seal_frame(head);
+    append(head, pattern(100, 1));
+  }
+  for (size_t at = 0; at < stream.size();) {
+    const auto space = hearing.space();
+    const size_t count = std::min({space.parts[0].iov_len, stream.size() - at, size_t{70}});
+    std::memcpy(space.parts[0].iov_base, stream.data() + at, count);
+    at += count;
+    ASSERT_EQ(hearing.took(count, sink), TcpDecoder::Progress::more);
+  }
+  EXPECT_EQ(heard.values, (std::vector<std::pair<uint32_t, size_t>>{{7, 0}, {9, 1}}));
+}
+
+TEST_F(TcpDecoderTest, a_frame_asks_for_a_confirmation_when_it_is_complete) {
+  auto head = header(1, 1000);
+  head.flags = frame_flag_confirm_now;
+  seal_frame(head);
+  append(head, pattern(1000, 1));
+  feed(SIZE_MAX, 900);
+  EXPECT_FALSE(decoder.take_request().now);
+  feed(SIZE_MAX);
+  const auto told = decoder.take_request();
+  EXPECT_TRUE(told.now);
+  EXPECT_EQ(told.frames, 1u);
+  EXPECT_FALSE(decoder.take_request().now);
+}
+
+TEST_F(TcpDecoderTest, swallows_what_is_for_the_stream_alone) {
+  for (const auto kind : {FrameKind::confirm, FrameKind::nothing, FrameKind::leaving}) {
+    frame(1, 10);
+    auto head = header(2, kind == FrameKind::nothing ? 3'000'000 : 0);
+    head.kind = kind;
+    seal_frame(head);
+    append(head, Bytes(head.payload_bytes));
+    EXPECT_EQ(feed(100'000), TcpDecoder::Progress::more);
+    EXPECT_EQ(decoder.left(), kind == FrameKind::leaving);
+    EXPECT_EQ(decoder.take_request().frames, kind == FrameKind::confirm ? 1u : 2u);
+  }
+  expect_all(3);
+  for (const auto& head : sink.headers) EXPECT_EQ(head.operation, 1u);
+  EXPECT_EQ(pool.blocks_out(), 0u);
+}
+
 TEST_F(TcpDecoderTest, refuses_another_magic) {
   EXPECT_EQ(feed_damaged(0, std::byte{1}), TcpDecoder::Progress::fault);
   EXPECT_EQ(decoder.fault(), FrameFault::magic);
@@ -233,97 +321,6 @@ TEST_F(TcpDecoderTest, refuses_a_payload_that_does_not_match_its_checksum) {
   EXPECT_EQ(feed(SIZE_MAX), TcpDecoder::Progress::fault);
   EXPECT_EQ(decoder.fault(), FrameFault::payload_checksum);
   EXPECT_EQ(sink.headers.size(), 1u);
-}
-
-// Tests of the send queue, with a payload pool of its own.
-
-class TcpSendQueueTest : public testing::Test {
- protected:
-  TcpSendQueueTest() : pool({}), queue(pool, 4) {}
-  bool push(uint64_t id, ByteView payload) {
-    FrameHeader header;
-    header.operation = id;
-    return queue.push({.header = header, .payload = payload.data(), .payload_left = payload.size(), .id = id});
-  }
-  // Moves up to `limit` bytes from the queue to `wire`, as a socket would.
-  void write(size_t limit) {
-    iovec parts[TcpSendQueue::gather_max];
-    size_t bytes = 0;
-    const int count = queue.gather(parts, bytes);
-    bytes = std::min(bytes, limit);
-    size_t left = bytes;
-    for (int i = 0; i < count && left > 0; ++i) {
-      const size_t step = std::min(left, parts[i].iov_len);
-      const auto* data = static_cast<const std::byte*>(parts[i].iov_base);
-      wire.insert(wire.end(), data, data + step);
-      left -= step;
-    }
-    queue.wrote(bytes, sent);
-  }
-  PayloadPool pool;
-  TcpSendQueue queue;
-  Bytes wire;
-  std::vector<uint64_t> sent;
-};
-
-TEST_F(TcpSendQueueTest, frames_keep_order_and_bytes_in_any_split_of_writes) {
-  std::vector<Bytes> payloads;
-  for (size_t i = 0; i < 40; ++i) payloads.push_back(pattern(i % 3 == 0 ? 0 : i * 1000, i));
-  Bytes meant;
-  for (size_t i = 0; i < payloads.size(); ++i) {
-    FrameHeader header;
-    header.operation = i;
-    const auto bytes = std::as_bytes(std::span(&header, 1));
-    meant.insert(meant.end(), bytes.begin(), bytes.end());
-    meant.insert(meant.end(), payloads[i].begin(), payloads[i].end());
-    push(i, payloads[i]);
-  }
-  EXPECT_EQ(queue.bytes(), meant.size());
-  for (size_t step = 1; !queue.empty(); step = step * 3 + 1) write(step % 50'000);
-  EXPECT_EQ(wire, meant);
-  EXPECT_EQ(queue.bytes(), 0u);
-  EXPECT_EQ(pool.blocks_out(), 0u);
-}
-
-TEST_F(TcpSendQueueTest, small_payloads_are_copied_without_sent_report) {
-  auto small = pattern(TcpSendQueue::copied_bytes_max, 1), large = pattern(TcpSendQueue::copied_bytes_max + 1, 2);
-  EXPECT_TRUE(push(1, small));
-  EXPECT_FALSE(push(2, large));
-  EXPECT_TRUE(push(3, {}));
-  const auto copy = small;
-  std::ranges::fill(small, std::byte{0});
-  while (!queue.empty()) write(SIZE_MAX);
-  EXPECT_TRUE(std::ranges::equal(std::span(wire).subspan(64, copy.size()), copy));
-  EXPECT_EQ(sent, std::vector<uint64_t>{2});
-}
-
-TEST_F(TcpSendQueueTest, cancel_removes_unsent_frames_and_copies_the_half_sent_one) {
-  auto first = pattern(10'000, 1), second = pattern(10'000, 2), third = pattern(10'000, 3);
-  const auto first_copy = first, third_copy = third;
-  push(0x11, first);
-  push(0x12, second);
-  push(0x21, third);
-  write(500);
-  EXPECT_TRUE(queue.cancel(0x10, 0xF0));
-  std::ranges::fill(first, std::byte{0});
-  std::ranges::fill(second, std::byte{0});
-  while (!queue.empty()) write(SIZE_MAX);
-  ASSERT_EQ(wire.size(), 2 * (64 + 10'000u));
-  EXPECT_TRUE(std::ranges::equal(std::span(wire).subspan(64, 10'000), first_copy));
-  EXPECT_TRUE(std::ranges::equal(std::span(wire).subspan(64 + 10'064), third_copy));
-  EXPECT_EQ(sent, std::vector<uint64_t>{0x21});
-  EXPECT_EQ(pool.blocks_out(), 0u);
-  EXPECT_EQ(queue.bytes(), 0u);
-}
-
-TEST_F(TcpSendQueueTest, clear_reports_pending_ids) {
-  const auto payload = pattern(10'000, 1);
-  push(1, payload);
-  push(2, std::span(payload).first(10));
-  push(3, payload);
-  queue.clear(sent);
-  EXPECT_EQ(sent, (std::vector<uint64_t>{1, 3}));
-  EXPECT_EQ(pool.blocks_out(), 0u);
 }
 
 }  // namespace

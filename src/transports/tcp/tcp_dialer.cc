@@ -2,27 +2,33 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
+#include "base/check.h"
+#include "base/error_text.h"
 
 namespace unisono {
+namespace {
 
-TcpDialer::TcpDialer(TcpDialRequest request) : request_(std::move(request)), state_(request_.candidates.size()) {}
+// A dialer that was not stepped for longer than this belongs to a process that was stopped.
+constexpr Nanos stopped_after = 1 * second;
 
-TcpDialer::~TcpDialer() {
-  for (auto& attempt : attempts_) drop(attempt);
-}
+}  // namespace
+
+TcpDialer::TcpDialer(TcpDialRequest request)
+    : request_(std::move(request)), state_(request_.candidates.size()), round_(request_.attempts_before + 1) {}
 
 bool TcpDialer::step(Nanos now) {
-  if (complete()) return false;
+  if (complete() || final_answer_) return false;
   bool any = false, broken = false;
+  // Time in which this process was stopped does not count.
+  if (const Nanos gap = now - std::exchange(stepped_at_, now); gap > stopped_after && gap != now) {
+    for (auto& attempt : attempts_) attempt.hello_at += gap;
+  }
   for (size_t i = 0; i < attempts_.size();) {
     auto& attempt = attempts_[i];
     const bool rests = attempt.phase == Phase::accepted || attempt.phase == Phase::introduced;
-    const auto outcome = rests ? Outcome::pending : advance(attempt);
+    const auto outcome = rests ? Outcome::pending : advance(attempt, now);
     if (outcome == Outcome::pending) {
       ++i;
       continue;
@@ -31,6 +37,8 @@ bool TcpDialer::step(Nanos now) {
     if (outcome == Outcome::accepted) {
       ++accepted_count_;
       attempt.phase = Phase::accepted;
+      // Frames may arrive before the other streams are accepted. Nobody reads them yet, so they must wake nobody.
+      (void)attempt.socket->watch(*request_.watcher, false, false, 0);
       if (!address_chosen_) {
         choose_attempt(i);
         break;
@@ -39,23 +47,22 @@ bool TcpDialer::step(Nanos now) {
       continue;
     }
     broken = address_chosen_;
-    drop(attempt);
     attempts_.erase(attempts_.begin() + static_cast<ptrdiff_t>(i));
     if (!address_chosen_) next_event_ = now;  // the next address is tried at once
   }
-  if (complete()) return true;
-  if (broken) {
+  if (complete() || final_answer_) return true;
+  if (broken && !request_.only_stream) {
     start_over(now);
   } else if (!address_chosen_ && now >= next_event_) {
     any = true;
     while (next_candidate_ < state_.size() && state_[next_candidate_].hopeless) ++next_candidate_;
     if (next_candidate_ < state_.size()) {
       next_event_ = now + stagger;
-      start(next_candidate_++, 0);
-    } else if (attempts_.empty()) {
+      start(next_candidate_++, request_.only_stream.value_or(0));
+    } else if (attempts_.empty() && !request_.only_stream) {
       start_over(now);
     } else {
-      // All addresses are being tried. Each attempt is ended by the kernel, or by the owner at its deadline.
+      // All addresses are being tried. Each attempt is ended by the network, or by the owner.
       next_event_ = never;
     }
   }
@@ -63,40 +70,23 @@ bool TcpDialer::step(Nanos now) {
 }
 
 void TcpDialer::start_over(Nanos now) {
-  for (auto& attempt : attempts_) drop(attempt);
   attempts_.clear();
   next_candidate_ = 0;
   accepted_count_ = 0;
   address_chosen_ = false;
+  ++round_;
   next_event_ = hopeless() ? never : now + retry_delay_;
   retry_delay_ = std::min(2 * retry_delay_, retry_last);
 }
 
-int TcpDialer::open_socket(const TcpAddress& address, Descriptor& socket) const {
-  socket = Descriptor(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket.open()) return errno;
-  set_stream_options(socket.get());
-  begin_without_pacing(socket.get());
-  for (const auto& source : request_.sources) {
-    const bool same_kind = source.family() == address.family() && source.is_link_local() == address.is_link_local() &&
-                           source.is_loopback() == address.is_loopback() && source.scope() == address.scope();
-    if (!same_kind) continue;
-    const int on = 1;
-    (void)::setsockopt(socket.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
-    if (::bind(socket.get(), source.get(), source.bytes) != 0) return errno;
-    break;
-  }
-  if (::connect(socket.get(), address.get(), address.bytes) != 0 && errno != EINPROGRESS) return errno;
-  return 0;
-}
-
 void TcpDialer::start(size_t candidate, uint16_t stream) {
-  state_[candidate].refused_everywhere = false;
+  state_[candidate].refused_everywhere = state_[candidate].nobody_listens = false;
   Attempt attempt;
   attempt.candidate = candidate;
   attempt.stream = stream;
-  int error = open_socket(request_.candidates[candidate], attempt.socket);
-  if (error == 0 && !watch(request_.epoll, attempt.socket.get(), EPOLLOUT, 0)) error = ENOMEM;
+  int error = 0;
+  attempt.socket = request_.network->connect(request_.candidates[candidate], request_.sources, error);
+  if (attempt.socket && !attempt.socket->watch(*request_.watcher, false, true, 0)) error = ENOMEM;
   if (error != 0) {
     exhausted_ = exhausted_ || is_out_of_descriptors(error);
     (void)failed(attempt, error);
@@ -114,62 +104,96 @@ TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, std::string why) {
 }
 
 TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, int error) {
-  state_[attempt.candidate].refused_everywhere = error == ECONNREFUSED;
+  auto& candidate = state_[attempt.candidate];
+  candidate.refused_everywhere = candidate.nobody_listens = error == ECONNREFUSED;
   return failed(attempt, error_text(error));
 }
 
-TcpDialer::Outcome TcpDialer::advance(Attempt& attempt) {
-  if (!attempt.socket.open()) return Outcome::failed;
-  if (attempt.phase == Phase::replying) return read_reply(attempt);
-  pollfd ready{attempt.socket.get(), POLLOUT, 0};
-  if (::poll(&ready, 1, 0) <= 0) return Outcome::pending;
-  int error = 0;
-  socklen_t bytes = sizeof error;
-  if (::getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
-  if (error != 0) return failed(attempt, error);
+Nanos TcpDialer::next_deadline() const {
+  Nanos next = next_event_;
+  for (const auto& attempt : attempts_) {
+    if (attempt.phase == Phase::replying && !request_.only_stream)
+      next = std::min({next, attempt.hello_at + reply_timeout, stepped_at_ + stopped_after / 2});
+  }
+  return next;
+}
+
+TcpDialer::Outcome TcpDialer::advance(Attempt& attempt, Nanos now) {
+  if (!attempt.socket) return Outcome::failed;
+  if (attempt.phase == Phase::replying) {
+    const auto outcome = read_reply(attempt);
+    const bool late = !request_.only_stream && now - attempt.hello_at >= reply_timeout;
+    return outcome == Outcome::pending && late ? failed(attempt, "no reply to the hello") : outcome;
+  }
+  const auto error = attempt.socket->connected();
+  if (!error) return Outcome::pending;
+  if (*error != 0) return failed(attempt, *error);
+  answered_at_ = request_.candidates[attempt.candidate];
+  attempt.hello_at = now;
   return send_hello(attempt);
 }
 
 TcpDialer::Outcome TcpDialer::send_hello(Attempt& attempt) {
+  TcpPreamble preamble;
+  preamble.flags = request_.hello.flags;
+  preamble.to = request_.hello.to;
+  seal(preamble);
   auto hello = request_.hello;
   hello.stream_index = attempt.stream;
-  seal_hello(hello);
-  const auto count = send_some(attempt.socket.get(), std::as_bytes(std::span(&hello, 1)));
-  if (count < 0) return failed(attempt, static_cast<int>(-count));
+  hello.attempt = round_;
+  hello.ends = {to_wire(attempt.socket->local()), to_wire(attempt.socket->remote())};
+  seal(hello, request_.addresses);
+  iovec parts[3];
+  int count = 0;
+  // The second hello of a connection, to the process that has introduced itself, follows without a preamble.
+  if (!attempt.preamble_sent) parts[count++] = {&preamble, sizeof preamble};
+  parts[count++] = {&hello, sizeof hello};
+  if (!request_.addresses.empty())
+    parts[count++] = {request_.addresses.data(), request_.addresses.size() * sizeof(TcpWireAddress)};
+  size_t bytes = 0;
+  for (int i = 0; i < count; ++i) bytes += parts[i].iov_len;
+  const auto written = attempt.socket->write(parts, count);
+  if (written < 0) return failed(attempt, static_cast<int>(-written));
   // This is unlikely, because the send buffer of a new connection has space for far more bytes than a hello.
-  if (static_cast<size_t>(count) != sizeof hello) return failed(attempt, "the kernel took only a part of the hello");
+  if (static_cast<size_t>(written) != bytes) return failed(attempt, "the network took only a part of the hello");
   state_[attempt.candidate].progress = "connected, but no reply to the hello";
+  attempt.preamble_sent = greeted_ = true;
   attempt.phase = Phase::replying;
-  rewatch(request_.epoll, attempt.socket.get(), EPOLLIN, 0);
+  UNISONO_CHECK(attempt.socket->watch(*request_.watcher, true, false, 0));
   return read_reply(attempt);
 }
 
 TcpDialer::Outcome TcpDialer::read_reply(Attempt& attempt) {
-  auto& reply = attempt.answer.reply;
-  const bool whole = attempt.answer_bytes >= sizeof reply;
-  auto destination = std::as_writable_bytes(std::span(&attempt.answer, 1))
-                         .first(whole ? sizeof attempt.answer : sizeof reply)
-                         .subspan(attempt.answer_bytes);
   bool ended = false;
-  const auto count = receive_some(attempt.socket.get(), destination, ended);
+  const auto destination = std::as_writable_bytes(std::span(&attempt.reply, 1)).subspan(attempt.reply_bytes);
+  const auto count = read_some(*attempt.socket, destination, ended);
   if (count < 0) return failed(attempt, static_cast<int>(-count));
   if (ended) return failed(attempt, "closed the connection instead of a reply to the hello");
-  attempt.answer_bytes += static_cast<size_t>(count);
-  if (attempt.answer_bytes < sizeof reply) return Outcome::pending;
-  if (attempt.answer_bytes == sizeof attempt.answer) return introduced(attempt);
-  if (!is_reply(reply)) return failed(attempt, "another program answers there, not Unisono");
+  attempt.reply_bytes += static_cast<size_t>(count);
+  return attempt.reply_bytes < sizeof attempt.reply ? Outcome::pending : answer_of(attempt);
+}
+
+TcpDialer::Outcome TcpDialer::answer_of(Attempt& attempt) {
+  const auto& reply = attempt.reply;
+  if (!is_sound(reply)) return failed(attempt, "another program answers there, not Unisono");
+  peer_attempts_ = std::max(peer_attempts_, reply.attempt);
   if (reply.accepted == 1) return Outcome::accepted;
-  if (reply.reason == TcpRefusal::introduction) return whole ? Outcome::pending : read_reply(attempt);
+  if (reply.reason == TcpRefusal::introduction) return introduced(attempt, reply.self);
+  if (reply.reason == TcpRefusal::draining) {
+    attempt.reply_bytes = 0;  // the next reply is still to come
+    peer_drains_ = true;
+    return Outcome::pending;
+  }
   auto& candidate = state_[attempt.candidate];
   candidate.hopeless = reply.reason == TcpRefusal::version || reply.reason == TcpRefusal::other_job;
   candidate.refused_everywhere = candidate.hopeless || reply.reason == TcpRefusal::other_process;
+  if (reply.reason == TcpRefusal::no_session || reply.reason == TcpRefusal::left) final_answer_ = reply;
   return failed(attempt, std::string("refused: ") + name(reply.reason));
 }
 
 // Handles the id in the listener's answer. The first process that answers becomes the peer of this link. Later answers from
 // other processes are refused.
-TcpDialer::Outcome TcpDialer::introduced(Attempt& attempt) {
-  const auto id = attempt.answer.self;
+TcpDialer::Outcome TcpDialer::introduced(Attempt& attempt, const PeerId& id) {
   const bool meant = request_.hello.to == PeerId{} ? !introduced_ || *introduced_ == id : false;
   if (id == PeerId{} || !meant) return failed(attempt, "refused: another process is there");
   introduced_ = id;
@@ -181,10 +205,10 @@ void TcpDialer::accept_peer() {
   request_.hello.to = *std::exchange(introduced_, std::nullopt);
   for (auto& attempt : attempts_) {
     if (attempt.phase != Phase::introduced) continue;
-    attempt.answer = {};
-    attempt.answer_bytes = 0;
+    attempt.reply = {};
+    attempt.reply_bytes = 0;
     attempt.phase = Phase::connecting;  // the next step sends the new hello
-    rewatch(request_.epoll, attempt.socket.get(), EPOLLOUT, 0);
+    UNISONO_CHECK(attempt.socket->watch(*request_.watcher, false, true, 0));
   }
 }
 
@@ -193,28 +217,23 @@ void TcpDialer::accept_peer() {
 void TcpDialer::choose_attempt(size_t winner) {
   address_chosen_ = true;
   auto kept = std::move(attempts_[winner]);
-  attempts_[winner].socket.reset();
-  for (auto& attempt : attempts_) drop(attempt);
   attempts_.clear();
   const auto candidate = kept.candidate;
   attempts_.push_back(std::move(kept));
   next_event_ = never;
+  if (request_.only_stream) return;
   for (uint16_t stream = 1; stream < request_.hello.stream_count; ++stream) start(candidate, stream);
 }
 
-void TcpDialer::drop(Attempt& attempt) {
-  if (attempt.socket.open()) unwatch(request_.epoll, attempt.socket.get());
-  attempt.socket.reset();
-}
-
-std::vector<Descriptor> TcpDialer::take() {
-  std::vector<Descriptor> sockets(attempts_.size());
+std::vector<TcpDialled> TcpDialer::take() {
+  std::vector<TcpDialled> taken(attempts_.size());
   for (auto& attempt : attempts_) {
-    unwatch(request_.epoll, attempt.socket.get());
-    sockets[attempt.stream] = std::move(attempt.socket);
+    auto& place = taken[request_.only_stream ? 0 : attempt.stream];
+    place.socket = std::move(attempt.socket);
+    place.reply = attempt.reply;
   }
   attempts_.clear();
-  return sockets;
+  return taken;
 }
 
 bool TcpDialer::hopeless() const {
@@ -222,11 +241,19 @@ bool TcpDialer::hopeless() const {
 }
 
 bool TcpDialer::refused_everywhere() const {
-  return std::all_of(state_.begin(), state_.end(), [](const auto& candidate) { return candidate.refused_everywhere; });
+  return !state_.empty() &&
+         std::all_of(state_.begin(), state_.end(), [](const auto& candidate) { return candidate.refused_everywhere; });
+}
+
+bool TcpDialer::refused_at(const std::function<bool(const TcpAddress&)>& matters) const {
+  for (size_t i = 0; i < state_.size(); ++i) {
+    if (state_[i].nobody_listens && matters(request_.candidates[i])) return true;
+  }
+  return false;
 }
 
 std::string TcpDialer::failures() const {
-  std::string text;
+  std::string text = state_.empty() ? "it has named no address" : "";
   for (size_t i = 0; i < state_.size(); ++i) {
     if (!text.empty()) text += "; ";
     text += request_.candidates[i].to_string() + ": " + (state_[i].error.empty() ? state_[i].progress : state_[i].error);

@@ -188,6 +188,7 @@ TEST_F(InboundConnection, a_peer_that_connects_anew_replaces_its_half_dead_link)
   Unauthenticated old(*b);
   old.send_bytes(hello_from(id_a, id_b));
   ASSERT_TRUE(within(1 * second, [&] { return b->state(inbound_index) == LinkState::up; }));
+  old.send_struct(begin_at(0));
   dial(*a, *b, id_b);
   EXPECT_FALSE(within(280 * millisecond, [&] { return a->state(0) == LinkState::up; }));
   EXPECT_TRUE(sink_b->losses.empty());
@@ -205,6 +206,7 @@ TEST_F(InboundConnection, a_peer_whose_old_link_ends_meanwhile_need_not_wait) {
   auto old = std::make_unique<Unauthenticated>(*b);
   old->send_bytes(hello_from(id_a, id_b));
   ASSERT_TRUE(within(1 * second, [&] { return b->state(inbound_index) == LinkState::up; }));
+  old->send_struct(begin_at(0));
   dial(*a, *b, id_b);
   settle();
   EXPECT_EQ(a->state(0), LinkState::connecting);
@@ -229,7 +231,8 @@ TEST_F(InboundConnection, a_hello_with_another_key_gets_neither_an_id_nor_accept
   nobody.send_bytes(hello_from(PeerId{}, id_b));
   ASSERT_TRUE(within(1 * second, [&] { return unauthenticated.closed() && namesake.closed() && nobody.closed(); }));
   EXPECT_EQ(unauthenticated.refusal(), TcpRefusal::other_job);
-  EXPECT_EQ(unauthenticated.received().size(), sizeof(TcpReply));
+  ASSERT_TRUE(unauthenticated.reply());
+  EXPECT_EQ(unauthenticated.reply()->self, PeerId{});
   EXPECT_EQ(namesake.refusal(), TcpRefusal::not_expected);
   EXPECT_EQ(nobody.refusal(), TcpRefusal::not_expected);
   EXPECT_TRUE(registry_b.inbound.empty());
@@ -240,9 +243,11 @@ TEST_F(InboundConnection, repeated_hellos_without_an_id_are_refused) {
   curious.send_bytes(hello_from(PeerId{7, 7}, PeerId{}));
   ASSERT_TRUE(within(1 * second, [&] {
     EXPECT_FALSE(curious.closed());
-    return curious.received().size() == sizeof(TcpIntroduction);
+    return curious.reply().has_value();
   }));
-  curious.send_bytes(hello_from(PeerId{7, 7}, PeerId{}));
+  EXPECT_EQ(curious.refusal(), TcpRefusal::introduction);
+  EXPECT_EQ(curious.reply()->self, id_b);
+  curious.send_struct(hello_from(PeerId{7, 7}, PeerId{}).hello);
   ASSERT_TRUE(within(1 * second, [&] { return curious.closed(); }));
   EXPECT_EQ(b->counters().refused_connections, 1u);
 }
@@ -282,13 +287,11 @@ TEST_F(InboundConnection, another_job_and_no_answer_give_different_errors) {
 
 TEST_F(InboundConnection, a_link_of_several_streams_is_refused) {
   Unauthenticated first(*b), second(*b);
-  auto hello = hello_from(PeerId{7, 7}, id_b);
-  hello.stream_count = 2;
-  seal_hello(hello);
-  first.send_bytes(hello);
-  hello.stream_index = 1;
-  seal_hello(hello);
-  second.send_bytes(hello);
+  auto greeting = hello_from(PeerId{7, 7}, id_b);
+  greeting.hello.stream_count = 2;
+  first.send_bytes(greeting.seal());
+  greeting.hello.stream_index = 1;
+  second.send_bytes(greeting.seal());
   for (auto* unauthenticated : {&first, &second}) {
     ASSERT_TRUE(until([&] { return unauthenticated->closed(); }));
     EXPECT_EQ(unauthenticated->refusal(), TcpRefusal::stream);

@@ -1,98 +1,25 @@
 #include "transports/tcp/tcp_listener.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include "base/concat.h"
 
 namespace unisono {
-namespace {
 
-constexpr int backlog = 1024;
-constexpr int accepts_per_step = 64;  // limited so that many connections at once cannot delay the links
-constexpr int port_tries = 16;        // how often to look for a port that is free at all addresses
-
-TcpAddress any_address(int family) {
-  TcpAddress address;
-  address.storage.ss_family = static_cast<sa_family_t>(family);
-  // all bytes of the address are zero: this is the wildcard
-  address.bytes = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-  return address;
-}
-
-}  // namespace
-
-Result<TcpListener> TcpListener::make(const TcpListenerOptions& options, int epoll) {
-  TcpListener listener(options, epoll);
-  listener.spare_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  int error = 0;
-  for (int attempt = 0; attempt < port_tries; ++attempt) {
-    listener.sockets_.clear();
-    listener.port_ = options.port;
-    error = options.addresses.empty() ? listener.listen_everywhere() : listener.listen_at_all();
-    // The kernel has chosen a port that is free at the first address, but another process may use this port at a second
-    // address. If that happens, try another port.
-    if (error != EADDRINUSE || options.port != 0) break;
-  }
-  if (error != 0) {
-    auto where = options.addresses.empty() ? any_address(AF_INET) : options.addresses.front().address;
-    where.set_port(options.port);
-    return Status(Code::unavailable, "tcp: cannot listen at " + where.to_string() + ": " + error_text(error));
-  }
-  for (const auto& socket : listener.sockets_) {
-    if (!watch(epoll, socket.get(), EPOLLIN, 0))
-      return Status(Code::unavailable, "tcp: epoll cannot watch the listening socket: " + error_text(errno));
-  }
-  return listener;
-}
-
-// Listens at one address. Returns 0 or errno.
-int TcpListener::listen_at(const TcpAddress& where, bool dual) {
-  auto address = where;
-  address.set_port(port_);
-  Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket.open()) return errno;
-  const int on = 1, off = 0;
-  // With this option, a restarted process can listen although old connections still exist.
-  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (address.family() == AF_INET6) {
-    (void)::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, dual ? &off : &on, sizeof on);
-  }
-  if (::bind(socket.get(), address.get(), address.bytes) != 0) return errno;
-  begin_without_pacing(socket.get());
-  if (::listen(socket.get(), backlog) != 0) return errno;
-  port_ = local_address(socket.get()).port();
-  sockets_.push_back(std::move(socket));
-  return 0;
-}
-
-int TcpListener::listen_everywhere() {
-  const int error = listen_at(any_address(AF_INET6), true);
-  if (error == 0 || error == EADDRINUSE || error == EACCES) return error;
-  return listen_at(any_address(AF_INET), false);  // the host has no IPv6
-}
-
-int TcpListener::listen_at_all() {
-  int last = EADDRNOTAVAIL;
-  for (const auto& entry : options_.addresses) {
-    const int error = listen_at(entry.address, false);
-    // Skip an address that the interface does not have at the moment. Any other error, such as a port that is taken, ends the
-    // attempt.
-    if (error != 0 && error != EADDRNOTAVAIL) return error;
-    if (last != 0) last = error;
-  }
-  return last;
+Result<TcpListener> TcpListener::make(const TcpListenerOptions& options, StreamNetwork& network, StreamWatcher& watcher) {
+  auto membership = TcpPortMembership::join(network, options.listen,
+                                            {.id = options.self,
+                                             .shares = options.shares_port,
+                                             .watcher = &watcher,
+                                             .preamble_timeout = options.hello_timeout,
+                                             .without_preamble_max = options.unauthenticated_max});
+  if (!membership.ok()) return membership.status();
+  return TcpListener(options, std::move(*membership), watcher);
 }
 
 bool TcpListener::step(Nanos now, TcpAcceptor& acceptor) {
-  exhausted_.clear();
-  bool any = accept_some(now);
+  bool any = take_arrivals(now);
   recheck_waiting_ = false;
   for (size_t i = 0; i < waiting_.size();) {
     auto& connection = waiting_[i];
@@ -111,46 +38,26 @@ bool TcpListener::step(Nanos now, TcpAcceptor& acceptor) {
       continue;
     }
     any = true;
-    if (connection.socket.open()) unwatch(epoll_, connection.socket.get());
-    if (outcome == Outcome::accepted) {
-      TcpHello hello;
-      std::memcpy(&hello, connection.bytes.data(), sizeof hello);
-      acceptor.take_connection(hello, std::move(connection.socket));
-    }
+    // The entry is erased first, because the acceptor may use this listener.
+    auto settled = std::move(connection);
     waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
+    if (outcome == Outcome::accepted) acceptor.take_connection(settled.greeting, std::move(settled.socket));
   }
   return any;
 }
 
-bool TcpListener::accept_some(Nanos now) {
-  bool any = false;
-  for (const auto& listening : sockets_) {
-    for (int i = 0; i < accepts_per_step; ++i) {
-      PendingConnection connection;
-      connection.from.bytes = sizeof connection.from.storage;
-      auto* from = reinterpret_cast<sockaddr*>(&connection.from.storage);
-      connection.socket = Descriptor(::accept4(listening.get(), from, &connection.from.bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (!connection.socket.open()) {
-        if (errno == ECONNABORTED || errno == EINTR) continue;
-        if (!is_out_of_descriptors(errno)) break;
-        exhausted_ = error_text(errno);
-        // No descriptor is free, so the connection cannot be accepted, and epoll would report it for ever. Therefore close the
-        // spare descriptor, accept the connection, and close it.
-        spare_.reset();
-        Descriptor unwanted(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
-        if (unwanted.open()) ++refused_;
-        unwanted.reset();
-        spare_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-        break;
-      }
-      any = true;
-      evict_oldest(false);
-      set_stream_options(connection.socket.get());
-      connection.deadline = now + options_.hello_timeout;
-      if (watch(epoll_, connection.socket.get(), EPOLLIN, 0)) waiting_.push_back(std::move(connection));
-      else ++refused_;
-    }
+bool TcpListener::take_arrivals(Nanos now) {
+  const bool any = membership_.step(now, arrived_);
+  for (auto& arrival : arrived_) {
+    evict_oldest(false);
+    PendingConnection connection;
+    connection.socket = std::move(arrival.socket);
+    connection.preamble = arrival.preamble;
+    connection.deadline = now + options_.hello_timeout;
+    if (connection.socket->watch(*watcher_, true, false, 0)) waiting_.push_back(std::move(connection));
+    else ++refused_;
   }
+  arrived_.clear();
   return any;
 }
 
@@ -158,50 +65,64 @@ bool TcpListener::accept_some(Nanos now) {
 // the kind wait as its limit allows, closes the oldest of them.
 void TcpListener::evict_oldest(bool inbound) {
   const auto same = [&](const PendingConnection& connection) {
-    return connection.inbound == inbound && connection.socket.open();
+    return connection.inbound == inbound && connection.socket != nullptr;
   };
   const auto count = static_cast<size_t>(std::count_if(waiting_.begin(), waiting_.end(), same));
   if (count < (inbound ? options_.inbound_max : options_.unauthenticated_max)) return;
   const auto oldest = std::find_if(waiting_.begin(), waiting_.end(), same);
   refuse(*oldest, TcpRefusal::busy, "too many connections are waiting");
-  unwatch(epoll_, oldest->socket.get());
   oldest->socket.reset();
   // The entry stays in waiting_, because the caller iterates over waiting_. step() erases every entry whose socket is closed.
 }
 
 TcpListener::Outcome TcpListener::read(PendingConnection& connection, Nanos now) {
-  if (!connection.socket.open()) return Outcome::withdrawn;
+  if (!connection.socket) return Outcome::withdrawn;
+  bool ended = false;
   if (connection.inbound) {
     // Between its hello and our reply, the dialler sends nothing. The only thing that can arrive is the end of its connection.
     std::byte ahead{};
-    const auto count = ::recv(connection.socket.get(), &ahead, 1, MSG_DONTWAIT | MSG_PEEK);
-    const bool gone = count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
-    if (!gone && count <= 0) return Outcome::waiting;
-    if (gone) return Outcome::withdrawn;
+    const auto count = connection.socket->peek(std::span(&ahead, 1), ended);
+    if (ended || count < 0) return Outcome::withdrawn;
+    if (count == 0) return Outcome::waiting;
     refuse(connection, TcpRefusal::not_unisono, "it sent bytes between its hello and the reply");
     return Outcome::refused;
   }
-  bool ended = false;
-  const auto count = receive_some(connection.socket.get(), std::span(connection.bytes).subspan(connection.byte_count), ended);
-  if (count < 0 || ended) {
-    if (connection.introduced && connection.byte_count == 0)
-      // The dialler has learnt our id, and does not want a link: it has one already, or it looked for another process.
-      return Outcome::withdrawn;
-    refuse(connection, TcpRefusal::not_unisono, "it closed the connection before its hello was complete");
+  // Nothing behind the hello and its addresses is read, because it belongs to the stream.
+  for (;;) {
+    size_t wanted = sizeof(TcpSessionHello);
+    if (connection.byte_count >= wanted) {
+      std::memcpy(&connection.greeting.hello, connection.bytes.data(), sizeof connection.greeting.hello);
+      if (const auto why = check(connection.greeting.hello, connection.preamble); why != TcpRefusal::none) {
+        refuse(connection, why, why == TcpRefusal::not_unisono ? "its hello is damaged" : name(why));
+        return Outcome::refused;
+      }
+      wanted += connection.greeting.hello.addresses * sizeof(TcpWireAddress);
+    }
+    if (connection.byte_count == wanted) return take_hello(connection, now);
+    const auto space = std::span(connection.bytes).subspan(connection.byte_count, wanted - connection.byte_count);
+    const auto count = read_some(*connection.socket, space, ended);
+    if (count < 0 || ended) {
+      if (connection.introduced && connection.byte_count == 0)
+        // The dialler has learnt our id, and does not want a link: it has one already, or it looked for another process.
+        return Outcome::withdrawn;
+      refuse(connection, TcpRefusal::not_unisono, "it closed the connection before its hello was complete");
+      return Outcome::refused;
+    }
+    if (count == 0) return Outcome::waiting;
+    connection.byte_count += static_cast<size_t>(count);
+  }
+}
+
+TcpListener::Outcome TcpListener::take_hello(PendingConnection& connection, Nanos now) {
+  auto& greeting = connection.greeting;
+  std::memcpy(greeting.addresses.data(), connection.bytes.data() + sizeof greeting.hello,
+              greeting.hello.addresses * sizeof(TcpWireAddress));
+  if (!check_addresses(greeting.hello, std::span(greeting.addresses).first(greeting.hello.addresses))) {
+    refuse(connection, TcpRefusal::not_unisono, "its hello is damaged");
     return Outcome::refused;
   }
-  connection.byte_count += static_cast<size_t>(count);
-  if (!may_become_hello(connection.bytes.data(), connection.byte_count)) {
-    refuse(connection, TcpRefusal::not_unisono, "another protocol than Unisono");
-    return Outcome::refused;
-  }
-  if (connection.byte_count < sizeof(TcpHello)) return Outcome::waiting;
-  TcpHello hello;
-  std::memcpy(&hello, connection.bytes.data(), sizeof hello);
-  if (const auto why = check_hello(hello); why != TcpRefusal::none) {
-    refuse(connection, why, name(why));
-    return Outcome::refused;
-  }
+  const TcpEnds mine{to_wire(connection.socket->local()), to_wire(connection.socket->remote())};
+  greeting.direct = is_direct(mine, greeting.hello.ends, greeting.hello.flags);
   evict_oldest(true);
   connection.inbound = true;
   connection.hello_at = now;
@@ -209,35 +130,43 @@ TcpListener::Outcome TcpListener::read(PendingConnection& connection, Nanos now)
   return Outcome::waiting;
 }
 
-TcpListener::Outcome TcpListener::decide(PendingConnection& connection, Nanos now, TcpAcceptor& acceptor) {
-  TcpHello hello;
-  std::memcpy(&hello, connection.bytes.data(), sizeof hello);
-  const auto decision = acceptor.decide(hello, now - connection.hello_at);
-  connection.recheck_at = never;
-  if (decision.wait) {
-    if (decision.recheck_after != never) connection.recheck_at = connection.hello_at + decision.recheck_after;
-    return Outcome::waiting;
-  }
-  if (decision.refusal == TcpRefusal::introduction) return introduce(connection, now, acceptor.introduction());
-  if (decision.refusal != TcpRefusal::none) {
-    refuse(connection, decision.refusal, name(decision.refusal));
-    return Outcome::refused;
-  }
-  TcpReply reply;
-  reply.accepted = 1;
-  const auto count = send_some(connection.socket.get(), std::as_bytes(std::span(&reply, 1)));
-  return count == sizeof reply ? Outcome::accepted : Outcome::withdrawn;
+TcpSessionReply TcpListener::reply_to(const PendingConnection& connection) const {
+  TcpSessionReply reply;
+  reply.self = options_.self;
+  reply.ends = {to_wire(connection.socket->local()), to_wire(connection.socket->remote())};
+  return reply;
 }
 
-TcpListener::Outcome TcpListener::introduce(PendingConnection& connection, Nanos now, const PeerId& self) {
+TcpListener::Outcome TcpListener::decide(PendingConnection& connection, Nanos now, TcpAcceptor& acceptor) {
+  const auto decision = acceptor.decide(connection.greeting, now - connection.hello_at);
+  connection.recheck_at = never;
+  if (decision.refusal == TcpRefusal::introduction) return introduce(connection, now);
+  if (!decision.wait && decision.refusal != TcpRefusal::none) {
+    refuse(connection, decision);
+    return Outcome::refused;
+  }
+  if (decision.wait && decision.recheck_after != never) connection.recheck_at = connection.hello_at + decision.recheck_after;
+  if (decision.wait && (!decision.draining || std::exchange(connection.draining_told, true))) return Outcome::waiting;
+  auto reply = reply_to(connection);
+  reply.accepted = decision.wait ? 0 : 1;
+  reply.reason = decision.wait ? TcpRefusal::draining : TcpRefusal::none;
+  reply.position = decision.position;
+  reply.attempt = decision.attempt;
+  seal(reply);
+  const auto count = write_some(*connection.socket, std::as_bytes(std::span(&reply, 1)));
+  if (count != sizeof reply) return Outcome::withdrawn;
+  return decision.wait ? Outcome::waiting : Outcome::accepted;
+}
+
+TcpListener::Outcome TcpListener::introduce(PendingConnection& connection, Nanos now) {
   if (std::exchange(connection.introduced, true)) {
     refuse(connection, TcpRefusal::other_process, "its second hello names no process");
     return Outcome::refused;
   }
-  TcpIntroduction introduction;
-  introduction.reply.reason = TcpRefusal::introduction;
-  introduction.self = self;
-  const auto count = send_some(connection.socket.get(), std::as_bytes(std::span(&introduction, 1)));
+  auto introduction = reply_to(connection);
+  introduction.reason = TcpRefusal::introduction;
+  seal(introduction);
+  const auto count = write_some(*connection.socket, std::as_bytes(std::span(&introduction, 1)));
   if (count != sizeof introduction) return Outcome::withdrawn;
   connection.inbound = false;
   connection.byte_count = 0;
@@ -245,27 +174,48 @@ TcpListener::Outcome TcpListener::introduce(PendingConnection& connection, Nanos
   return Outcome::waiting;
 }
 
+void TcpListener::refuse(PendingConnection& connection, const TcpAcceptor::Decision& decision) {
+  auto reply = reply_to(connection);
+  if (decision.refusal == TcpRefusal::other_job) reply.self = {};  // only the job's processes learn the id
+  reply.reason = decision.refusal;
+  reply.position = decision.position;
+  reply.attempt = decision.attempt;
+  seal(reply);
+  (void)write_some(*connection.socket, std::as_bytes(std::span(&reply, 1)));
+  // What members of the job may do is not counted: they connect twice, to two of our addresses at once, or once too often.
+  const auto why = decision.refusal;
+  if (why == TcpRefusal::duplicate || why == TcpRefusal::stale || why == TcpRefusal::left) return;
+  ++refused_;
+  last_refusal_ = concat("refused ", refused(), " connections, the last from ", connection.socket->remote().to_string(), " (",
+                         name(why), ")");
+}
+
 void TcpListener::refuse(PendingConnection& connection, TcpRefusal why, const char* text) {
-  // Duplicates are not counted: they come from members that connect twice, or to two of our addresses at once.
-  if (why != TcpRefusal::duplicate) {
-    ++refused_;
-    last_refusal_ = concat("refused ", refused_, " connections, the last from ", connection.from.to_string(), " (", text, ")");
-  }
-  if (why == TcpRefusal::not_unisono || !connection.socket.open()) return;
-  TcpReply reply;
+  ++refused_;
+  last_refusal_ =
+      concat("refused ", refused(), " connections, the last from ", connection.socket->remote().to_string(), " (", text, ")");
+  if (why == TcpRefusal::not_unisono) return;
+  TcpSessionReply reply;
   reply.reason = why;
-  (void)send_some(connection.socket.get(), std::as_bytes(std::span(&reply, 1)));
+  seal(reply);
+  (void)write_some(*connection.socket, std::as_bytes(std::span(&reply, 1)));
+}
+
+std::string TcpListener::last_refusal() const {
+  const auto of_port = membership_.refusals();
+  if (!last_refusal_.empty() || of_port.last.empty()) return last_refusal_;
+  return concat("refused ", refused(), " connections, the last from ", of_port.last);
 }
 
 void TcpListener::close() {
-  for (const auto& socket : sockets_) unwatch(epoll_, socket.get());
+  refused_ = refused();
+  last_refusal_ = last_refusal();
   waiting_.clear();
-  sockets_.clear();
-  spare_.reset();
+  membership_.leave();
 }
 
 Nanos TcpListener::next_deadline() const {
-  Nanos next = never;
+  Nanos next = membership_.next_deadline();
   for (const auto& connection : waiting_) next = std::min({next, connection.deadline, connection.recheck_at});
   return next;
 }

@@ -1,65 +1,16 @@
 #include "transports/tcp/tcp_path.h"
 
-#include <linux/sockios.h>
-#include <linux/tcp.h>  // <netinet/tcp.h> lacks tcp_info::tcpi_min_rtt
-#include <netinet/in.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cstddef>
 
 #include "base/concat.h"
 
 namespace unisono {
 namespace {
 
-// Why there is a bound: by default the kernel lets a connection have megabytes in flight. On one host, these bytes leave the
-// caches between the time when they are copied into the kernel and the time when they are copied out. On a switched network,
-// several ranks may send to one rank; their bytes in flight then overflow the queue at the receiver's port.
-//
-// In a test, four hosts at 1 Gbit/s ran five all-reduces of 64 MiB. Without the bound they lost 200 aggregates of segmentation
-// offload, and took 11 % longer than the wire needs. With a bound of 256 KiB they lost none, and took as long as the wire
-// needs. The kernel doubles the bound to 512 KiB, to allow for its own overhead. Even the longest short path at 10 Gbit/s needs
-// less: in 300 us, 375 KB are sent at this rate.
-constexpr int send_buffer_bytes = 256 << 10;
-constexpr Nanos short_path_max = 300 * microsecond;
-
-// The kernel sends a segment again after 0.2 s, and then after twice the time. One repetition is no sign of trouble.
-constexpr uint32_t repeats_min = 2;
 // The bytes that `ping -s` does not count: the headers of IP and ICMP.
 constexpr uint32_t ping_headers_ipv4 = 28, ping_headers_ipv6 = 48;
 
 }  // namespace
-
-Nanos least_round_trip(int socket) {
-  tcp_info info{};
-  socklen_t bytes = sizeof info;
-  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return 0;
-  // Older kernels do not fill in tcpi_min_rtt. On a new connection, the smoothed round trip tcpi_rtt can be used instead.
-  const bool complete = bytes >= offsetof(tcp_info, tcpi_min_rtt) + sizeof info.tcpi_min_rtt;
-  const auto us = complete && info.tcpi_min_rtt != UINT32_MAX ? info.tcpi_min_rtt : info.tcpi_rtt;
-  return static_cast<Nanos>(us) * microsecond;
-}
-
-void bound_unacknowledged(int socket) {
-  const auto round_trip = least_round_trip(socket);
-  if (round_trip == 0 || round_trip > short_path_max) return;
-  (void)::setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &send_buffer_bytes, sizeof send_buffer_bytes);
-}
-
-Unacknowledged unacknowledged(int socket) {
-  tcp_info info{};
-  socklen_t bytes = sizeof info;
-  int left = 0;
-  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0 || ::ioctl(socket, SIOCOUTQ, &left) != 0) return {};
-  if (info.tcpi_retransmits < repeats_min || info.tcpi_unacked == 0 || left <= 0) return {};
-  return {.repeats = info.tcpi_retransmits,
-          .segments = info.tcpi_unacked,
-          .segment_bytes = info.tcpi_snd_mss,
-          .packet_bytes = info.tcpi_pmtu,
-          .bytes = static_cast<uint64_t>(left)};
-}
 
 std::string describe_unacknowledged(const Unacknowledged& data, const TcpAddress& to) {
   if (data.repeats == 0) return {};
@@ -74,6 +25,11 @@ std::string describe_unacknowledged(const Unacknowledged& data, const TcpAddress
                 " times. Either the network carries nothing to it, or no packets of ", data.packet_bytes,
                 " bytes; \"ping -M do -s ", data.packet_bytes - std::min(headers, data.packet_bytes), " ", address,
                 "\" tells which");
+}
+
+std::string seconds_text(Nanos time) {
+  const auto tenths = (time + 50 * millisecond) / (100 * millisecond);
+  return concat(tenths / 10, ".", tenths % 10, " s");
 }
 
 }  // namespace unisono

@@ -1,79 +1,96 @@
 #include "transports/tcp/tcp_transport.h"
 
 #include <algorithm>
-#include <cerrno>
-
-#include <sys/epoll.h>
 
 #include "base/check.h"
 #include "base/concat.h"
+#include "base/random.h"
+#include "transports/tcp/kernel_streams.h"
 #include "wire/checksum.h"
 
 namespace unisono {
 namespace {
 
 constexpr uint64_t control_tag = UINT64_MAX;
-constexpr PeerIndex peers_max = 1u << 16;
-// With at most this many streams, poll() tries to read each of them. With more streams, it is cheaper to call epoll_wait and to
+// With at most this many streams, poll() tries to read each of them. With more streams, it is cheaper to ask the watcher and to
 // read only the streams that are ready.
 constexpr size_t direct_streams_max = 3;
 // While links are in use and no link is connecting, poll() looks for new connections only in every control_every-th call, and
 // when control_interval has passed.
 constexpr uint32_t control_every = 64;
 constexpr Nanos control_interval = millisecond;
-constexpr size_t drains_max = 64;
+
+// Links that end with their transport have no sink any more, and make no upcalls.
+class NoSink final : public Sink {
+ public:
+  std::byte* receive_buffer(PeerIndex, const FrameHeader&) override { return nullptr; }
+  void received(PeerIndex, const FrameHeader&, const View&) override {}
+  void sent(uint64_t) override {}
+  void lost(PeerIndex, const Status&, PeerFate) override {}
+  void credit(PeerIndex) override {}
+};
 
 bool is_gone(const TcpLink& link) { return link.request().fail_if_refused && link.dialer->refused_everywhere(); }
 
+PeerFate fate_of(TcpVerdict verdict) {
+  return verdict == TcpVerdict::dead || verdict == TcpVerdict::left ? PeerFate::ended : PeerFate::unknown;
+}
+
 }  // namespace
 
-TcpTransport::TcpTransport(const TcpOptions& options) : options_(options), pool_(options.pool) {}
+TcpTransport::TcpTransport(const TcpOptions& options, StreamNetwork& network)
+    : options_(options), network_(network), pool_(options.pool) {}
 
-Result<std::unique_ptr<TcpTransport>> TcpTransport::make(const TcpOptions& options) {
+Result<std::unique_ptr<TcpTransport>> TcpTransport::make(const TcpOptions& options) { return make(options, kernel_streams()); }
+
+Result<std::unique_ptr<TcpTransport>> TcpTransport::make(const TcpOptions& options, StreamNetwork& network) {
   if (options.streams == 0 || options.streams > tcp_streams_max) {
     return Status(Code::invalid,
                   concat("tcp: ", options.streams, " streams per link; 1 to ", tcp_streams_max, " are possible"));
   }
-  std::unique_ptr<TcpTransport> transport(new TcpTransport(options));
+  std::unique_ptr<TcpTransport> transport(new TcpTransport(options, network));
   if (auto status = transport->open(); !status.ok()) return status;
   return transport;
 }
 
 Status TcpTransport::open() {
-  auto all = list_interfaces();
+  auto all = network_.interfaces();
   if (!all.ok()) return all.status();
   interfaces_ = std::move(*all);
   sort_by_preference(interfaces_);
   auto chosen = select_interface(interfaces_, options_.interface);
   if (!chosen.ok()) return Status(chosen.status().code(), "tcp: " + chosen.status().message());
   listening_ = best_addresses(std::move(*chosen), offered_addresses_max);
-  if (auto status = open_epolls(); !status.ok()) return status;
-  TcpListenerOptions acceptor{.port = options_.port,
+  if (auto status = open_watchers(); !status.ok()) return status;
+  TcpListenerOptions acceptor{.listen = {.port = options_.port},
+                              .self = options_.self,
+                              .shares_port = options_.shares_port,
                               .hello_timeout = options_.hello_timeout,
                               .inbound_timeout = options_.inbound_timeout,
                               .unauthenticated_max = options_.unauthenticated_max};
-  if (!options_.interface.empty()) acceptor.addresses = listening_;
-  auto listener = TcpListener::make(acceptor, control_.get());
+  if (!options_.interface.empty()) acceptor.listen.addresses = listening_;
+  auto listener = TcpListener::make(acceptor, network_, *control_);
   if (!listener.ok()) return listener.status();
   listener_.emplace(std::move(*listener));
   return {};
 }
 
-Status TcpTransport::open_epolls() {
-  if (epoll_.open()) return {};
-  Descriptor epoll(::epoll_create1(EPOLL_CLOEXEC)), control(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll.open() || !control.open() || !watch(epoll.get(), control.get(), EPOLLIN, control_tag)) {
-    return Status(Code::unavailable, "tcp: cannot make an epoll descriptor: " + error_text(errno));
-  }
-  epoll_ = std::move(epoll);
-  control_ = std::move(control);
+Status TcpTransport::open_watchers() {
+  if (watcher_) return {};
+  auto watcher = network_.make_watcher(nullptr, 0);
+  if (!watcher.ok()) return watcher.status();
+  auto control = network_.make_watcher(watcher->get(), control_tag);
+  if (!control.ok()) return control.status();
+  watcher_ = std::move(*watcher);
+  control_ = std::move(*control);
   return {};
 }
 
 TcpTransport::~TcpTransport() {
-  // `false`, because the memory of pending sends may already be freed. Their payloads are not written.
-  for (auto* link : live_) link->close(false, sent_, drains_);
-  step_drains(0);
+  // Nothing is written, because the memory of pending sends may already be freed.
+  NoSink sink;
+  for (auto* link : live_) link->discard_arrived(now_, sink);
+  for (auto& leaving : leaving_) leaving.link->discard_arrived(now_, sink);
 }
 
 // Connector ---------------------------------------------------------------------------------------------------------
@@ -95,32 +112,12 @@ void TcpTransport::set_job(const JobKey& key) {
 }
 
 void TcpTransport::stop_listening() {
+  // Peers with a link may connect anew, so such a process goes on listening.
+  if (!live_.empty() || !leaving_.empty()) return;
   listener_->close();
   check_control_ = true;
-  if (!live_.empty() || !drains_.empty()) return;
-  epoll_.reset();
   control_.reset();
-}
-
-Result<std::unique_ptr<TcpDialer>> TcpTransport::make_dialer(const LinkRequest& request) const {
-  if (!job_) return Status(Code::invalid, "tcp: " + request.label + ": the job's key is not set, so no peer can be dialled");
-  TcpDialRequest dial;
-  dial.hello.stream_count = static_cast<uint16_t>(options_.streams);
-  dial.hello.key = *job_;
-  dial.hello.from = options_.self;
-  dial.hello.to = request.id;
-  dial.epoll = control_.get();
-  for (const auto& endpoint : request.endpoints) {
-    if (!endpoint.starts_with("tcp://")) continue;  // this is an endpoint of another transport
-    auto address = parse_tcp_endpoint(endpoint);
-    if (!address.ok()) return Status(Code::invalid, "tcp: " + request.label + ": " + address.status().message());
-    for (const auto& target : dial_addresses(*address, interfaces_)) dial.candidates.push_back(target);
-  }
-  if (dial.candidates.empty()) return Status(Code::invalid, "tcp: " + request.label + ": has no endpoint that can be dialled");
-  if (!options_.interface.empty()) {
-    for (const auto& entry : listening_) dial.sources.push_back(entry.address);
-  }
-  return std::make_unique<TcpDialer>(std::move(dial));
+  watcher_.reset();
 }
 
 Status TcpTransport::add_peer(const LinkRequest& request) {
@@ -133,21 +130,24 @@ Status TcpTransport::add_peer(const LinkRequest& request) {
   }
   if (by_id_.contains(request.id))
     return Status(Code::invalid, "tcp: " + request.label + ": a link to this peer exists already");
-  if (auto* old = find(request.peer); old != nullptr && (old->state() != LinkState::lost || old->has_lost_status())) {
+  const auto* old = find(request.peer);
+  if (old != nullptr && (old->state() != LinkState::lost || old->has_lost_status())) {
     return Status(Code::invalid, "tcp: " + request.label + ": its index is in use for " + old->request().label);
   }
-  if (auto status = open_epolls(); !status.ok()) return status;
-  std::unique_ptr<TcpDialer> dialer;
+  if (auto status = open_watchers(); !status.ok()) return status;
+  auto made = std::make_unique<TcpLink>(request, pool_, process_resend_memory(), options_.link);
+  // Random, because the id is; and different for each link.
+  made->set_session(mix64(options_.self.low ^ mix64(options_.self.high + ++sessions_)), options_.self);
+  if (old != nullptr && old->request().id == request.id) made->inherit(*old);
   if (request.dial) {
-    auto made = make_dialer(request);
-    if (!made.ok()) return made.status();
-    dialer = std::move(*made);
+    auto dialer = make_dialer(*made);
+    if (!dialer.ok()) return dialer.status();
+    made->dialer = std::move(*dialer);
   }
   close(request.peer);
   if (request.peer >= links_.size()) links_.resize(request.peer + size_t{1});
   auto& link = links_[request.peer];
-  link = std::make_unique<TcpLink>(request, pool_, options_.link);
-  link->dialer = std::move(dialer);
+  link = std::move(made);
   live_.push_back(link.get());
   if (!anyone) by_id_[request.id] = request.peer;
   ++connecting_;
@@ -159,6 +159,16 @@ Status TcpTransport::add_peer(const LinkRequest& request) {
 LinkState TcpTransport::state(PeerIndex peer) const {
   const auto* link = find(peer);
   return link == nullptr ? LinkState::unknown : link->state();
+}
+
+bool TcpTransport::is_reconnecting(PeerIndex peer) const {
+  const auto* link = find(peer);
+  return link != nullptr && link->reconnecting();
+}
+
+bool TcpTransport::is_host_silent(PeerIndex peer, Nanos silence) const {
+  const auto* link = find(peer);
+  return link != nullptr && link->is_host_silent(silence);
 }
 
 void TcpTransport::mark_up(TcpLink& link) {
@@ -174,6 +184,7 @@ void TcpTransport::mark_up(TcpLink& link) {
 void TcpTransport::count_streams() {
   stream_count_ = 0;
   for (const auto* link : live_) stream_count_ += link->stream_count();
+  for (const auto& leaving : leaving_) stream_count_ += leaving.link->stream_count();
 }
 
 Status TcpTransport::unreachable(const TcpLink& link, const char* what) const {
@@ -217,8 +228,14 @@ bool TcpTransport::send(PeerIndex peer, const FrameHeader& header, std::span<con
     sealed.flags |= frame_flag_payload_checksum;
     sealed.payload_checksum = crc32c(payload.data(), payload.size());
   }
-  seal_frame(sealed);
-  return link->send(sealed, payload, id);
+  const bool done = link->send(sealed, payload, id);
+  // The caller may sleep until next_deadline() without another poll().
+  link->look_for_silence(now_);
+  return done;
+}
+
+void TcpTransport::release_early(uint64_t match, uint64_t mask) {
+  for (auto* link : live_) link->release_early(match, mask, sent_);
 }
 
 void TcpTransport::release(const View& view) { pool_.give(view.handle); }
@@ -228,41 +245,14 @@ void TcpTransport::cancel(const Cancellation& what) {
   std::erase_if(sent_, [&](uint64_t id) { return what.concerns_send(id); });
 }
 
-void TcpTransport::close(PeerIndex peer) {
-  auto* link = find(peer);
-  if (link == nullptr) return;
-  if (link->state() == LinkState::connecting) --connecting_;
-  std::vector<TcpDrain> drains;
-  link->close(true, sent_, drains);
-  for (auto& drain : drains) {
-    if (!drain.watch(control_.get())) continue;
-    if (drains_.size() == drains_max) drains_.erase(drains_.begin());
-    drains_.push_back(std::move(drain));
-  }
-  const auto at = std::find(live_.begin(), live_.end(), link);
-  if (at != live_.end()) {
-    live_.erase(at);
-    by_id_.erase(link->request().id);
-  }
-  const auto& traffic = link->traffic();
-  retired_.sent_frames += traffic.sent_frames;
-  retired_.sent_bytes += traffic.sent_bytes;
-  retired_.received.frames += traffic.received.frames;
-  retired_.received.bytes += traffic.received.bytes;
-  if (polling_) closed_links_.push_back(std::move(links_[peer]));
-  links_[peer].reset();
-  count_streams();
-  check_control_ = true;
-}
-
-// Transport: driving ------------------------------------------------------------------------------------------------
-
 bool TcpTransport::poll(Nanos now, Sink& sink) {
   UNISONO_CHECK(!polling_);
   polling_ = true;
   now_ = now;
+  sink_ = &sink;
   bool any = control_is_due(now) && step_control(now);
   any |= move_bytes(now, sink);
+  any |= step_leaving(now, sink);
   any |= report(sink);
   closed_links_.clear();
   polling_ = false;
@@ -271,13 +261,13 @@ bool TcpTransport::poll(Nanos now, Sink& sink) {
 
 bool TcpTransport::control_is_due(Nanos now) {
   if (check_control_ || now >= control_deadline_) return true;
-  if (!control_.open()) return false;
+  if (!control_) return false;
   const bool busy =
-      std::exchange(slept_, false) || connecting_ > 0 || listener_->waiting() > 0 || !drains_.empty() || live_.empty();
+      std::exchange(slept_, false) || connecting_ > 0 || listener_->waiting() > 0 || !leaving_.empty() || live_.empty();
   if (!busy && ++polls_ % control_every != 0 && now - last_control_ < control_interval) return false;
   last_control_ = now;
-  epoll_event event;
-  return ::epoll_wait(control_.get(), &event, 1, 0) > 0;
+  uint64_t tag = 0;
+  return control_->ready(std::span(&tag, 1)) > 0;
 }
 
 bool TcpTransport::step_control(Nanos now) {
@@ -291,8 +281,6 @@ bool TcpTransport::step_control(Nanos now) {
     control_deadline_ = std::min(control_deadline_, link->request().deadline);
     if (link->dialer) control_deadline_ = std::min(control_deadline_, link->dialer->next_deadline());
   }
-  any |= step_drains(now);
-  for (const auto& drain : drains_) control_deadline_ = std::min(control_deadline_, drain.deadline());
   return any;
 }
 
@@ -301,7 +289,7 @@ bool TcpTransport::step_connecting(TcpLink& link, Nanos now) {
   if (link.dialer) {
     any = link.dialer->step(now);
     if (link.dialer->complete()) {
-      finish_dialling(link);
+      finish_dialling(link, now);
       return true;
     }
     if (const auto id = link.dialer->introduced()) {
@@ -318,26 +306,16 @@ bool TcpTransport::step_connecting(TcpLink& link, Nanos now) {
   else if (registry_ == nullptr && !link.dialer && !listener_->exhausted().empty()) what = "cannot be accepted";
   if (what == nullptr) return any;
   --connecting_;
-  link.lose(unreachable(link, what), sent_);
+  // A refusal proves a death only where a dial was answered before. Otherwise a firewall may have refused.
+  const bool ended = link.dialer && is_gone(link) && link.is_refused_for_good();
+  link.lose(unreachable(link, what), ended ? PeerFate::ended : PeerFate::unknown, sent_);
   return true;
 }
 
-void TcpTransport::finish_dialling(TcpLink& link) {
-  auto sockets = link.dialer->take();
-  const auto count = static_cast<uint16_t>(sockets.size());
-  for (uint16_t stream = 0; stream < count; ++stream) {
-    if (link.attach(stream, count, std::move(sockets[stream]), epoll_.get())) continue;
-    --connecting_;
-    link.lose(
-        Status(Code::unavailable, link.request().label + ": epoll cannot watch its socket; raise fs.epoll.max_user_watches"),
-        sent_);
-    return;
-  }
+void TcpTransport::finish_dialling(TcpLink& link, Nanos now) {
+  const auto attempts = link.dialer->attempts();
+  link.dialled(link.dialer->take(), attempts, *watcher_, now, sent_);
   mark_up(link);
-}
-
-bool TcpTransport::step_drains(Nanos now) {
-  return std::erase_if(drains_, [&](auto& drain) { return !drain.step(now); }) > 0;
 }
 
 bool TcpTransport::move_bytes(Nanos now, Sink& sink) {
@@ -345,35 +323,61 @@ bool TcpTransport::move_bytes(Nanos now, Sink& sink) {
   const bool direct = stream_count_ <= direct_streams_max;
   for (size_t i = 0; i < live_.size(); ++i) {
     auto* link = live_[i];
-    if (link->state() == LinkState::connecting && link->broken_while_connecting()) link->start_again();
     if (link->state() != LinkState::up) continue;
-    any |= link->flush(sent_);
-    if (direct || link->wants_poll()) any |= link->read_all(sink);
+    bool moved = link->flush(now, sent_);
+    if (direct || link->wants_poll()) moved |= link->read_all(now, sink);
+    if (moved) link->disturb();
+    any |= moved;
   }
-  if (!direct) any |= move_ready(sink);
-  for (auto* link : live_) {
-    link->schedule_silence_check(now);
-    link->look_for_silence(now);
-    if (!link->has_ended(now)) continue;
-    if (const auto fault = link->fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
-    link->lose(link->end_status(), sent_);
-    any = true;
+  for (size_t i = 0; i < leaving_.size(); ++i) {
+    auto& link = *leaving_[i].link;
+    bool moved = link.flush(now, sent_);
+    if (direct || link.wants_poll()) moved |= link.read_all(now, sink);
+    if (moved) link.disturb();
+    any |= moved;
+  }
+  if (!direct) any |= move_ready(now, sink);
+  for (size_t i = 0; i < live_.size(); ++i) any |= keep_up(*live_[i], now, sink);
+  return any;
+}
+
+// Looks after connections that have ended or look broken. Most calls find nothing to do.
+bool TcpTransport::keep_up(TcpLink& link, Nanos now, Sink& sink) {
+  if (link.is_calm(now)) return false;
+  link.look_for_silence(now);
+  if (!link.needs_care()) return false;
+  bool any = false;
+  const auto verdict = link.keep_up(now, sink);
+  // What to answer to a hello that waits may depend on it.
+  check_control_ |= link.take_end() && listener_->waiting() > 0;
+  if (verdict != TcpVerdict::outage) {
+    if (const auto fault = link.fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
+    if (verdict == TcpVerdict::left) remember_departure(link);
+    link.lose(link.end_status(verdict), fate_of(verdict), sent_);
+    return true;
+  }
+  for (uint16_t stream = 0; stream < link.stream_count() && link.state() == LinkState::up; ++stream) {
+    if (link.redial_is_due(stream, now)) link.begin_redial(stream, make_redialer(link, stream), now);
+    any |= link.step_redial(stream, *watcher_, now, sink, sent_);
   }
   return any;
 }
 
-bool TcpTransport::move_ready(Sink& sink) {
-  std::array<epoll_event, 64> events;
-  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+bool TcpTransport::move_ready(Nanos now, Sink& sink) {
+  std::array<uint64_t, 64> tags;
+  const size_t count = watcher_->ready(tags);
   bool any = false;
-  for (int i = 0; i < count; ++i) {
-    const auto tag = events[static_cast<size_t>(i)].data.u64;
-    if (tag == control_tag) {
+  for (size_t i = 0; i < count; ++i) {
+    if (tags[i] == control_tag) {
       check_control_ = any = true;
       continue;
     }
     // An earlier upcall of this loop may have closed or replaced the link. In that case read() finds nothing to read.
-    if (auto* link = find(static_cast<PeerIndex>(tag >> 16))) any |= link->read(static_cast<uint16_t>(tag), sink);
+    auto* link = find_tag(tags[i]);
+    if (link == nullptr || !link->read(static_cast<uint16_t>(tags[i]), now, sink)) continue;
+    any = true;
+    // An upcall may have closed the link.
+    if (find_tag(tags[i]) == link) link->disturb();
   }
   return any;
 }
@@ -396,11 +400,15 @@ bool TcpTransport::report(Sink& sink) {
       listener_->recheck_waiting();
       check_control_ = true;
       count_streams();
-      sink.lost(peer, *why);
+      sink.lost(peer, *why, link->fate());
       any = true;
       continue;
     }
     ++i;
+    if (link->has_reconnected()) {
+      sink.noticed(peer, EventKind::reconnected, "reconnected to it " + link->take_reconnected());
+      any = true;
+    }
     if (!link->take_credit_returned()) continue;
     sink.credit(peer);
     any = true;
@@ -409,14 +417,18 @@ bool TcpTransport::report(Sink& sink) {
 }
 
 bool TcpTransport::draining() const {
-  return !drains_.empty() ||
-         std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->queued_frames() > 0; });
+  return !leaving_.empty() || std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->is_draining(); });
+}
+
+bool TcpTransport::awaits_confirmations() const {
+  return std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->awaits_confirmations(); });
 }
 
 Nanos TcpTransport::next_deadline() const {
   if (check_control_) return 0;
   Nanos next = control_deadline_;
   for (const auto* link : live_) next = std::min(next, link->next_deadline());
+  for (const auto& leaving : leaving_) next = std::min(next, leaving.link->next_deadline());
   return next;
 }
 
@@ -425,25 +437,30 @@ bool TcpTransport::arm() {
   for (const auto* link : live_) {
     if (link->wants_poll()) return false;
   }
-  for (auto* link : live_) link->update_interest();
-  epoll_event event;
-  if (::epoll_wait(epoll_.get(), &event, 1, 0) > 0) {
-    check_control_ |= event.data.u64 == control_tag;
-    return false;
+  for (const auto& leaving : leaving_) {
+    if (leaving.link->wants_poll()) return false;
   }
-  return true;
+  for (auto* link : live_) link->update_interest();
+  for (const auto& leaving : leaving_) leaving.link->update_interest();
+  uint64_t tag = 0;
+  if (!watcher_ || watcher_->ready(std::span(&tag, 1)) == 0) return true;
+  check_control_ |= tag == control_tag;
+  return false;
 }
 
 TransportCounters TcpTransport::counters() const {
   TransportCounters counters;
   auto total = retired_;
+  const auto add = [&](const TcpLink& link) {
+    total.sent_frames += link.traffic().sent_frames;
+    total.sent_bytes += link.traffic().sent_bytes;
+    total.received.frames += link.traffic().received.frames;
+    total.received.bytes += link.traffic().received.bytes;
+  };
   for (const auto& link : links_) {
-    if (!link) continue;
-    total.sent_frames += link->traffic().sent_frames;
-    total.sent_bytes += link->traffic().sent_bytes;
-    total.received.frames += link->traffic().received.frames;
-    total.received.bytes += link->traffic().received.bytes;
+    if (link) add(*link);
   }
+  for (const auto& leaving : leaving_) add(*leaving.link);
   counters.sent_frames = total.sent_frames;
   counters.sent_bytes = total.sent_bytes;
   counters.received_frames = total.received.frames;
@@ -456,13 +473,13 @@ TransportCounters TcpTransport::counters() const {
 std::string TcpTransport::describe(PeerIndex peer) const {
   const auto* link = find(peer);
   if (link == nullptr) return "tcp, no link";
-  const auto stuck = link->trouble();
+  const auto stuck = link->link_state(now_);
   return link->describe() + (stuck.empty() ? "" : "; " + stuck);
 }
 
-std::string TcpTransport::trouble(PeerIndex peer) const {
+std::string TcpTransport::link_state(PeerIndex peer) const {
   const auto* link = find(peer);
-  return link == nullptr ? std::string() : link->trouble();
+  return link == nullptr ? std::string() : link->link_state(now_);
 }
 
 }  // namespace unisono

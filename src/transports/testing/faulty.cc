@@ -24,6 +24,7 @@ void flip_bit(void* bytes, size_t count, uint64_t choice) {
 // Sending -----------------------------------------------------------------------------------------------------------
 
 Slot FaultyTransport::acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) {
+  if (plan_.keeps_memory) return {};
   const auto slot = inner_.acquire(peers, bytes, result);
   if (slot && plan_.fail_send != 0) slot_peers_[slot.handle].assign(peers.begin(), peers.end());
   return slot;
@@ -42,9 +43,38 @@ void FaultyTransport::abandon(const Slot& slot) { inner_.abandon(slot); }
 bool FaultyTransport::send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) {
   ++send_count_;
   if (broken(peer)) return true;
-  if (send_count_ != plan_.fail_send) return inner_.send(peer, header, payload, id);
+  if (send_count_ != plan_.fail_send) {
+    const bool done = inner_.send(peer, header, payload, id);
+    if (!plan_.keeps_memory || payload.empty()) return done;
+    kept_.push_back({.to = peer, .id = id, .in_use = !done});
+    return false;
+  }
   break_link(peer, Code::peer_lost, concat("injected: send ", send_count_, " failed"));
   return true;
+}
+
+void FaultyTransport::release_early(uint64_t match, uint64_t mask) {
+  for (auto& kept : kept_) kept.asked_for |= (kept.id & mask) == match;
+  inner_.release_early(match, mask);
+}
+
+void FaultyTransport::on_sent(uint64_t id) {
+  if (!plan_.keeps_memory) return outer_->sent(id);
+  for (auto& kept : kept_) {
+    if (kept.id == id && kept.in_use) {
+      kept.in_use = false;
+      return;
+    }
+  }
+}
+
+bool FaultyTransport::report_kept() {
+  const auto due = [&](const KeptSend& kept) { return broken(kept.to) || (kept.asked_for && !kept.in_use); };
+  const auto first = std::stable_partition(kept_.begin(), kept_.end(), [&](const KeptSend& kept) { return !due(kept); });
+  const std::vector<KeptSend> reported(first, kept_.end());
+  kept_.erase(first, kept_.end());
+  for (const auto& kept : reported) outer_->sent(kept.id);
+  return !reported.empty();
 }
 
 void FaultyTransport::release(const View& view) {
@@ -55,11 +85,17 @@ void FaultyTransport::release(const View& view) {
 }
 
 // Frames that are held need nothing here, because they get a receive buffer only when they are delivered.
-void FaultyTransport::cancel(const Cancellation& what) { inner_.cancel(what); }
+void FaultyTransport::cancel(const Cancellation& what) {
+  inner_.cancel(what);
+  std::erase_if(kept_, [&](const KeptSend& kept) { return what.concerns_send(kept.id); });
+}
 
 void FaultyTransport::close(PeerIndex peer) {
   inner_.close(peer);
   drop_held(peer);
+  for (auto& kept : kept_) {
+    if (kept.to == peer) kept.in_use = false, kept.asked_for = true;
+  }
   const auto same = [&](const LostEvent& event) { return event.peer == peer; };
   std::erase_if(breaking_, same);
   std::erase_if(lost_events_, same);
@@ -191,7 +227,7 @@ void FaultyTransport::deliver_copy(PeerIndex from, const FrameHeader& header, By
   outer_->received(from, header, {copies_[index].data(), copies_[index].size(), own_handle | index});
 }
 
-void FaultyTransport::on_lost(PeerIndex peer, const Status& why) {
+void FaultyTransport::on_lost(PeerIndex peer, const Status& why, PeerFate fate) {
   auto& link = links_[peer];
   if (link.broken) return;
   link.broken = true;
@@ -205,7 +241,8 @@ void FaultyTransport::on_lost(PeerIndex peer, const Status& why) {
     held_.erase(held_.begin() + static_cast<ptrdiff_t>(i));
     deliver_copy(peer, held.header, std::move(held.payload));
   }
-  outer_->lost(peer, why);
+  report_kept();
+  outer_->lost(peer, why, fate);
 }
 
 void FaultyTransport::on_credit(PeerIndex peer) {
@@ -236,10 +273,11 @@ bool FaultyTransport::poll(Nanos now, Sink& sink) {
   now_ = now;
   bool any = inner_.poll(now, inner_sink_);
   any |= deliver_held();
+  any |= report_kept();
   // The previous poll() closed these links. Meanwhile inner_.poll() above has made the last sent() upcalls for them, so `lost`
   // can be reported.
   for (const auto& event : std::exchange(lost_events_, {})) {
-    sink.lost(event.peer, event.why);
+    sink.lost(event.peer, event.why, PeerFate::unknown);
     any = true;
   }
   for (auto& event : std::exchange(breaking_, {})) {

@@ -37,6 +37,9 @@ struct FaultPlan {
   // fail_receive the frames that are received. Both count from 1, and count the frames of all peers together.
   uint64_t fail_send = 0;
   uint64_t fail_receive = 0;
+  // If true, sent() follows for a payload only after release_early() has asked for its memory, or when its link is lost.
+  // The transport then has no slots.
+  bool keeps_memory = false;
 
   bool faults_frames() const {
     return delay > 0 || reorder > 0 || duplicate > 0 || cut > 0 || corrupt_header > 0 || corrupt_payload > 0 || disconnect > 0;
@@ -50,11 +53,12 @@ class FaultyTransport final : public Transport {
 
   const char* name() const override { return "faulty"; }
   size_t credit(PeerIndex peer) override { return broken(peer) ? 0 : inner_.credit(peer); }
-  size_t slot_bytes() const override { return inner_.slot_bytes(); }
+  size_t slot_bytes() const override { return plan_.keeps_memory ? 0 : inner_.slot_bytes(); }
   Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override;
   void commit(const Slot& slot, const FrameHeader& header) override;
   void abandon(const Slot& slot) override;
   bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override;
+  void release_early(uint64_t match, uint64_t mask) override;
   void release(const View& view) override;
   // Returns true only if no fault is injected into received frames.
   bool looks_ahead() const override { return inner_.looks_ahead() && !plan_.faults_frames() && plan_.fail_receive == 0; }
@@ -71,10 +75,11 @@ class FaultyTransport final : public Transport {
   void disarm() override { inner_.disarm(); }
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override { return "faulty " + inner_.describe(peer); }
-  std::string trouble(PeerIndex peer) const override { return inner_.trouble(peer); }
+  std::string link_state(PeerIndex peer) const override { return inner_.link_state(peer); }
 
   uint64_t sends() const { return send_count_; }
   uint64_t receives() const { return receive_count_; }
+  size_t kept_sends() const { return kept_.size(); }
 
  private:
   struct Link {
@@ -104,8 +109,8 @@ class FaultyTransport final : public Transport {
       return owner_.on_receive_buffer(from, header);
     }
     void received(PeerIndex from, const FrameHeader& header, const View& view) override { owner_.on_frame(from, header, view); }
-    void sent(uint64_t id) override { owner_.outer_->sent(id); }
-    void lost(PeerIndex peer, const Status& why) override { owner_.on_lost(peer, why); }
+    void sent(uint64_t id) override { owner_.on_sent(id); }
+    void lost(PeerIndex peer, const Status& why, PeerFate fate) override { owner_.on_lost(peer, why, fate); }
     void credit(PeerIndex peer) override { owner_.on_credit(peer); }
     void noticed(PeerIndex peer, EventKind kind, const std::string& text) override { owner_.outer_->noticed(peer, kind, text); }
 
@@ -113,9 +118,18 @@ class FaultyTransport final : public Transport {
     FaultyTransport& owner_;
   };
 
+  struct KeptSend {
+    PeerIndex to = 0;
+    uint64_t id = 0;
+    bool in_use = false;     // inner_ needs the memory
+    bool asked_for = false;  // release_early() has asked for it
+  };
+
+  void on_sent(uint64_t id);
+  bool report_kept();
   std::byte* on_receive_buffer(PeerIndex from, const FrameHeader& header);
   void on_frame(PeerIndex from, const FrameHeader& header, const View& view);
-  void on_lost(PeerIndex peer, const Status& why);
+  void on_lost(PeerIndex peer, const Status& why, PeerFate fate);
   void on_credit(PeerIndex peer);
 
   bool broken(PeerIndex peer) const;
@@ -143,6 +157,7 @@ class FaultyTransport final : public Transport {
   std::vector<Bytes> copies_;
   std::vector<size_t> free_copies_;
   std::map<uint64_t, std::vector<PeerIndex>> slot_peers_;
+  std::vector<KeptSend> kept_;  // sends that are not reported yet, if the plan says keeps_memory
   uint64_t send_count_ = 0;
   uint64_t receive_count_ = 0;
   uint64_t refused_[frame_fault_count] = {};
