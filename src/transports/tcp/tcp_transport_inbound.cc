@@ -94,9 +94,11 @@ std::optional<TcpAcceptor::Decision> TcpTransport::choose_connection(const TcpSe
   return std::nullopt;
 }
 
-// The peer asks for a new link, so it has given up the present one, or ends it. Its last frames may be on the way.
+// The peer asks for a new link, so it has given up the present one, or ends it. In a group, its last frames may be on the way,
+// also over a connection that is still to come. A peer of an elastic run ends a link with a handshake.
 TcpAcceptor::Decision TcpTransport::replace_link(TcpLink& link, Nanos waited) {
-  if (waited < options_.replace_after) return {.wait = true, .recheck_after = options_.replace_after};
+  if (waited < options_.replace_after && (registry_ == nullptr || !link.reconnecting()))
+    return {.wait = true, .recheck_after = options_.replace_after};
   link.lose(Status(Code::peer_lost, link.request().label + ": the peer has connected again; " + link.describe()),
             PeerFate::unknown, sent_);
   count_streams();
