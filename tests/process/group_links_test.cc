@@ -16,8 +16,11 @@ namespace unisono::testing {
 namespace {
 
 constexpr int64_t outage_ms = 1000;
-constexpr int64_t slack_ms = 8000;  // generous, for loaded machines; bench/links measures against the real goals
-const std::string large = "all_reduce:count=16777216,iters=2", small = "all_reduce:count=16384,iters=1500";
+constexpr int64_t death_limit_ms = 2000;  // generous, too: the goal is one round trip and 10 ms
+constexpr int64_t slack_ms = 20'000;      // generous, for loaded machines; bench/links measures against the real goals
+const std::string large = "all_reduce:count=16777216,iters=2", small = "all_reduce:count=16384,iters=500";
+// takes long enough for a disturbance that can be made only once
+const std::string many = "all_reduce:count=1048576,iters=100";
 
 class Links : public NameSpaces, public ::testing::WithParamInterface<HostProcesses> {
  protected:
@@ -44,7 +47,7 @@ class Links : public NameSpaces, public ::testing::WithParamInterface<HostProces
   // Does the same until it has succeeded so many times.
   template <typename Disturb>
   void in_the_midst_of(Cluster& group, const std::string& call, int times, const Disturb& disturb) {
-    for (int tries = 10 * times; times > 0 && tries > 0 && !HasFailure(); --tries)
+    for (int tries = 20 * times; times > 0 && tries > 0 && !HasFailure(); --tries)
       times -= in_the_midst_of(group, call, disturb) ? 1 : 0;
     EXPECT_EQ(times, 0) << "operations are over too soon to be disturbed";
   }
@@ -83,7 +86,7 @@ TEST_P(Links, an_outage_of_a_second_delays_an_operation_and_no_more) {
   Hosts hosts("abcd", GetParam());
   ASSERT_EQ(hosts.error(), "");
   Cluster group(4, options(hosts));
-  for (const std::string& call : {std::string("all_reduce:count=4194304,iters=3"), small}) {
+  for (const std::string& call : {std::string("all_reduce:count=4194304,iters=3"), many}) {
     int64_t took[2];  // without and with an outage
     for (const bool outage : {false, true}) {
       const auto began = now_ns();
@@ -103,7 +106,7 @@ TEST_P(Links, an_interface_may_go_down_for_a_second) {
   Hosts hosts("abc", GetParam());
   ASSERT_EQ(hosts.error(), "");
   Cluster group(3, options(hosts));
-  in_the_midst_of(group, small, [&] {
+  in_the_midst_of(group, many, [&] {
     hosts.run_in("b", {"sh", "-ec", "ip link set eth0 down; ss --tcp --kill state connected; sleep 1; ip link set eth0 up"});
   });
   EXPECT_EQ(hosts.error(), "");
@@ -148,7 +151,7 @@ TEST_P(Links, a_refusal_at_an_address_that_has_never_answered_is_no_death) {
   hosts.run_in("b", {"ip", "address", "add", "10.77.0.102/24", "dev", "eth0"});
   ASSERT_EQ(hosts.error(), "");
   Cluster group(2, options(hosts));
-  in_the_midst_of(group, small, 1, [&] {
+  in_the_midst_of(group, many, 1, [&] {
     hosts.filter({"ip daddr 10.77.0.2 drop", "ip daddr 10.77.0.102 counter reject with tcp reset"});
     EXPECT_GT(hosts.reset_connections('a'), 0u);
     const auto until = now_ns() + int64_t{5'000'000'000};
@@ -167,7 +170,7 @@ TEST_P(Links, a_host_may_lose_one_of_its_addresses) {
   ASSERT_EQ(hosts.error(), "");
   Cluster group(3, options(hosts));
   const auto began = now_ns();
-  in_the_midst_of(group, small, [&] {
+  in_the_midst_of(group, many, [&] {
     hosts.run_in("b", {"ip", "address", "delete", Hosts::address('b') + "/24", "dev", "eth0"});
   });
   expect_within("operations over the other address", now_ns() - began, slack_ms);
@@ -180,7 +183,7 @@ TEST_P(Links, a_host_may_get_an_address_that_nobody_knew) {
   ASSERT_EQ(hosts.error(), "");
   Cluster group(3, options(hosts));
   const auto began = now_ns();
-  in_the_midst_of(group, small, [&] {
+  in_the_midst_of(group, many, [&] {
     hosts.run_in("b",
                  {"sh", "-ec",
                   concat("ip address delete ", Hosts::address('b'), "/24 dev eth0; ip address add 10.77.0.102/24 dev eth0")});
@@ -202,8 +205,8 @@ TEST_P(Links, a_process_that_is_killed_is_reported_at_once) {
   group[2].signal(SIGKILL);
   for (const auto& line : group.answers({0, 1, 3}, numbers)) {
     EXPECT_EQ(line.code(), "peer_lost") << line.text;
-    EXPECT_TRUE(line.says("rank 2")) << line.text;
-    expect_within("death reported after", line.at() - killed_at, 200);
+    EXPECT_TRUE(line.says("rank 2 was lost: ") && line.says("its process is gone: 10.77.0.3:")) << line.text;
+    expect_within("death reported after", line.at() - killed_at, death_limit_ms);
   }
   expect_all_ok(group.ask({0, 1, 3}, "reform"));
   expect_all_ok(group.ask({0, 1, 3}, "all_reduce:count=100003,iters=3,check=1"));
@@ -223,14 +226,14 @@ TEST_P(Links, a_process_that_is_killed_in_an_operation_is_reported_at_once) {
   const auto line = group[0].answer(numbers[0]);
   EXPECT_EQ(line.code(), "peer_lost") << line.text;
   EXPECT_TRUE(line.says("its process is gone: 10.77.0.2:")) << line.text;
-  expect_within("death reported after", line.at() - killed_at, 200);
+  expect_within("death reported after", line.at() - killed_at, death_limit_ms);
   group.finish({0});
 }
 
 TEST_P(Links, of_an_elastic_run_survive_resets_and_an_outage) {
   Hosts hosts("abcd", GetParam());
   ASSERT_EQ(hosts.error(), "");
-  ElasticPeers run("min_peers=4", 4040);
+  ElasticPeers run("min_peers=4,stall=8000,gather=8000", 4040);  // on a loaded machine nobody is late
   std::vector<size_t> peers;
   for (const char host : hosts.names()) peers.push_back(run.add("", hosts.wrapper(host)));
   run.ask(peers, "elastic_loop");

@@ -156,6 +156,8 @@ void install_handlers(GuardedState& guarded) {
     report_event(guarded, kind, peer, (member == nullptr ? std::string("a process") : label(*member)) + ": " + text);
   });
   engine.on_removed([&guarded](PeerIndex by) {
+    // A part of a split group that has ended learns later that the other part goes on. Callers go on getting the first reason.
+    if (!guarded.members.removed().ok()) return;
     const auto* member = guarded.members.record_of(by);
     const auto remover = member == nullptr ? std::string("a member") : label(*member);
     guarded.members.set_removed(
