@@ -81,8 +81,9 @@ class TcpPair : public testing::Test {
     const auto payload = pattern(100'000, test_seed());
     const auto before = sink_b->frames.size();
     ASSERT_TRUE(until([&] { return a->credit(0) > 0; }));
-    a->send(0, data_header(1, payload.size()), payload, 1);
-    ASSERT_TRUE(until([&] { return sink_b->frames.size() == before + 1; }));
+    const auto told = sink_a->sent_ids[1];
+    const bool done = a->send(0, data_header(1, payload.size()), payload, 1);
+    ASSERT_TRUE(until([&] { return sink_b->frames.size() == before + 1 && (done || sink_a->sent_ids[1] > told); }));
     EXPECT_EQ(sink_b->frames.back().payload, payload);
     EXPECT_TRUE(sink_a->losses.empty());
     EXPECT_TRUE(sink_b->losses.empty());

@@ -110,10 +110,10 @@ class VirtualSocket final : public StreamSocket, public Watched {
 
   bool watch(StreamWatcher& watcher, bool readable, bool writable, uint64_t tag) override {
     auto& own = static_cast<VirtualWatcher&>(watcher);
-    if (watcher_ != nullptr && watcher_ != &own) watcher_->forget(*this);
-    watcher_ = &own;
-    if (readable || writable) own.set(*this, readable, writable, tag);
-    else own.forget(*this);
+    const bool wanted = readable || writable;
+    if (watcher_ != nullptr && (!wanted || watcher_ != &own)) watcher_->forget(*this);
+    watcher_ = wanted ? &own : nullptr;
+    if (wanted) own.set(*this, readable, writable, tag);
     return true;
   }
   void tune() override {}

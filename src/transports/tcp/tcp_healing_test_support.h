@@ -67,10 +67,13 @@ class TcpHealing : public TcpPair {
   void expect_frames_flow() {
     const auto payload = pattern(100'000, test_seed());
     const auto before_a = sink_a->frames.size(), before_b = sink_b->frames.size();
-    a->send(0, data_header(1, payload.size()), payload, 1);
-    b->send(0, data_header(1, payload.size()), payload, 1);
-    ASSERT_TRUE(
-        within(1 * second, [&] { return sink_a->frames.size() == before_a + 1 && sink_b->frames.size() == before_b + 1; }));
+    const auto told_a = sink_a->sent_ids[1], told_b = sink_b->sent_ids[1];
+    EXPECT_FALSE(a->send(0, data_header(1, payload.size()), payload, 1));
+    EXPECT_FALSE(b->send(0, data_header(1, payload.size()), payload, 1));
+    ASSERT_TRUE(within(1 * second, [&] {
+      return sink_a->frames.size() == before_a + 1 && sink_b->frames.size() == before_b + 1 && sink_a->sent_ids[1] > told_a &&
+             sink_b->sent_ids[1] > told_b;
+    }));
     EXPECT_EQ(sink_a->frames.back().payload, payload);
     EXPECT_EQ(sink_b->frames.back().payload, payload);
     expect_no_loss();
