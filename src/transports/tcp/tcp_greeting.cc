@@ -53,7 +53,7 @@ void seal(TcpSessionReply& reply) { reply.checksum = checksum_of(reply); }
 void seal(TcpBegin& begin) { begin.checksum = checksum_of(begin); }
 
 bool may_become_hello(const std::byte* bytes, size_t count) {
-  return std::memcmp(bytes, &tcp_hello_magic, std::min(count, sizeof tcp_hello_magic)) == 0;
+  return count == 0 || std::memcmp(bytes, &tcp_hello_magic, std::min(count, sizeof tcp_hello_magic)) == 0;
 }
 
 TcpRefusal check(const TcpPreamble& preamble) {
