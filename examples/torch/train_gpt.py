@@ -138,6 +138,13 @@ def means_of_ranks(values: list[float]) -> list[float]:
     return (total / dist.get_world_size()).tolist()
 
 
+def means_of_steps(values: dict[int, float], steps: int) -> list[float]:
+    """Returns the mean of each step over the ranks that have a value for it."""
+    sums = means_of_ranks([values.get(step, 0.0) for step in range(steps)])
+    shares = means_of_ranks([float(step in values) for step in range(steps)])
+    return [total / share for total, share in zip(sums, shares)]
+
+
 def sent_bytes() -> float:
     """Returns the bytes that this rank has sent over all network interfaces. Ranks of one host each get an equal part of the
     host's bytes."""
@@ -197,19 +204,22 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     model = gpt.GPT(options.layers, options.width, options.heads, options.context)
     way, read = methods.make(model, options, gpt.loss_of), Reader(text, options)
     progress = Progress(options.steps)
-    losses, seconds = [], []
+    losses, seconds = {}, {}  # by step; a rank that was away has missed some
     rates = [group["lr"] for group in way.optimizer.param_groups]
     dist.barrier()
     sent = sent_bytes()
-    for step in range(options.steps):
+    step = 0
+    while step < options.steps:
         began = time.perf_counter()
         for group, rate in zip(way.optimizer.param_groups, rates):
             group["lr"] = rate * share_of_rate(step, options)
         read.begin_step(step)
-        losses.append(way.step(read))
-        seconds.append(time.perf_counter() - began)
+        losses[step] = way.step(read)
+        seconds[step] = time.perf_counter() - began
         if dist.get_rank() == 0:
-            progress.tell(step + 1, losses[-1])
+            progress.tell(step + 1, losses[step])
+        # A rank whose sharded steps lose packets may have missed some of the others' steps.
+        step = way.optimizer.current_step if isinstance(way, methods.Sharded) else step + 1
     dist.barrier()  # data of this rank may still be in flight to another rank
     sent = sent_bytes() - sent
     way.finish()
@@ -230,8 +240,8 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         "together": apart <= way.spread_max if way.spread_max else same_on_all_ranks(model),
         "sent_bytes_per_step": means_of_ranks([sent / options.steps])[0],
         "report": way.report(),
-        "loss": means_of_ranks(losses),
-        "step_s": means_of_ranks(seconds),
+        "loss": means_of_steps(losses, options.steps),
+        "step_s": means_of_steps(seconds, options.steps),
     }
 
 

@@ -30,6 +30,8 @@ def run_blocks(kind, **names):
             "DistributedDataParallel": torch.nn.parallel.DistributedDataParallel,
             "model": model(),
             "loader": [batch(step) for step in range(3)],
+            "steps": 3,
+            "batches": itertools.cycle([batch(0), batch(1), batch(2)]),
             "loss_of": lambda network, pair: loss_of(network, *pair),
             "endless": lambda loader: itertools.chain.from_iterable(itertools.repeat(loader)),
         }

@@ -60,7 +60,8 @@ def as_torchs_optimizers():
             same_on_all_ranks(mine)
             same(mine.detach(), right.detach(), 1e-4)
         report = optimizers[0].report()
-        assert report.step == 10 and report.applied and len(optimizers[0].reports) == 10 and report.sent_bytes > 0
+        assert report.step == optimizers[0].current_step == 10 and len(optimizers[0].reports) == 10
+        assert report.applied and report.sent_bytes > 0
 
 
 @check(ranks=(3,), timeout_s=120, env=LOSSY)
@@ -68,15 +69,19 @@ def over_links_that_lose():
     """Over lossy links, training reaches nearly the loss of one process. After resync() all replicas equal the owners'
     values."""
     network, alone = wide(), wide()
+    steps = 60
     optimizer = ut.ShardedOptimizer(network.parameters(), 1e-3, "adamw", "loss_budget=0.4,clip=1")
+    # A rank that is stopped for longer than the deadlines continues with the others' step. So its own count is lower.
+    while optimizer.current_step < steps:
+        optimizer.zero_grad()
+        loss_of(network, *map(my_part, batch(0))).backward()
+        optimizer.step()
     reference = torch.optim.AdamW(alone.parameters(), 1e-3)
-    for step in range(60):
-        for each, optimizes, data in ((network, optimizer, map(my_part, batch(0))), (alone, reference, batch(0))):
-            optimizes.zero_grad()
-            loss_of(each, *data).backward()
-            if each is alone:
-                torch.nn.utils.clip_grad_norm_(alone.parameters(), 1)
-            optimizes.step()
+    for step in range(steps):
+        reference.zero_grad()
+        loss_of(alone, *batch(0)).backward()
+        torch.nn.utils.clip_grad_norm_(alone.parameters(), 1)
+        reference.step()
     before = loss_of(wide(), *batch(0)).item()
     after, expected = (loss_of(each, *batch(0)).item() for each in (network, alone))
     assert after - expected < 0.3 * (before - expected), (before, after, expected)

@@ -2,9 +2,9 @@
 to all (docs/guides/packet_loss.md).
 
     optimizer = unisono.torch.ShardedOptimizer(model.parameters(), lr=3e-4, options="loss_budget=0.2,clip=1")
-    for batch in loader:
+    while optimizer.current_step < steps:                        # a rank that was away for some steps runs fewer steps
         optimizer.zero_grad()
-        loss_of(model, batch).backward()                         # a plain module: the optimizer averages the gradients
+        loss_of(model, next(batches)).backward()                 # a plain module: the optimizer averages the gradients
         optimizer.step()
 
 Source: "Distributed Training under Packet Loss" (arXiv:2507.07114).
@@ -109,7 +109,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:  # type: ignore[override]
         """Averages gradients (missing ones are zeros), updates this rank's shard, and copies the values of other shards that
-        arrive; see report().
+        arrive; see report(). A rank that was away for some steps continues with the step in which the others are. So count steps
+        with current_step.
 
         DistBackendError: a rank is lost. The parameters have not changed.
         """
@@ -135,6 +136,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
             raise_torch_error(error)
         self._take(self._step.parameters)
         return loss
+
+    @property
+    def current_step(self) -> int:
+        """How many steps the ranks have done, from 0. It includes those that this rank has missed."""
+        return self._step.step
 
     def report(self) -> Optional[unisono.ShardedReport]:
         """Report of the last step. applied: False if the average was not finite; nothing has changed then."""
