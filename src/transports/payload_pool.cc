@@ -1,6 +1,5 @@
 #include "transports/payload_pool.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstdlib>
 
@@ -22,15 +21,13 @@ uint32_t PayloadPool::fresh_record(size_t size_class) {
   return index;
 }
 
-size_t PayloadPool::rounded(size_t bytes) { return std::bit_ceil(std::max(bytes, size_t{1} << smallest_shift)); }
-
 bool PayloadPool::may_take(uint32_t owner, size_t bytes) const {
   const size_t held = held_bytes(owner);
-  return owner == no_owner || held == 0 || held + rounded(bytes) <= limits_.owner_bytes_max;
+  return owner == no_owner || held == 0 || held + block_bytes(bytes) <= limits_.owner_bytes_max;
 }
 
 PayloadPool::Block PayloadPool::take(uint32_t owner, size_t bytes) {
-  const size_t size = rounded(bytes);
+  const size_t size = block_bytes(bytes);
   const size_t size_class = static_cast<size_t>(std::countr_zero(size)) - smallest_shift;
   if (size_class >= class_count || !may_take(owner, bytes)) return {};
   if (owner != no_owner && owner >= held_.size()) held_.resize(owner + size_t{1});

@@ -7,7 +7,9 @@
 // returned.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -47,7 +49,7 @@ class PayloadPool {
   void give(uint64_t handle);
 
   // Returns how much memory a block for `bytes` takes.
-  static size_t block_bytes(size_t bytes) { return rounded(bytes); }
+  static size_t block_bytes(size_t bytes) { return std::bit_ceil(std::max(bytes, size_t{1} << smallest_shift)); }
   size_t held_bytes(uint32_t owner) const { return owner < held_.size() ? held_[owner] : 0; }
   size_t kept_bytes() const { return kept_bytes_; }
   size_t blocks_out() const { return blocks_out_; }
@@ -64,7 +66,6 @@ class PayloadPool {
     uint8_t size_class = 0;
     bool out = false;
   };
-  static size_t rounded(size_t bytes);
   static size_t class_bytes(size_t size_class) { return size_t{1} << (smallest_shift + size_class); }
   uint32_t fresh_record(size_t size_class);
 

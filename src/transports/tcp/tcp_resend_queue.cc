@@ -33,32 +33,41 @@ void TcpResendQueue::grow() {
   first_ = 0;
 }
 
-void TcpResendQueue::insert(size_t index, const Frame& frame) {
+// Makes room for a frame. Call count() when the frame is complete.
+TcpResendQueue::Frame& TcpResendQueue::insert(size_t index) {
   if (count_ == ring_.size()) grow();
   for (size_t i = count_; i > index; --i) at(i) = at(i - 1);
-  at(index) = frame;
   ++count_;
-  queued_ += frame.bytes();
-  unconfirmed_ += frame.confirms_only() ? 0 : 1;
+  return at(index) = {};
 }
 
-void TcpResendQueue::seal(FrameHeader& header, uint64_t received) const {
-  header.confirmed = static_cast<uint32_t>(received);
-  seal_frame(header);
+void TcpResendQueue::count(const Frame& frame) {
+  queued_ += frame.bytes();
+  unconfirmed_ += frame.confirms_only() ? 0 : 1;
+  lent_ += frame.notify ? 1 : 0;
+}
+
+void TcpResendQueue::seal(Frame& frame, uint64_t received) {
+  frame.header.confirmed = static_cast<uint32_t>(received);
+  seal_frame(frame.header);
+  if (frame.joined) std::memcpy(const_cast<std::byte*>(frame.kept) - sizeof frame.header, &frame.header, sizeof frame.header);
 }
 
 bool TcpResendQueue::push(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id, uint64_t received) {
-  Frame frame{.header = header, .kept = payload.data(), .id = id};
+  auto& frame = insert(count_);
+  frame.header = header;
   frame.header.payload_bytes = static_cast<uint32_t>(payload.size());
+  frame.kept = payload.data();
+  frame.id = id;
   frame.notify = !payload.empty();
   if (frame.notify && payload.size() <= copied_bytes_max) {
-    if (copy(frame, 0, true)) frame.notify = false;
+    if (copy(frame, 0, true, true)) frame.notify = false;
     else wants_confirm_ = true;
   }
   if (wants_confirm_) frame.header.flags |= frame_flag_confirm_now;
   wants_confirm_ = false;
-  seal(frame.header, received);
-  insert(count_, frame);
+  seal(frame, received);
+  count(frame);
   return !frame.notify;
 }
 
@@ -66,13 +75,12 @@ bool TcpResendQueue::push_confirm(uint64_t received) {
   const size_t index = begun(next_) ? next_ + 1 : next_;
   if (index >= unconfirmed_frames_max + confirming_frames_max) return false;
   const bool waits = index < count_ && at(index).confirms_only();
-  Frame frame{.header = {.kind = FrameKind::confirm}};
-  if (waits) frame = at(index);
+  auto& frame = waits ? at(index) : insert(index);
+  frame.header.kind = FrameKind::confirm;
   if (wants_confirm_) frame.header.flags |= frame_flag_confirm_now;
   wants_confirm_ = false;
-  seal(frame.header, received);
-  if (waits) at(index) = frame;
-  else insert(index, frame);
+  seal(frame, received);
+  if (!waits) count(frame);
   return true;
 }
 
@@ -84,6 +92,11 @@ bool TcpResendQueue::may_begin(size_t index, uint64_t start) const {
 }
 
 int TcpResendQueue::parts_of(const Frame& frame, uint64_t offset, iovec* parts, size_t& bytes) const {
+  if (frame.joined) {
+    parts[0] = {const_cast<std::byte*>(frame.kept) - sizeof(FrameHeader) + offset, frame.bytes() - offset};
+    bytes += parts[0].iov_len;
+    return 1;
+  }
   int count = 0;
   if (offset < sizeof(FrameHeader)) {
     const auto* header = reinterpret_cast<const std::byte*>(&frame.header);
@@ -140,12 +153,13 @@ size_t TcpResendQueue::wrote(size_t bytes) {
 
 void TcpResendQueue::drop_copy(Frame& frame) {
   if (frame.block == 0) return;
-  if (!frame.uncounted) memory_.give(PayloadPool::block_bytes(frame.payload_bytes() - frame.kept_from));
+  const size_t room = frame.joined ? sizeof(FrameHeader) : 0;
+  if (!frame.uncounted) memory_.give(PayloadPool::block_bytes(room + frame.payload_bytes() - frame.kept_from));
   pool_.give(frame.block);
   frame.block = 0;
   frame.kept = nullptr;
   frame.kept_from = frame.payload_bytes();
-  frame.uncounted = false;
+  frame.uncounted = frame.joined = false;
 }
 
 // Reports a written frame's payload as sent. Its bytes must be in a copy, or must not be needed again.
@@ -154,6 +168,7 @@ void TcpResendQueue::give_back(Frame& frame, std::vector<uint64_t>& sent) {
   early_ -= frame.early ? 1 : 0;
   frame.notify = frame.early = false;
   --held_;
+  --lent_;
   if (frame.block != 0) return;
   frame.kept = nullptr;
   frame.kept_from = frame.payload_bytes();
@@ -199,20 +214,23 @@ uint32_t TcpResendQueue::payload_bytes_before(uint64_t position, const Frame& fr
   return position <= payload ? 0 : static_cast<uint32_t>(std::min<uint64_t>(position - payload, frame.payload_bytes()));
 }
 
-// Copies the payload from byte `from` on. Returns false if there is no memory for it.
-bool TcpResendQueue::copy(Frame& frame, uint32_t from, bool counted) {
-  const size_t bytes = frame.payload_bytes() - from;
+// Copies the payload from byte `from` on. joined: leaves room for the header before it. Returns false if there is no memory for
+// it.
+bool TcpResendQueue::copy(Frame& frame, uint32_t from, bool counted, bool joined) {
+  const size_t room = joined ? sizeof(FrameHeader) : 0, bytes = frame.payload_bytes() - from;
   if (bytes > 0) {
-    if (counted && !memory_.take(PayloadPool::block_bytes(bytes))) return false;
-    const auto block = pool_.take(PayloadPool::no_owner, bytes);
+    const size_t block_bytes = PayloadPool::block_bytes(room + bytes);
+    if (counted && !memory_.take(block_bytes)) return false;
+    const auto block = pool_.take(PayloadPool::no_owner, room + bytes);
     if (!block) {
-      if (counted) memory_.give(PayloadPool::block_bytes(bytes));
+      if (counted) memory_.give(block_bytes);
       return false;
     }
-    std::memcpy(block.data, frame.kept + (from - frame.kept_from), bytes);
+    std::memcpy(block.data + room, frame.kept + (from - frame.kept_from), bytes);
     frame.block = block.handle;
-    frame.kept = block.data;
+    frame.kept = block.data + room;
     frame.uncounted = !counted;
+    frame.joined = joined;
   } else {
     frame.kept = nullptr;
   }
@@ -268,6 +286,7 @@ bool TcpResendQueue::cancel(uint64_t match, uint64_t mask, std::vector<uint64_t>
     start += frame.bytes();
     if (frame.notify && (frame.id & mask) == match) {
       early_ -= frame.early ? 1 : 0;
+      --lent_;
       if (sent != nullptr) sent->push_back(frame.id);
       if (!begun(i)) {
         wants_confirm_ |= (frame.header.flags & frame_flag_confirm_now) != 0;
@@ -310,7 +329,7 @@ Status TcpResendQueue::rewind(uint64_t position, uint64_t received, std::vector<
         frame.header.flags &= frame_flag_confirm_now;
         frame.header.payload_checksum = 0;
       }
-      seal(frame.header, received);
+      seal(frame, received);
     }
     const uint32_t first = payload_bytes_before(position, frame, start);
     if (frame.header.kind != FrameKind::nothing && first < frame.kept_from) {
@@ -329,7 +348,7 @@ void TcpResendQueue::clear(std::vector<uint64_t>& sent) {
   }
   first_ = count_ = next_ = 0;
   next_start_ = base_ = confirmed_ = written_ = queued_ = acknowledged_ = 0;
-  unconfirmed_ = held_ = early_ = 0;
+  unconfirmed_ = lent_ = held_ = early_ = 0;
   wants_confirm_ = false;
 }
 

@@ -58,6 +58,8 @@ class TcpResendQueue {
   // Returns true if a frame that is completely written waits for a confirmation or an acknowledgement before sent(id).
   bool has_held() const { return held_ > 0; }
   bool has_early() const { return early_ > 0; }
+  // Returns true if a frame's payload is the sender's memory, so that sent(id) is still to be reported.
+  bool has_lent() const { return lent_ > 0; }
 
   // Queues a frame and seals its header. `received` is the position up to which this process has read the stream. Returns true
   // if the sender's memory is no longer needed.
@@ -114,6 +116,7 @@ class TcpResendQueue {
     bool asked = false;      // there was no memory for a copy, so a confirmation was asked for; once is enough
     bool withdrawn = false;  // its payload was given back without a copy
     bool uncounted = false;  // the copy is not counted in memory_: it is the rest of a half-written, withdrawn payload
+    bool joined = false;     // the block holds the header, too, before the payload, so that both are written as one part
     uint32_t payload_bytes() const { return header.payload_bytes; }
     uint64_t bytes() const { return sizeof header + header.payload_bytes; }
     bool confirms_only() const { return header.kind == FrameKind::confirm; }
@@ -122,15 +125,16 @@ class TcpResendQueue {
 
   Frame& at(size_t index) { return ring_[(first_ + index) & (ring_.size() - 1)]; }
   const Frame& at(size_t index) const { return ring_[(first_ + index) & (ring_.size() - 1)]; }
-  void insert(size_t index, const Frame& frame);
+  Frame& insert(size_t index);
+  void count(const Frame& frame);
   void grow();
   bool begun(size_t index) const { return index < next_ || (index == next_ && written_ > next_start_); }
   bool may_begin(size_t index, uint64_t start) const;
   bool cancel(uint64_t match, uint64_t mask, std::vector<uint64_t>* sent);
-  void seal(FrameHeader& header, uint64_t received) const;
+  static void seal(Frame& frame, uint64_t received);
   void confirm_to(uint64_t position, std::vector<uint64_t>& sent);
   uint32_t payload_bytes_before(uint64_t position, const Frame& frame, uint64_t start) const;
-  bool copy(Frame& frame, uint32_t from, bool counted);
+  bool copy(Frame& frame, uint32_t from, bool counted, bool joined = false);
   bool keep(Frame& frame, uint64_t start);
   bool withdraw(Frame& frame, uint64_t start);
   void drop_copy(Frame& frame);
@@ -148,6 +152,7 @@ class TcpResendQueue {
   uint64_t confirmed_ = 0, written_ = 0, queued_ = 0;
   uint64_t acknowledged_ = 0;
   size_t unconfirmed_ = 0;  // frames that do more than confirm
+  size_t lent_ = 0;         // frames with `notify`
   size_t held_ = 0;         // written frames with `notify`
   size_t early_ = 0;        // frames with `early`
   uint64_t confirming_bytes_ = 0;

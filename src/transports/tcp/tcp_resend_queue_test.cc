@@ -98,7 +98,7 @@ TEST_F(TcpResendQueueTest, small_payloads_are_copied_until_they_are_confirmed) {
   poison(small);
   write_all();
   EXPECT_EQ(payload_at(0, copy.size()), copy);
-  EXPECT_EQ(memory.used(), PayloadPool::block_bytes(copy.size()));
+  EXPECT_EQ(memory.used(), PayloadPool::block_bytes(header_bytes + copy.size()));
   ASSERT_TRUE(queue.confirm(static_cast<uint32_t>(queue.written()), sent));
   EXPECT_EQ(memory.used(), 0u);
   EXPECT_EQ(pool.blocks_out(), 0u);
@@ -107,13 +107,22 @@ TEST_F(TcpResendQueueTest, small_payloads_are_copied_until_they_are_confirmed) {
 
 TEST_F(TcpResendQueueTest, headers_say_how_far_this_side_has_read) {
   received = (uint64_t{7} << 32) + 1234;
-  push(1, {});
+  const std::vector<Bytes> payloads{pattern(0, 1), pattern(100, 2), pattern(TcpResendQueue::copied_bytes_max + 1, 3)};
+  for (const auto& payload : payloads) push(payload.size(), payload);
+  const auto expect_confirmed = [&](uint32_t position) {
+    size_t at = 0;
+    for (const auto& payload : payloads) {
+      EXPECT_EQ(header_at(at).confirmed, position) << payload.size();
+      EXPECT_EQ(payload_at(at, payload.size()), payload);
+      at += header_bytes + payload.size();
+    }
+  };
   write_all();
-  EXPECT_EQ(header_at(0).confirmed, 1234u);
+  expect_confirmed(1234);
   received += 5;
   ASSERT_TRUE(rewind(0).ok());
   write_all();
-  EXPECT_EQ(header_at(0).confirmed, 1239u);
+  expect_confirmed(1239);
 }
 
 TEST_F(TcpResendQueueTest, confirmations_wrap_at_32_bits_and_stale_ones_are_passed_over) {

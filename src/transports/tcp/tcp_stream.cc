@@ -164,7 +164,7 @@ bool TcpStream::write_queue() {
     any = true;
     traffic_.sent_frames += queue_.wrote(static_cast<size_t>(written));
     traffic_.sent_bytes += static_cast<uint64_t>(written) - queue_.take_confirming_bytes();
-    if (static_cast<size_t>(written) < bytes) break;
+    if (static_cast<size_t>(written) < bytes || queue_.unwritten_bytes() == 0) break;
   }
   return any;
 }
@@ -189,6 +189,7 @@ void TcpStream::ask_network(std::vector<uint64_t>& sent) {
 }
 
 void TcpStream::release_early(uint64_t match, uint64_t mask, std::vector<uint64_t>& sent) {
+  if (!queue_.has_lent()) return;
   if (queue_.has_held() && queue_.written() - queue_.known_to_arrive() > unasked_bytes_max) ask_network(sent);
   queue_.release_early(match, mask, sent);
 }
