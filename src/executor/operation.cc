@@ -40,7 +40,10 @@ void Operation::run(Nanos now) {
   }
   ready_.clear();
   running_ = false;
-  if (lanes_waiting_for_memory_ >= lanes_left_) release_memory_early();
+  // A lane whose last messages are in transit may wait while others still get theirs. One that must go on may not: what the
+  // others wait for may depend on it.
+  const bool all_wait = lanes_waiting_for_memory_ + lanes_awaiting_answers_ >= lanes_left_;
+  if (all_wait && (lanes_blocked_ > 0 || lanes_awaiting_answers_ == 0)) release_memory_early();
 }
 
 // Returns true if combining does not overwrite what the lane sends. While it combines, most of that is acknowledged.
@@ -49,18 +52,39 @@ bool Operation::keeps_what_it_sends(const Lane& lane) const {
   return lane.combined || (!lane.has_output && !coded_ && !plan_->relayed && memory.input != memory.output);
 }
 
+// Returns true if the lane only sends in this stage, to one rank, and then only waits for a message of that rank. That message
+// mostly confirms what was sent. So the lane waits for it in the next stage, which overwrites nothing before it has come.
+bool Operation::is_answered(const Lane& lane) const {
+  const auto& stage = plan_->stages[lane.stage];
+  if (plan_->relayed || stage.recv_begin != stage.recv_end || is_in_last_stage(lane)) return false;
+  const auto to = plan_->sends(stage), from = plan_->receives(plan_->stages[lane.stage + 1]);
+  return to.size() == 1 && from.size() == 1 && to[0] == from[0];
+}
+
+bool Operation::is_in_last_stage(const Lane& lane) const { return lane.stage + 1 == plan_->chunks[lane.chunk].stage_end; }
+
+void Operation::await_answer(Lane& lane, bool awaits) {
+  if (lane.awaits_answer == awaits) return;
+  lane.awaits_answer = awaits;
+  if (awaits) ++lanes_awaiting_answers_;
+  else --lanes_awaiting_answers_;
+}
+
 // The lane has all messages of its stage, and transports have all that it sends. If it must now combine what has arrived, the
 // result may overwrite what is being sent, so it asks for that memory at once. A lane that only sends can wait longer, because
 // other lanes make progress meanwhile.
 void Operation::wait_for_memory(Lane& lane, uint32_t index) {
   if (std::exchange(lane.waits_for_memory, true)) return;
   ++lanes_waiting_for_memory_;
+  lanes_blocked_ += is_in_last_stage(lane) ? 0 : 1;
   if (lane.arrived_messages > 0) port_->release_early(index);
 }
 
+// A lane whose messages have arrived may go on without copies. The others may wait until it needs no more messages: by then,
+// theirs have mostly arrived, too.
 void Operation::release_memory_early() {
   if (done_ || lanes_waiting_for_memory_ == 0 || std::exchange(asked_for_all_memory_, true)) return;
-  port_->release_all_early();
+  if (!port_->release_acknowledged()) port_->release_all_early();
 }
 
 void Operation::advance(uint32_t index) {
@@ -72,13 +96,17 @@ void Operation::advance(uint32_t index) {
     const auto& stage = plan_->stages[lane.stage];
     const auto expected = stage.recv_end - stage.recv_begin;
     if (lane.computing || lane.arrived_messages < expected) return;
+    await_answer(lane, false);
     const bool only_in_transit = lane.sends_pending == lane.in_transit;
     if (lane.sends_pending > 0 && !(only_in_transit && keeps_what_it_sends(lane))) {
       if (only_in_transit) wait_for_memory(lane, index);
       return;
     }
     if (expected > 0 && !lane.combined && !combine(index)) return;
-    if (lane.sends_pending > 0) return wait_for_memory(lane, index);
+    if (lane.sends_pending > 0) {
+      if (!only_in_transit || !is_answered(lane)) return wait_for_memory(lane, index);
+      await_answer(lane, true);
+    }
     ++lane.stage;
     lane.entered = lane.combined = false;
   }
@@ -405,8 +433,10 @@ void Operation::sent(uint32_t lane, Nanos now) {
   auto& sender = lanes_[lane];
   --sender.sends_pending;
   --sender.in_transit;
+  if (sender.sends_pending == 0) await_answer(sender, false);
   if (std::exchange(sender.waits_for_memory, false)) {
     --lanes_waiting_for_memory_;
+    lanes_blocked_ -= is_in_last_stage(sender) ? 0 : 1;
     asked_for_all_memory_ = false;
   }
   make_ready(lane);

@@ -22,7 +22,7 @@ struct OperationLane {
   uint32_t in_transit = 0;        // number of pending sends that a transport has, whose memory it still needs
   uint32_t arrived_messages = 0;  // number of messages of the current stage that have arrived
   bool entered = false, computing = false, combined = false, has_output = false, committed = false, ready = false,
-       waits_for_memory = false, finished = false, has_error = false;
+       waits_for_memory = false, awaits_answer = false, finished = false, has_error = false;
 };
 
 // A transport slot into which a lane's sum is written.

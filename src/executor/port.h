@@ -42,6 +42,9 @@ class Port {
   // Sends a message. It requires send credit. Returns true if the memory of the payload is free again. Otherwise
   // Operation::sent(lane) is called when it is.
   virtual bool send(Rank to, FrameHeader header, std::span<const std::byte> payload, uint32_t lane) = 0;
+  // Asks for the memory of those messages of the operation that have arrived, as far as this is known. Returns true if
+  // Operation::sent(lane) follows for any lane.
+  virtual bool release_acknowledged() = 0;
   // Asks for the memory of the lane's messages, or of all messages of the operation: nothing else keeps the lane, or the
   // operation, from going on (Transport::release_early). Operation::sent(lane) follows later.
   virtual void release_early(uint32_t lane) = 0;

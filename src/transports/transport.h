@@ -122,6 +122,9 @@ class Transport {
   // payload. Otherwise the payload must stay valid until poll() calls Sink::sent(id). If the peer is lost, send() sends nothing
   // and returns true.
   virtual bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) = 0;
+  // Gives back what the network says has arrived of the sends with (id & mask) == match. Copies nothing. Returns true if sent()
+  // follows for any of these sends in the next poll().
+  virtual bool release_acknowledged(uint64_t /*match*/, uint64_t /*mask*/) { return false; }
   // Asks for the memory of the sends with (id & mask) == match, because their caller can do nothing else. A transport that may
   // have to send a payload again copies what it still needs, if its memory for copies suffices; sent() then follows in the next
   // poll(). Without that memory sent() follows, as always, when the payload is no longer needed.

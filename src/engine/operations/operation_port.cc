@@ -21,6 +21,12 @@ bool OperationPort::send(Rank to, FrameHeader header, std::span<const std::byte>
   return route(to).send(peer(to), header, payload, event(lane));
 }
 
+bool OperationPort::release_acknowledged() {
+  bool any = false;
+  for (auto* transport : shared_.transports) any |= transport->release_acknowledged(event(0), active_.all_lanes);
+  return any;
+}
+
 void OperationPort::release_early(uint32_t lane) {
   for (auto* transport : shared_.transports) transport->release_early(event(lane), UINT64_MAX);
 }

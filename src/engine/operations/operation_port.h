@@ -29,6 +29,7 @@ class OperationPort final : public Port {
 
   size_t credit(Rank to) override;
   bool send(Rank to, FrameHeader header, std::span<const std::byte> payload, uint32_t lane) override;
+  bool release_acknowledged() override;
   void release_early(uint32_t lane) override;
   void release_all_early() override;
   size_t slot_bytes(Rank to) override;

@@ -64,7 +64,7 @@ bool TcpDecoder::begin_frame(Sink& sink) {
   buffer_requested_ = header_.payload_bytes == 0;
   discard_ = discards_all_ || !is_for_sink();
   done_ = 0;
-  expect_large_ = header_.payload_bytes >= large_bytes;
+  if (header_.payload_bytes > 0) expect_large_ = header_.payload_bytes >= large_bytes;
   if (confirmations_ != nullptr) confirmations_->confirmed(header_.confirmed, sink);
   return true;
 }

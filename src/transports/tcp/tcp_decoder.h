@@ -37,9 +37,9 @@ class TcpDecoder {
   // After a large frame, at most this many bytes are read ahead into the inbox: a few headers. Payload bytes that are read
   // ahead must be copied later.
   static constexpr size_t ahead_bytes = 1u << 10;
-  // After a payload of at least this size, the decoder expects large frames. For large frames, copying costs more than a second
-  // system call.
-  static constexpr size_t large_bytes = 16u << 10;
+  // After a payload of at least this size, the decoder expects large frames. Frames without payload change nothing. For large
+  // frames, copying costs more than a second system call.
+  static constexpr size_t large_bytes = 64u << 10;
 
   enum class Progress : uint8_t {
     more,       // read the next bytes

@@ -178,6 +178,12 @@ bool TcpLink::send(const FrameHeader& header, std::span<const std::byte> payload
   return stream.send(header, payload, id);
 }
 
+bool TcpLink::release_acknowledged(uint64_t match, uint64_t mask, std::vector<uint64_t>& sent) {
+  bool any = false;
+  for (auto& stream : streams_) any |= stream->release_acknowledged(match, mask, sent);
+  return any;
+}
+
 void TcpLink::release_early(uint64_t match, uint64_t mask, std::vector<uint64_t>& sent) {
   for (auto& stream : streams_) stream->release_early(match, mask, sent);
 }

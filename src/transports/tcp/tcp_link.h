@@ -79,6 +79,7 @@ class TcpLink {
   // Using the link --------------------------------------------------------------------------------------------------
   size_t credit();
   bool send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id);
+  bool release_acknowledged(uint64_t match, uint64_t mask, std::vector<uint64_t>& sent);
   void release_early(uint64_t match, uint64_t mask, std::vector<uint64_t>& sent);
   void cancel(const Cancellation& what);
   bool wants_flush(Nanos now) const;

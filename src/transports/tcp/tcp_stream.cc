@@ -1,5 +1,6 @@
 #include "transports/tcp/tcp_stream.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -12,7 +13,7 @@ namespace {
 // After so many bytes, the peer gets an acknowledgement at once, which saves it the copy of as many bytes.
 constexpr size_t acknowledged_bytes_min = 64u << 10;
 // A copy of so few bytes costs less than asking the network how many of them it still needs.
-constexpr uint64_t unasked_bytes_max = 32u << 10;
+constexpr uint64_t unasked_bytes_max = 60u << 10;
 
 }  // namespace
 
@@ -180,6 +181,10 @@ bool TcpStream::flush(Nanos now, std::vector<uint64_t>& sent) {
   return any;
 }
 
+bool TcpStream::is_worth_asking() const {
+  return queue_.has_held() && queue_.written() - queue_.known_to_arrive() > unasked_bytes_max;
+}
+
 // Asks which of the written bytes the peer's host has acknowledged.
 void TcpStream::ask_network(std::vector<uint64_t>& sent) {
   swept_at_ = queue_.written();
@@ -188,9 +193,16 @@ void TcpStream::ask_network(std::vector<uint64_t>& sent) {
   if (missing < queue_.written() - begun_at_) queue_.acknowledged(queue_.written() - missing, sent);
 }
 
+bool TcpStream::release_acknowledged(uint64_t match, uint64_t mask, std::vector<uint64_t>& sent) {
+  if (!is_worth_asking()) return false;
+  const auto known = static_cast<ptrdiff_t>(sent.size());
+  ask_network(sent);
+  return std::any_of(sent.begin() + known, sent.end(), [&](uint64_t id) { return (id & mask) == match; });
+}
+
 void TcpStream::release_early(uint64_t match, uint64_t mask, std::vector<uint64_t>& sent) {
   if (!queue_.has_lent()) return;
-  if (queue_.has_held() && queue_.written() - queue_.known_to_arrive() > unasked_bytes_max) ask_network(sent);
+  if (is_worth_asking()) ask_network(sent);
   queue_.release_early(match, mask, sent);
 }
 
@@ -219,6 +231,15 @@ bool TcpStream::read(Nanos now, Sink& sink) {
   confirm_.read(decoder_.take_request(), now);
   if (decoder_.left()) session_.peer_left();
   return any;
+}
+
+// `bytes` more bytes have been read, up to the end of a frame. If there are many of them, the peer's host must learn it at
+// once.
+void TcpStream::acknowledge(size_t bytes) {
+  const auto position = decoder_.position() + bytes;
+  if (position - acknowledged_at_ < acknowledged_bytes_min) return;
+  acknowledged_at_ = position;
+  socket_->acknowledge_now();
 }
 
 bool TcpStream::read_frames(Sink& sink) {
@@ -250,6 +271,8 @@ bool TcpStream::read_frames(Sink& sink) {
       return resumes || taken > 0 || ended_;
     }
     taken += static_cast<size_t>(count);
+    // Before the upcalls: they may take long, and the peer may end its operation meanwhile.
+    if (space.count == 2 && static_cast<size_t>(count) == space.parts[0].iov_len) acknowledge(static_cast<size_t>(count));
     const auto progress = decoder_.took(static_cast<size_t>(count), sink);
     if (!socket_) return true;  // an upcall has closed the stream
     if (progress == TcpDecoder::Progress::fault) {
@@ -263,7 +286,6 @@ bool TcpStream::read_frames(Sink& sink) {
     // After a short read the socket is empty; another system call would tell nothing new.
     if (static_cast<size_t>(count) < space.bytes()) {
       empty_ = true;
-      if (taken >= acknowledged_bytes_min && decoder_.between_frames()) socket_->acknowledge_now();
       return true;
     }
   }

@@ -86,6 +86,8 @@ class TcpStream final : private TcpDecoder::Confirmations {
   // Reads until the socket is empty, read_bytes_max is reached, or the connection has ended. Returns true if it has read
   // anything, or if the connection has ended.
   bool read(Nanos now, Sink& sink);
+  // See Transport. Both append the ids for which sent(id) must be reported.
+  bool release_acknowledged(uint64_t match, uint64_t mask, std::vector<uint64_t>& sent);
   void release_early(uint64_t match, uint64_t mask, std::vector<uint64_t>& sent);
   void cancel_receive(uint32_t group, uint64_t operation) { decoder_.cancel(group, operation); }
   void cancel_sends(uint64_t match, uint64_t mask);
@@ -136,10 +138,12 @@ class TcpStream final : private TcpDecoder::Confirmations {
   bool write_begin();
   bool write_queue();
   bool sweep_is_due() const { return queue_.has_held() && queue_.written() - swept_at_ >= sweep_bytes; }
+  bool is_worth_asking() const;
   void ask_network(std::vector<uint64_t>& sent);
   bool confirm_is_due(Nanos now) const { return queue_.wants_confirm() || confirm_.due(decoder_.position(), now); }
   bool take_begin(Nanos now, std::vector<uint64_t>& sent);
   bool read_frames(Sink& sink);
+  void acknowledge(size_t bytes);
   void connection_ended(int error);
   void write_failed(int error);
 
@@ -169,6 +173,7 @@ class TcpStream final : private TcpDecoder::Confirmations {
   TcpBegin own_begin_;                   // written before all frames of a dialled connection
   size_t own_begin_left_ = 0;            // so many of its bytes are still to be written
   uint64_t begun_at_ = 0;                // the position at which this connection began to write
+  uint64_t acknowledged_at_ = 0;         // up to here was read when the peer's host was told at once
   uint64_t swept_at_ = 0;                // up to here was written when the network was asked last
   std::vector<uint64_t> confirmed_ids_;  // used by confirmed() and read(); a member so that its memory is used again
 };

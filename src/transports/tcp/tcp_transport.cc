@@ -234,6 +234,12 @@ bool TcpTransport::send(PeerIndex peer, const FrameHeader& header, std::span<con
   return done;
 }
 
+bool TcpTransport::release_acknowledged(uint64_t match, uint64_t mask) {
+  bool any = false;
+  for (auto* link : live_) any |= link->release_acknowledged(match, mask, sent_);
+  return any;
+}
+
 void TcpTransport::release_early(uint64_t match, uint64_t mask) {
   for (auto* link : live_) link->release_early(match, mask, sent_);
 }

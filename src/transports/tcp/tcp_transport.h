@@ -86,6 +86,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   void commit(const Slot& slot, const FrameHeader& header) override;
   void abandon(const Slot& slot) override;
   bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override;
+  bool release_acknowledged(uint64_t match, uint64_t mask) override;
   void release_early(uint64_t match, uint64_t mask) override;
   void release(const View& view) override;
   void cancel(const Cancellation& what) override;

@@ -174,6 +174,28 @@ TEST(TcpMake, an_interface_by_name_has_one_port_on_all_its_addresses) {
   }
 }
 
+TEST_F(Tcp, what_the_other_host_has_acknowledged_is_given_back_without_a_copy) {
+  link();
+  expect_link_works();  // the network's word counts only after the peer was heard on the connection
+  const auto payload = pattern(70'000, test_seed());  // the network takes it at once
+  ASSERT_FALSE(a->send(0, data_header(7, payload.size()), payload, 7));
+  bool given_back = false;
+  for (int i = 0; i < 100'000 && !given_back; ++i) {
+    b->poll(clock_now(), *sink_b);
+    given_back = a->release_acknowledged(7, UINT64_MAX);
+  }
+  EXPECT_TRUE(given_back);
+  EXPECT_EQ(process_resend_memory().used(), 0u);
+  EXPECT_FALSE(a->release_acknowledged(7, UINT64_MAX)) << "there is nothing more to give back";
+  a->poll(clock_now(), *sink_a);
+  EXPECT_EQ(sink_a->sent_ids[7], 1u);
+  ASSERT_FALSE(a->send(0, data_header(8, payload.size()), payload, 8));
+  for (int i = 0; i < 1000; ++i) {
+    b->poll(clock_now(), *sink_b);
+    ASSERT_FALSE(a->release_acknowledged(9, UINT64_MAX)) << "these sends have another id";
+  }
+}
+
 TEST_F(Tcp, frames_that_the_kernel_took_survive_close) {
   link();
   const auto payload = pattern(256u << 10, test_seed());

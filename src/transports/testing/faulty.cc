@@ -53,6 +53,10 @@ bool FaultyTransport::send(PeerIndex peer, const FrameHeader& header, std::span<
   return true;
 }
 
+bool FaultyTransport::release_acknowledged(uint64_t match, uint64_t mask) {
+  return !plan_.keeps_memory && inner_.release_acknowledged(match, mask);
+}
+
 void FaultyTransport::release_early(uint64_t match, uint64_t mask) {
   for (auto& kept : kept_) kept.asked_for |= (kept.id & mask) == match;
   inner_.release_early(match, mask);

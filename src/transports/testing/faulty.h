@@ -58,6 +58,7 @@ class FaultyTransport final : public Transport {
   void commit(const Slot& slot, const FrameHeader& header) override;
   void abandon(const Slot& slot) override;
   bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override;
+  bool release_acknowledged(uint64_t match, uint64_t mask) override;
   void release_early(uint64_t match, uint64_t mask) override;
   void release(const View& view) override;
   // Returns true only if no fault is injected into received frames.
