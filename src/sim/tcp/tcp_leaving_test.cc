@@ -66,7 +66,8 @@ class LeavingRun {
   bool has_all(uint32_t i) {
     return std::ranges::all_of(peer(1 - i).outgoing, [&](const auto& entry) {
       const auto there = peer(i).incoming.find(entry.first);
-      return entry.second.cancelled || dropped_.contains(entry.first) || (there != peer(i).incoming.end() && (there->second.received || there->second.cancelled));
+      return entry.second.cancelled || dropped_.contains(entry.first) ||
+             (there != peer(i).incoming.end() && (there->second.received || there->second.cancelled));
     });
   }
   void lost(uint32_t i, const Status& why) {
@@ -103,7 +104,8 @@ class LeavingRun {
   }
   std::string state_text() {
     std::string text;
-    for (const uint32_t i : {0, 1}) text += concat(i, closed_[i] ? " has closed" : " has not closed", has_all(i) ? ". " : " and lacks frames. ");
+    for (const uint32_t i : {0, 1})
+      text += concat(i, closed_[i] ? " has closed" : " has not closed", has_all(i) ? ". " : " and lacks frames. ");
     return text;
   }
   template <typename Done>

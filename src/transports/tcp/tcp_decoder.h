@@ -122,7 +122,7 @@ class TcpDecoder {
   size_t done_ = 0;           // this many payload bytes have been received
   bool in_payload_ = false;
   bool buffer_requested_ = false;  // sink.receive_buffer() was already called for this frame, or the frame has no payload
-  bool discard_ = false;  // the payload of header_ is discarded
+  bool discard_ = false;           // the payload of header_ is discarded
   bool discards_all_ = false;
   bool exceeds_share_ = false;
   bool expect_large_ = false;

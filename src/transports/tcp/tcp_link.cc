@@ -14,8 +14,8 @@ namespace {
 constexpr size_t spread_bytes = 16u << 10;
 
 // A link that leaves ends if its connections stand, and the peer has confirmed nothing for confirm_timeout. While bytes are
-// still to be written it ends after write_timeout: if the peer's process is stopped, it reads them when it continues, and learns
-// from them why it was left.
+// still to be written it ends after write_timeout: if the peer's process is stopped, it reads them when it continues, and
+// learns from them why it was left.
 constexpr Nanos confirm_timeout = 2 * second, write_timeout = 60 * second;
 constexpr Nanos stopped_after = 1 * second;
 
@@ -296,7 +296,8 @@ Nanos TcpLink::next_deadline() const {
     else next = std::min(next, std::max(stream.session().next_deadline(), may_redial_at(static_cast<uint16_t>(i))));
     if (redials_[i].dialer) next = std::min(next, redials_[i].dialer->next_deadline());
     if (line.end == TcpEnd::none) continue;
-    next = std::min({next, std::max(line.down_since, line.answered_at) + options_.link_timeout, stream.session().step_again_at()});
+    next =
+        std::min({next, std::max(line.down_since, line.answered_at) + options_.link_timeout, stream.session().step_again_at()});
     if (line.end == TcpEnd::clean && !stream.peer_left())
       next = std::min(next, line.down_since + TcpVerdictLimits().silence_after_end);
   }

@@ -30,8 +30,8 @@ bool TcpLink::needs_care() const {
   for (size_t i = 0; i < streams_.size(); ++i) {
     const auto& stream = *streams_[i];
     if (stream.ended() || lines_[i].end != TcpEnd::none || stream.session().stage() != TcpSession::Stage::up ||
-        lines_[i].silent_since != never || stream.write_broken() || redials_[i].dialer != nullptr || stream.fault() != FrameFault::none ||
-        !stream.broken().ok())
+        lines_[i].silent_since != never || stream.write_broken() || redials_[i].dialer != nullptr ||
+        stream.fault() != FrameFault::none || !stream.broken().ok())
       return true;
   }
   return false;
@@ -129,8 +129,8 @@ void TcpLink::note_reconnected(uint16_t stream, Nanos now) {
 // peer may be in the same state, with the two streams exchanged: then each side would wait for the other for ever.
 bool TcpLink::waits_in_circle(uint16_t index) const {
   return streams_[index]->paused() && std::any_of(streams_.begin(), streams_.end(), [](const auto& other) {
-    return other->holds_memory() && other->session().stage() != TcpSession::Stage::up;
-  });
+           return other->holds_memory() && other->session().stage() != TcpSession::Stage::up;
+         });
 }
 
 TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {

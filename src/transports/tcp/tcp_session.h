@@ -28,7 +28,8 @@ struct TcpSessionOptions {
   Nanos dial_timeout = 1 * second;   // a dial without connection, or without reply, ends
   Nanos begin_timeout = 1 * second;  // an accepted connection on which no begin comes ends
   // A dial follows the last one after `soon` at first, and after `later` when the stream has been down for `soon_until`, or if
-  // its connection stands. The first ones come quickly: a process that is being killed may still take a connection and close it.
+  // its connection stands. The first ones come quickly: a process that is being killed may still take a connection and close
+  // it.
   Nanos soon = 2 * millisecond, later = 200 * millisecond, soon_until = 100 * millisecond;
   // If step() was not called for longer than this, the process was stopped, and all time limits move.
   Nanos stopped_after = 1 * second;

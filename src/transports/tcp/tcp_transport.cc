@@ -12,7 +12,6 @@ namespace unisono {
 namespace {
 
 constexpr uint64_t control_tag = UINT64_MAX;
-constexpr PeerIndex peers_max = 1u << 16;
 // With at most this many streams, poll() tries to read each of them. With more streams, it is cheaper to ask the watcher and to
 // read only the streams that are ready.
 constexpr size_t direct_streams_max = 3;
@@ -20,10 +19,6 @@ constexpr size_t direct_streams_max = 3;
 // when control_interval has passed.
 constexpr uint32_t control_every = 64;
 constexpr Nanos control_interval = millisecond;
-// The names of links that leave begin here, above all peer indexes.
-constexpr uint64_t leaving_tag_base = peers_max;
-constexpr size_t departures_max = 4096;
-
 // Links that end with their transport have no sink any more, and make no upcalls.
 class NoSink final : public Sink {
  public:
@@ -121,7 +116,7 @@ void TcpTransport::stop_listening() {
 }
 
 Status TcpTransport::add_peer(const LinkRequest& request) {
-  if (request.peer >= peers_max) return Status(Code::invalid, concat("tcp: peer index ", request.peer, " is too large"));
+  if (request.peer >= tcp_peers_max) return Status(Code::invalid, concat("tcp: peer index ", request.peer, " is too large"));
   if (request.id == options_.self) return Status(Code::invalid, "tcp: " + request.label + ": is this process itself");
   const bool anyone = request.id == PeerId{};
   if (anyone && (registry_ == nullptr || !request.dial)) {
@@ -233,38 +228,6 @@ void TcpTransport::cancel(const Cancellation& what) {
   std::erase_if(sent_, [&](uint64_t id) { return what.concerns_send(id); });
 }
 
-void TcpTransport::close(PeerIndex peer) {
-  auto* link = find(peer);
-  if (link == nullptr) return;
-  if (link->state() == LinkState::connecting) --connecting_;
-  if (const auto at = std::find(live_.begin(), live_.end(), link); at != live_.end()) {
-    live_.erase(at);
-    by_id_.erase(link->request().id);
-  }
-  // During poll(), the link may be among the callers of this function.
-  auto owned = std::move(links_[peer]);
-  if (link->state() == LinkState::up) {
-    const auto number = leaving_numbers_++;
-    link->leave(leaving_tag_base + number, now_, sent_);
-    leaving_.push_back({number, std::move(owned)});
-  } else {
-    link->lose(Status(Code::peer_lost, "closed"), sent_);
-    retire(*link);
-    if (polling_) closed_links_.push_back(std::move(owned));
-  }
-  count_streams();
-  check_control_ = true;
-}
-
-// The link is about to be deleted.
-void TcpTransport::retire(const TcpLink& link) {
-  const auto& traffic = link.traffic();
-  retired_.sent_frames += traffic.sent_frames;
-  retired_.sent_bytes += traffic.sent_bytes;
-  retired_.received.frames += traffic.received.frames;
-  retired_.received.bytes += traffic.received.bytes;
-}
-
 // Transport: driving ------------------------------------------------------------------------------------------------
 
 bool TcpTransport::poll(Nanos now, Sink& sink) {
@@ -338,40 +301,6 @@ void TcpTransport::finish_dialling(TcpLink& link, Nanos now) {
   mark_up(link);
 }
 
-// Links that leave make no upcalls.
-bool TcpTransport::step_leaving(Nanos now, Sink& sink) {
-  bool any = false;
-  for (size_t i = 0; i < leaving_.size();) {
-    auto& link = *leaving_[i].link;
-    auto state = TcpLink::Leaving::in_vain;
-    if (link.state() == LinkState::up) {
-      any |= keep_up(link, now, sink);
-      state = link.leaving_state(now);
-    }
-    if (state == TcpLink::Leaving::goes_on) {
-      ++i;
-      continue;
-    }
-    any = true;
-    if (state == TcpLink::Leaving::in_order) remember_departure(link);
-    retire(link);
-    leaving_.erase(leaving_.begin() + static_cast<ptrdiff_t>(i));
-    listener_->recheck_waiting();
-    check_control_ = true;
-    count_streams();
-  }
-  return any;
-}
-
-void TcpTransport::remember_departure(const TcpLink& link) {
-  std::erase_if(departures_, [&](const auto& departure) { return now_ >= departure.until; });
-  if (departures_.size() >= departures_max) departures_.erase(departures_.begin());
-  TcpDeparture departure{.peer = link.request().id, .session = link.session_number()};
-  for (uint16_t i = 0; i < link.stream_count(); ++i) departure.positions.push_back(link.stream(i).position());
-  departure.until = now_ + options_.link.link_timeout;
-  departures_.push_back(std::move(departure));
-}
-
 bool TcpTransport::move_bytes(Nanos now, Sink& sink) {
   bool any = false;
   const bool direct = stream_count_ <= direct_streams_max;
@@ -427,14 +356,6 @@ bool TcpTransport::move_ready(Nanos now, Sink& sink) {
   return any;
 }
 
-TcpLink* TcpTransport::find_tag(uint64_t tag) const {
-  const auto name = tag >> 16;
-  if (name < leaving_tag_base) return find(static_cast<PeerIndex>(name));
-  const auto found = std::lower_bound(leaving_.begin(), leaving_.end(), name - leaving_tag_base,
-                                      [](const LeavingLink& leaving, uint64_t number) { return leaving.number < number; });
-  return found != leaving_.end() && found->number == name - leaving_tag_base ? found->link.get() : nullptr;
-}
-
 bool TcpTransport::report(Sink& sink) {
   bool any = false;
   for (const auto peer : std::exchange(finished_dials_, {})) close(peer);
@@ -471,10 +392,6 @@ bool TcpTransport::report(Sink& sink) {
 
 bool TcpTransport::draining() const {
   return !leaving_.empty() || std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->is_draining(); });
-}
-
-bool TcpTransport::has_pending() const {
-  return std::any_of(leaving_.begin(), leaving_.end(), [](const auto& leaving) { return leaving.link->may_be_missed(); });
 }
 
 Nanos TcpTransport::next_deadline() const {

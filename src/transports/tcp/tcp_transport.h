@@ -52,6 +52,8 @@ struct TcpOptions {
   Nanos accept_other_after = 1 * second;
 };
 
+inline constexpr PeerIndex tcp_peers_max = 1u << 16;
+
 // A link that has ended in order. The peer may lack the confirmation of its last frame, so its hellos are answered for a while.
 struct TcpDeparture {
   PeerId peer{};
@@ -141,6 +143,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   bool step_control(Nanos now);
   bool step_connecting(TcpLink& link, Nanos now);
   void finish_dialling(TcpLink& link, Nanos now);
+  // The following functions are in tcp_transport_leaving.cc.
   TcpLink* find_leaving(const PeerId& id, uint64_t session) const;
   TcpLink* find_tag(uint64_t tag) const;
   bool step_leaving(Nanos now, Sink& sink);

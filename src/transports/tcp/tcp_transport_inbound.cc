@@ -1,5 +1,4 @@
 // How a TcpTransport handles inbound connections, and how it chooses between two connections of the same pair of processes.
-#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -48,20 +47,6 @@ TcpAcceptor::Decision TcpTransport::decide(const TcpInbound& inbound, Nanos wait
   if (link.stream_count() != 0 && link.stream_count() != hello.stream_count) return {.refusal = TcpRefusal::stream};
   link.make_streams(hello.stream_count);
   return link.decide(hello, waited, now_, *sink_);
-}
-
-TcpLink* TcpTransport::find_leaving(const PeerId& id, uint64_t session) const {
-  const auto found = std::find_if(leaving_.begin(), leaving_.end(), [&](const auto& leaving) {
-    return leaving.link->request().id == id && leaving.link->session_number() == session;
-  });
-  return found == leaving_.end() ? nullptr : found->link.get();
-}
-
-const TcpDeparture* TcpTransport::find_departure(const PeerId& id, uint64_t session) const {
-  const auto found = std::find_if(departures_.begin(), departures_.end(), [&](const auto& departure) {
-    return departure.peer == id && departure.session == session && now_ < departure.until;
-  });
-  return found == departures_.end() ? nullptr : &*found;
 }
 
 TcpAcceptor::Decision TcpTransport::admit(const TcpSessionHello& hello) {
