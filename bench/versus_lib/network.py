@@ -72,10 +72,10 @@ def shaping(rate):
 
 
 class Network:
-    """n hosts at one rate; a context manager."""
+    """n hosts at one rate; a context manager. apart: each host has its own processes, too, as containers have."""
 
-    def __init__(self, name, n):
-        self.name, self.n = name, n
+    def __init__(self, name, n, apart=False):
+        self.name, self.n, self.apart = name, n, apart
         self.base = f"{PREFIX}{os.getpid()}-"
 
     def space(self, rank):
@@ -123,9 +123,10 @@ class Network:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True)
 
     def inside(self, rank, argv):
-        """argv on that host, under a host name of its own."""
+        """argv on that host, under a host name of its own. If hosts are apart, the process is a child of this one's child."""
         script = f'hostname host{rank} && exec "$0" "$@"'
-        return ["ip", "netns", "exec", self.space(rank), "unshare", "--uts", "sh", "-c", script, *argv]
+        processes = ["--pid", "--fork", "--kill-child", "--mount-proc"] if self.apart else []
+        return ["ip", "netns", "exec", self.space(rank), "unshare", "--uts", *processes, "sh", "-c", script, *argv]
 
     def lose(self, percent):
         """Every host drops this share of the packets that arrive, at random, of IPv4 and IPv6; packets are single ones, as on a

@@ -209,7 +209,9 @@ class UNISONO_EXPORT Group {
   // that wait to join. Operations in flight end with peer_lost. The group continues with a new epoch and new ranks: first the
   // survivors in their old order, then the joiners.
   //
-  // If a rank does not answer within Options::reform_timeout, it is removed. When it answers again, it is told so.
+  // If a rank does not answer within Options::reform_timeout, it is removed. When it answers again, it is told so. A rank whose
+  // link is lost is dialled first. If its link is made anew, or if its host does not answer, it is waited for up to 10 s. If
+  // the network has split the group, the smaller part gets unavailable (Options::require_majority).
   Result<Reformed> reform();
 
  private:

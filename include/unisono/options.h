@@ -36,12 +36,16 @@ struct Options {
   bool join_running = false;          // true: join() waits until a running group re-forms, and then joins it
   Milliseconds join_timeout{60'000};  // all ranks must have connected within this time
   Milliseconds timeout{300'000};      // default deadline of an operation
-  Milliseconds reform_timeout{200};   // if a peer is silent for this long, re-forming removes it
+  // If a peer is silent for this long, re-forming removes it. A peer whose host does not answer, or whose link is made anew, is
+  // waited for up to 10 s. (Over udp, only a lost link is made anew.)
+  Milliseconds reform_timeout{200};
   // With fewer survivors than this, reform() ends the group (unavailable). It must be equal on all ranks.
   uint32_t min_world = 1;
-  // true: reform() also ends the group if fewer than half of the old members survive, or if exactly half survive without rank
-  // 0.
-  bool require_majority = false;
+  // true: if the network splits a group, at most one part goes on after reform(): the part with more than half of the old
+  // members, or with exactly half and the lowest rank. The other part gets unavailable. Members do not count if they have left,
+  // or if their processes have provably ended. false: both parts go on, as two groups. UNISONO_REQUIRE_MAJORITY. It must be
+  // equal on all ranks.
+  bool require_majority = true;
   // For udp: this process sends at most this many Mbit/s in total. 0: the measured capacity is the limit.
   // UNISONO_RATE_LIMIT_MBPS.
   uint32_t rate_limit_mbps = 0;
@@ -50,6 +54,14 @@ struct Options {
   // it. UNISONO_DATAGRAM_CHECKSUM.
   bool datagram_checksum = false;
   uint32_t streams_per_link = 0;  // number of TCP connections between each pair of hosts; 0: automatic
+  // A link between hosts whose connection breaks is connected anew, and loses nothing. If it cannot be connected for this long,
+  // the peer counts as lost. UNISONO_LINK_TIMEOUT_MS.
+  Milliseconds link_timeout{10'000};
+  // Bytes that are copied at most per TCP link, and by all TCP links of this process, so that a new connection can send them
+  // again. When this memory is used up, operations wait until the peer has confirmed what they sent. The group that joined last
+  // sets the limit of the process. UNISONO_RESEND_MEMORY_PER_LINK, UNISONO_RESEND_MEMORY.
+  uint64_t resend_memory_per_link = 16u << 20;
+  uint64_t resend_memory = 256u << 20;
   // Path of a file that `unisono tune` wrote. The file of rank 0 applies to all ranks, except for streams_per_link: each
   // process takes it from its own file. UNISONO_TUNING.
   std::string tuning{};

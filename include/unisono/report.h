@@ -48,6 +48,9 @@ struct Report {
   // Set with CallOptions::measure_error: energy(result - exact sum) / energy(exact sum). -1: it was not measured.
   double measured_error = -1;
 
+  // Says which links between hosts broke and were connected anew while the operation ran. Empty: none.
+  std::string link_note{};
+
   std::shared_ptr<const DeliveryReport> delivery{};  // set for calls with lossy or automatic delivery, otherwise null
 
   // Returns the number of payload bits per sent element. If an element was sent twice, it counts twice.

@@ -58,7 +58,7 @@ typedef struct unisono_group unisono_group;
 typedef struct unisono_work unisono_work;
 
 /* The fields are those of unisono::Options. If a field is 0 or null, its value comes from the environment, or else is the
- * default. `rank` and `world_size` are used only if world_size > 0. */
+ * default. `rank` and `world_size` are used only if world_size > 0. require_majority: 1 is true, -1 is false. */
 typedef struct unisono_options {
   int32_t rank;
   int32_t world_size;

@@ -68,6 +68,7 @@ void add_report(py::module_& m) {
   report.def_readonly("last_rank", &OutputReport::last_rank);
   report.def_readonly("codec", &OutputReport::codec);
   report.def_property_readonly("codec_note", [](const OutputReport& self) { return std::string(self.codec_note); });
+  report.def_readonly("link_note", &OutputReport::link_note, "Which links broke and were connected anew meanwhile.");
   report.def_readonly("passes", &OutputReport::passes);
   report.def_readonly("sent_payload", &OutputReport::sent_payload);
   report.def_readonly("sent_elements", &OutputReport::sent_elements);

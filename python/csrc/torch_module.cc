@@ -106,6 +106,7 @@ py::dict dict_of(const Report& report) {
   all["last_rank"] = report.last_rank;
   all["codec"] = report.codec.to_string();
   all["codec_note"] = std::string(report.codec_note);
+  all["link_note"] = report.link_note;
   all["nonfinite_groups"] = report.nonfinite_groups;
   all["bits_per_element"] = report.bits_per_element();
   if (report.delivery != nullptr) {

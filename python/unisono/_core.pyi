@@ -144,6 +144,9 @@ class Report:
     @property
     def codec_note(self) -> str: ...
     @property
+    def link_note(self) -> str:
+        """Which links broke and were connected anew meanwhile."""
+    @property
     def passes(self) -> int: ...
     @property
     def sent_payload(self) -> int: ...

@@ -35,13 +35,20 @@ class JoinOptions(TypedDict, total=False):
     timeout: float
     """The deadline of operations that name none: 300."""
     reform_timeout: float
-    """During re-forming, a peer that stays silent for this long is removed: 0.2."""
+    """During re-forming, a peer that stays silent for this long is removed: 0.2. One whose link fails is waited for, up to 10."""
     min_world: int
     """Re-forming with fewer survivors ends the group; equal on all ranks."""
     require_majority: bool
+    """Of a group that the network splits, only the majority goes on: True."""
     rate_limit_mbps: int
     datagram_checksum: bool
     streams_per_link: int
+    link_timeout: float
+    """A link between hosts that cannot be connected anew for this long is lost: 10."""
+    resend_memory_per_link: int
+    """Bytes that are copied per TCP link, so that they can be sent again: 16 MiB."""
+    resend_memory: int
+    """The same, for all TCP links of the process: 256 MiB."""
     tuning: str
     """A file that `unisono tune` wrote; rank 0's file counts."""
     codec: str | Codec

@@ -191,8 +191,9 @@ void Engine::record_event(PeerIndex about, EventKind kind, const std::string& te
   }
 }
 
-void Engine::lost(PeerIndex peer, const Status& why) try {
+void Engine::lost(PeerIndex peer, const Status& why, PeerFate fate) try {
   if (peer >= peers_.size() || !peers_[peer].lost.ok()) return;
+  peers_[peer].fate = fate;
   peers_[peer].lost = why.ok() ? Status(Code::peer_lost, peers_[peer].label + ": link closed") : why;
   if (const auto& report = peers_[peer].report; !report.text.empty() && now_ - report.at <= report_age_max)
     peers_[peer].lost = Status(
@@ -207,7 +208,7 @@ void Engine::lost(PeerIndex peer, const Status& why) try {
     if (rank >= 0 && group->record != nullptr) group->record->lost(static_cast<Rank>(rank), now_);
   }
   settle_needed_ = true;
-  if (on_lost_) on_lost_(peer, peers_[peer].lost);
+  if (on_lost_) on_lost_(peer, peers_[peer].lost, fate);
 } catch (const std::bad_alloc&) {
   note_missing_memory();
 }

@@ -47,6 +47,8 @@ class Engine final : public Sink {
   void remove_peer(PeerIndex peer);
   // Returns ok while the link is up. After that, returns the reason why it is down.
   const Status& peer_status(PeerIndex peer) const { return peers_[peer].lost; }
+  // Of a peer whose link is lost.
+  PeerFate peer_fate(PeerIndex peer) const { return peers_[peer].fate; }
   std::string describe_link(PeerIndex peer) const { return peers_[peer].route->describe(peer); }
 
   // --- Groups ---
@@ -111,6 +113,10 @@ class Engine final : public Sink {
   void observe_before_sleep(Nanos now) {
     if (recorder_.is_due_before_sleep(now)) observe(now);
   }
+  // Call it before the thread sleeps, and before Transport::arm().
+  void prepare_to_sleep() {
+    for (auto* active : operations_.running()) active->operation.release_memory_early();
+  }
   // Call it before the links are closed, when this process leaves all groups. Records that, and tells the other members for
   // which ranks the running operations wait.
   void leave(Nanos now);
@@ -120,7 +126,7 @@ class Engine final : public Sink {
   // --- Membership messages; the engine does not interpret them ---
   using ControlHandler = std::function<void(PeerIndex from, ByteView message)>;
   void on_control(ControlHandler handler) { on_control_ = std::move(handler); }
-  using LostHandler = std::function<void(PeerIndex peer, const Status& why)>;
+  using LostHandler = std::function<void(PeerIndex peer, const Status& why, PeerFate fate)>;
   void on_lost(LostHandler handler) { on_lost_ = std::move(handler); }
   using RemovedHandler = std::function<void(PeerIndex by)>;
   void on_removed(RemovedHandler handler) { on_removed_ = std::move(handler); }
@@ -144,9 +150,10 @@ class Engine final : public Sink {
   // operation that the caller is about to start.
   bool has_enough() const override { return settle_needed_; }
   void sent(uint64_t id) override;
-  void lost(PeerIndex peer, const Status& why) override;
+  void lost(PeerIndex peer, const Status& why, PeerFate fate) override;
   void credit(PeerIndex peer) override;
   void noticed(PeerIndex peer, EventKind kind, const std::string& text) override {
+    if (kind == EventKind::reconnected) operations_.note_link(peer, text);
     if (on_noticed_) on_noticed_(peer, kind, text);
   }
 

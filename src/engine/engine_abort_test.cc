@@ -150,7 +150,7 @@ TEST_F(EngineAbort, the_first_abort_message_ends_all_operations) {
   first.payload_bytes = static_cast<uint32_t>(text.size());
   EXPECT_EQ(cluster.hub().at(2).next(aborted, first, payload), Next::expected);
   cluster.engine(2).received(aborted, first, {.data = text.data(), .bytes = text.size()});
-  cluster.engine(2).lost(1, {Code::peer_lost, "process 1: it ended the link"});
+  cluster.engine(2).lost(1, {Code::peer_lost, "process 1: it ended the link"}, PeerFate::ended);
   cluster.engine(2).poll(cluster.now());
   expect_aborted(waiting[2]);
   expect_aborted(waiting[3]);
@@ -162,7 +162,7 @@ TEST_F(EngineAbort, is_forwarded_so_that_all_ranks_know_why_the_rank_left) {
   deliver(1, right, text);
   expect_aborted(waiting[0]);
   EXPECT_FALSE(waiting[1]->done) << "what rank 0 sent to rank 2 before may be in flight";
-  cluster.engine(2).lost(1, {Code::peer_lost, "process 1: it ended the link"});
+  cluster.engine(2).lost(1, {Code::peer_lost, "process 1: it ended the link"}, PeerFate::ended);
   cluster.settle();
   expect_aborted(waiting[1]);
 }
@@ -173,7 +173,7 @@ TEST_F(EngineAbort, is_the_reported_reason_when_another_rank_leaves_because_of_i
   cluster.settle();
   deliver(2, right, text);
   EXPECT_FALSE(running->done) << running->status.to_string();
-  cluster.engine(2).lost(1, {Code::peer_lost, "process 1: it ended the link"});
+  cluster.engine(2).lost(1, {Code::peer_lost, "process 1: it ended the link"}, PeerFate::ended);
   const auto later = exchange(2);
   cluster.settle();
   expect_aborted(running);

@@ -117,7 +117,8 @@ void Engine::received_early(PeerIndex from, const FrameHeader& header, const Vie
     route.close(from);
     return lost(from,
                 {Code::peer_lost, concat(peers_[from].label, " sent too far ahead: ", early_.bytes(),
-                                         " bytes of operations that its receiver has not begun are buffered, the limit")});
+                                         " bytes of operations that its receiver has not begun are buffered, the limit")},
+                PeerFate::unknown);
   }
   early_.keep(from, header, {view.data, view.bytes});
   release(from, view);

@@ -19,7 +19,7 @@ class EngineLeaving : public ::testing::Test {
                                              {.schedule = ScheduleKind::one_shot, .timeout = Milliseconds(500)}));
   }
   void lose(Rank at, Rank gone) {
-    cluster.engine(at).lost(gone, {Code::peer_lost, concat("process ", gone, ": the peer closed the link")});
+    cluster.engine(at).lost(gone, {Code::peer_lost, concat("process ", gone, ": the peer closed the link")}, PeerFate::ended);
     cluster.engine(at).poll(cluster.now());
   }
 

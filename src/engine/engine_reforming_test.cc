@@ -26,6 +26,20 @@ TEST(EngineReforming, when_a_member_re_forms_operations_that_do_not_need_it_may_
             Status(Code::peer_lost, "barrier: another member re-forms the group"));
 }
 
+TEST(EngineReforming, a_lost_peer_can_be_added_again) {
+  const auto hub = std::move(*LoopbackHub::make({.count = 2}));
+  TestCluster cluster(3);
+  auto& engine = cluster.engine(0);
+  engine.lost(1, {Code::peer_lost, "process 1: no answer"}, PeerFate::unknown);
+  EXPECT_EQ(engine.peer_fate(1), PeerFate::unknown);
+  engine.lost(2, {Code::peer_lost, "process 2: it is dead"}, PeerFate::ended);
+  EXPECT_EQ(engine.peer_fate(2), PeerFate::ended);
+  engine.add_peer(1, hub->at(0), "process 1");
+  EXPECT_TRUE(engine.peer_status(1).ok());
+  engine.lost(1, {Code::peer_lost, "process 1: no answer"}, PeerFate::ended);
+  EXPECT_EQ(engine.peer_fate(1), PeerFate::ended) << "its second link is lost, too";
+}
+
 TEST(EngineReforming, when_a_member_re_forms_all_operations_end_by_the_drain_deadline) {
   TestCluster cluster(3);
   int32_t value = 0;

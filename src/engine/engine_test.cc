@@ -74,6 +74,40 @@ TEST(Engine, operations_ask_for_the_memory_of_their_messages_when_nothing_else_i
   }
 }
 
+TEST(Engine, before_a_rank_sleeps_it_asks_for_the_memory_of_its_messages_although_it_also_waits_for_others) {
+  TestCluster cluster(3, {.keeps_memory = true});
+  const auto given = test_values(0, 3000);
+  Ints got(3000);
+  cluster.submit(0, all_reduce_call(cluster.caller(0), in(given), out(got), {.schedule = ScheduleKind::two_step}));
+  cluster.settle();
+  ASSERT_EQ(cluster.transport(0).kept_sends(), 2u);
+  cluster.engine(0).prepare_to_sleep();
+  cluster.settle();
+  EXPECT_EQ(cluster.transport(0).kept_sends(), 0u);
+}
+
+TEST(Engine, a_report_names_the_links_that_were_connected_anew_during_its_operation) {
+  TestCluster cluster(3);
+  int32_t value = 0;
+  const auto waits = cluster.submit(
+      0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 2, {.timeout = Milliseconds(50)}), 1);
+  cluster.engine(0).noticed(2, EventKind::reconnected, "reconnected to it after 0.3 s: connection reset by peer");
+  cluster.engine(0).noticed(1, EventKind::smaller_datagrams, "datagrams to it are now 1200 bytes");
+  const std::string both = "reconnected to it after 0.3 s: connection reset by peer; rank 1";
+  cluster.engine(0).noticed(1, EventKind::reconnected, "reconnected to it after 0.1 s");
+  const auto note = cluster.engine(0).report(*waits, cluster.now()).link_note;
+  EXPECT_EQ(note.find("rank 2 ("), 0u) << note;
+  EXPECT_NE(note.find(both), std::string::npos) << note;
+  EXPECT_EQ(note.find("datagrams"), std::string::npos) << note;
+  cluster.advance(50 * millisecond);
+  cluster.settle();
+  ASSERT_TRUE(waits->done);
+  EXPECT_EQ(waits->report.link_note, note);
+  const auto next = cluster.submit(
+      0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 2, {.timeout = Milliseconds(50)}), 2);
+  EXPECT_EQ(cluster.engine(0).report(*next, cluster.now()).link_note, "") << "a slot is used again";
+}
+
 TEST(Engine, sums_in_rank_order_do_not_depend_on_schedule_slices_or_order_of_frames) {
   constexpr uint32_t world = 5;
   constexpr size_t count = 3001;

@@ -24,11 +24,12 @@ struct PeerReport {
 };
 
 struct Peer {
-  Transport* route = nullptr;     // the transport of the link; null: no link was ever added
-  std::string label;              // for example "host b, pid 42"
-  Status lost;                    // ok while the link is up, otherwise the reason why it is down
-  PeerReport report{};            // explains why the peer leaves, if it leaves soon after
-  bool credit_requested = false;  // true: credit was requested, and the peer has not given any since
+  Transport* route = nullptr;         // the transport of the link; null: no link was ever added
+  std::string label;                  // for example "host b, pid 42"
+  Status lost;                        // ok while the link is up, otherwise the reason why it is down
+  PeerFate fate = PeerFate::unknown;  // if the link is lost: what is known about the peer's process
+  PeerReport report{};                // explains why the peer leaves, if it leaves soon after
+  bool credit_requested = false;      // true: credit was requested, and the peer has not given any since
   // control frames that wait for credit; the oldest is first
   std::list<std::pair<FrameHeader, std::shared_ptr<Bytes>>> waiting;
 };

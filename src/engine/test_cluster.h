@@ -53,6 +53,7 @@ class TestCluster {
   Engine& engine(Rank rank) { return *engines_[rank]; }
   GroupCore& group(Rank rank) { return *groups_[rank]; }
   LoopbackHub& hub() { return *hub_; }
+  FaultyTransport& transport(Rank rank) { return *transports_[rank]; }
   uint32_t world() const { return world_; }
   Nanos now() const { return now_; }
 

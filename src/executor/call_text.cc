@@ -48,10 +48,13 @@ std::string call_text(const OperationRequest& q, const CallDescriptor& descripto
   const auto add = [&](const std::string& argument) { text += std::string(separator) + argument; };
   if (is_rooted(q.collective)) add(concat("root ", q.root));
   const auto counts = agreed_counts(q);
-  const bool has_agreed_blocks = q.collective == Collective::reduce_scatter || q.collective == Collective::all_gather;
+  const bool lossy = q.delivery != Delivery::reliable;
+  const bool has_agreed_blocks =
+      !lossy && (q.collective == Collective::reduce_scatter || q.collective == Collective::all_gather);
+  if (lossy && q.shard_unit != 0) add(concat("shards of whole units of ", q.shard_unit, " elements"));
   for (size_t i = 0; i < world && has_agreed_blocks; ++i)
     add(concat("block ", i, " of ", counts.empty() ? q.count : counts[i], " elements"));
-  add(concat("slices of ", slice_bytes, " bytes"));
+  add(concat(lossy ? "datagrams of at most " : "slices of ", slice_bytes, " bytes"));
   add(q.codec->is_plain() ? "no codec" : "codec " + q.codec->to_string());
   add(q.agreement == 0 ? "no agreement" : concat("agreement ", q.agreement));
   return text.substr(0, call_text_max);

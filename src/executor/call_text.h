@@ -18,7 +18,8 @@ struct CallOfRank {
   std::string_view text{};      // result of call_text() or of to_string(CallDescriptor)
 };
 
-// Returns the call and its arguments, separated by "; ", for example
+// Returns the call and its arguments, separated by "; ". For a lossy call, `slice_bytes` is the size of the largest datagram.
+// For example
 // "broadcast(f32, 10 elements, direct); root 1; slices of 65536 bytes; no codec; no agreement".
 std::string call_text(const OperationRequest& request, const CallDescriptor& descriptor, uint64_t slice_bytes, uint32_t world);
 // Returns both calls with those arguments that differ, for example "calls differ: rank 1 (host b, pid 42) calls broadcast(f32,

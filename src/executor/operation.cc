@@ -40,7 +40,13 @@ void Operation::run(Nanos now) {
   }
   ready_.clear();
   running_ = false;
-  release_early_if_nothing_else_is_left();
+  if (lanes_waiting_for_memory_ >= lanes_left_) release_memory_early();
+}
+
+// Returns true if combining does not overwrite what the lane sends. While it combines, most of that is acknowledged.
+bool Operation::keeps_what_it_sends(const Lane& lane) const {
+  const auto& memory = chunk_memory_[lane.chunk];
+  return lane.combined || (!lane.has_output && !coded_ && !plan_->relayed && memory.input != memory.output);
 }
 
 // The lane has all messages of its stage, and transports have all that it sends. If it must now combine what has arrived, the
@@ -52,9 +58,8 @@ void Operation::wait_for_memory(Lane& lane, uint32_t index) {
   if (lane.arrived_messages > 0) port_->release_early(index);
 }
 
-void Operation::release_early_if_nothing_else_is_left() {
-  if (done_ || lanes_waiting_for_memory_ == 0 || lanes_waiting_for_memory_ < lanes_left_ || asked_for_all_memory_) return;
-  asked_for_all_memory_ = true;
+void Operation::release_memory_early() {
+  if (done_ || lanes_waiting_for_memory_ == 0 || std::exchange(asked_for_all_memory_, true)) return;
   port_->release_all_early();
 }
 
@@ -67,11 +72,13 @@ void Operation::advance(uint32_t index) {
     const auto& stage = plan_->stages[lane.stage];
     const auto expected = stage.recv_end - stage.recv_begin;
     if (lane.computing || lane.arrived_messages < expected) return;
-    if (lane.sends_pending > 0) {
-      if (lane.sends_pending == lane.in_transit) wait_for_memory(lane, index);
+    const bool only_in_transit = lane.sends_pending == lane.in_transit;
+    if (lane.sends_pending > 0 && !(only_in_transit && keeps_what_it_sends(lane))) {
+      if (only_in_transit) wait_for_memory(lane, index);
       return;
     }
     if (expected > 0 && !lane.combined && !combine(index)) return;
+    if (lane.sends_pending > 0) return wait_for_memory(lane, index);
     ++lane.stage;
     lane.entered = lane.combined = false;
   }

@@ -70,7 +70,7 @@ class Operation {
   bool prepare_last_report(Nanos now);
   // Returns true, but only once, if the other ranks must be told waits_for() and age().
   bool take_inquiry() { return std::exchange(inquiry_due_, false); }
-  const std::vector<uint32_t>& waits_for() const { return waits_for_; }
+  const std::vector<uint32_t>& waits_for() const { return inquiry_.waits_for; }
   Nanos age() const { return now_ - started_; }
   // Ends the operation for a reason that the caller gives. The operation releases all memory of transports, and leaves the
   // caller's buffers alone.
@@ -84,19 +84,19 @@ class Operation {
   // Call it if an event handler lacks memory. Like fail_and_notify(), but allocates nothing.
   void out_of_memory(Nanos now) { fail_and_notify({Code::unavailable, "out of memory"}, now); }
 
+  void release_memory_early();  // call it before the thread sleeps: a copy is quicker than a confirmation
   bool done() const { return done_; }
   bool finished_ok() const { return done_ && status_.ok(); }
   const Status& status() const { return status_; }
   Nanos deadline_at() const {
-    return disputed_ ? dispute_ends_ : inquiring_ ? inquiry_ends_ : started_ + setup_.request.timeout;
+    return disputed_ ? dispute_ends_ : inquiring_ ? inquiry_.ends : started_ + setup_.request.timeout;
   }
   Report report(Nanos now) const;
   const OperationSetup& setup() const { return setup_; }
   // Sets `pending` to the ranks for which it waits, in ascending order, at most pending_listed_max. Also works after a failure.
   Progress progress(std::vector<Rank>& pending) const;
   OperationTimes times() const { return {started_, first_send_, last_first_arrival_, last_receive_, ended_}; }
-  // false: start() ran out of memory, so flow() and progress() show an earlier operation
-  bool is_prepared() const { return prepared_; }
+  bool is_prepared() const { return prepared_; }  // false: start() lacked memory; flow() and progress() are older
   const Flow& flow(Rank partner) const { return flows_[partner]; }  // `partner`: one of the plan's partners
   Rank last_rank() const { return last_rank_; }                     // rank whose first message came last; UINT32_MAX: none came
   std::string label() const;                                        // for example "all_reduce 17"
@@ -159,8 +159,8 @@ class Operation {
 
   void run(Nanos now);
   void make_ready(uint32_t lane);
+  bool keeps_what_it_sends(const Lane& lane) const;
   void wait_for_memory(Lane& lane, uint32_t index);
-  void release_early_if_nothing_else_is_left();
   void advance(uint32_t lane);
   void enter(uint32_t lane);
   bool combine(uint32_t lane);
@@ -240,12 +240,9 @@ class Operation {
   Status status_;
   Nanos started_ = 0, ended_ = 0, now_ = 0;
   Report counts_;
-  Nanos inquiry_ends_ = 0, dispute_ends_ = 0, becomes_next_at_ = never;
-  Status dispute_why_;               // if disputed_: the error if no rank says in time what differs
-  std::vector<uint32_t> waits_for_;  // ranks whose messages are missing, or that have not taken this rank's messages
-  std::vector<Rank> waiter_of_;      // waiter_of_[r]: the first rank that said that it waits for r; UINT32_MAX: none
-  std::vector<bool> answered_by_;    // answered_by_[r]: rank r has said for which ranks it waits
-  std::vector<Nanos> lags_;          // lags_[r]: how much later rank r started than this rank, as rank r says
+  Nanos dispute_ends_ = 0, becomes_next_at_ = never;
+  Status dispute_why_;  // if disputed_: the error if no rank says in time what differs
+  OperationInquiry inquiry_;
   Nanos last_first_arrival_ = 0, first_send_ = 0, last_receive_ = 0;
   Rank last_rank_ = UINT32_MAX;
 };

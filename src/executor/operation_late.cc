@@ -12,9 +12,9 @@
 namespace unisono {
 
 // Returns what the transport knows about the path to the rank, as an addition to a text about this rank.
-static std::string trouble_text(const Port& port, Rank rank) {
-  const auto trouble = port.trouble(rank);
-  return trouble.empty() ? trouble : concat("; rank ", rank, ": ", trouble);
+static std::string link_state_text(const Port& port, Rank rank) {
+  const auto state = port.link_state(rank);
+  return state.empty() ? state : concat("; rank ", rank, ": ", state);
 }
 
 bool Operation::needs(Rank peer) const {
@@ -164,14 +164,14 @@ std::string Operation::missing_text(const std::map<Rank, Missing>& missing) cons
     if (m.unsent_bytes > 0)
       text += concat(m.messages > 0 ? std::string(" and") : std::string(), " receives no more data, ", m.unsent_bytes,
                      " bytes unsent");
-    text += trouble_text(*port_, rank);
+    text += link_state_text(*port_, rank);
   }
   if (!text.empty()) return text;
   const auto receivers = pending_receivers();
   if (receivers.empty()) return concat("rank ", setup_.self, " has all messages and is still computing");
   for (const auto rank : receivers) text += concat(text.empty() ? "rank " : ", rank ", rank, " (", port_->location(rank), ")");
   text = concat("all messages have arrived, but data that was sent to ", text, " has not been received");
-  for (const auto rank : receivers) text += trouble_text(*port_, rank);
+  for (const auto rank : receivers) text += link_state_text(*port_, rank);
   return text;
 }
 
@@ -212,30 +212,30 @@ Status Operation::late(const std::string& cause) const {
 // Prepares a report that says for which ranks this rank waits.
 void Operation::answer() {
   answered_ = inquiry_due_ = true;
-  answered_by_.assign(setup_.world, false);
-  answered_by_[setup_.self] = true;
-  lags_.assign(setup_.world, 0);
-  waiter_of_.assign(setup_.world, UINT32_MAX);
-  waits_for_ = pending_receivers();
-  for (const auto& [rank, m] : missing()) waits_for_.push_back(rank);
-  for (const auto rank : waits_for_) waiter_of_[rank] = setup_.self;
+  inquiry_.answered_by.assign(setup_.world, false);
+  inquiry_.answered_by[setup_.self] = true;
+  inquiry_.lags.assign(setup_.world, 0);
+  inquiry_.waiter_of.assign(setup_.world, UINT32_MAX);
+  inquiry_.waits_for = pending_receivers();
+  for (const auto& [rank, m] : missing()) inquiry_.waits_for.push_back(rank);
+  for (const auto rank : inquiry_.waits_for) inquiry_.waiter_of[rank] = setup_.self;
 }
 
 bool Operation::prepare_last_report(Nanos now) {
   if (done_) return false;
   now_ = now;
-  waits_for_.clear();
+  inquiry_.waits_for.clear();
   for (const auto& [rank, m] : first_missing()) {
-    if (m.messages > 0) waits_for_.push_back(rank);
+    if (m.messages > 0) inquiry_.waits_for.push_back(rank);
   }
-  return !waits_for_.empty();
+  return !inquiry_.waits_for.empty();
 }
 
 // Only a rank that is past its deadline begins an inquiry and aborts. The other ranks answer, and later receive the abort.
 void Operation::begin_inquiry() {
   if (!answered_) answer();
   inquiring_ = true;
-  inquiry_ends_ = now_ + inquiry_time;
+  inquiry_.ends = now_ + inquiry_time;
   end_inquiry_if_all_answered();
 }
 
@@ -243,16 +243,17 @@ void Operation::on_late_report(Rank from, Nanos its_age, std::span<const uint32_
   if (done_ || from >= setup_.world) return;
   now_ = now;
   if (!answered_) answer();
-  answered_by_[from] = true;
-  lags_[from] = age() - its_age;
+  inquiry_.answered_by[from] = true;
+  inquiry_.lags[from] = age() - its_age;
   for (const auto rank : waits_for) {
-    if (rank < setup_.world && waiter_of_[rank] == UINT32_MAX) waiter_of_[rank] = from;
+    if (rank < setup_.world && inquiry_.waiter_of[rank] == UINT32_MAX) inquiry_.waiter_of[rank] = from;
   }
   end_inquiry_if_all_answered();
 }
 
 void Operation::end_inquiry_if_all_answered() {
-  if (inquiring_ && std::find(answered_by_.begin(), answered_by_.end(), false) == answered_by_.end()) end_inquiry();
+  if (inquiring_ && std::find(inquiry_.answered_by.begin(), inquiry_.answered_by.end(), false) == inquiry_.answered_by.end())
+    end_inquiry();
 }
 
 // Fails the operation. The error names the silent ranks for which some rank waits. If there are none, it names the ranks that
@@ -262,15 +263,15 @@ void Operation::end_inquiry() {
   std::string silent, behind;
   for (Rank rank = 0; rank < setup_.world; ++rank) {
     const auto who = [&] { return concat("rank ", rank, " (", port_->location(rank), ")"); };
-    if (answered_by_[rank]) {
-      if (lags_[rank] > setup_.request.timeout / 2)
-        behind += concat(behind.empty() ? "" : "; ", who(), " made its call ", lags_[rank] / millisecond, " ms later");
-    } else if (waiter_of_[rank] != UINT32_MAX && !missing.contains(rank)) {
-      silent += concat(silent.empty() ? "" : "; ", who(), " does not answer; rank ", waiter_of_[rank], " waits for it");
+    if (inquiry_.answered_by[rank]) {
+      if (inquiry_.lags[rank] > setup_.request.timeout / 2)
+        behind += concat(behind.empty() ? "" : "; ", who(), " made its call ", inquiry_.lags[rank] / millisecond, " ms later");
+    } else if (inquiry_.waiter_of[rank] != UINT32_MAX && !missing.contains(rank)) {
+      silent += concat(silent.empty() ? "" : "; ", who(), " does not answer; rank ", inquiry_.waiter_of[rank], " waits for it");
     }
   }
   // Silent ranks with missing messages are described by missing_text().
-  std::erase_if(missing, [&](const auto& each) { return answered_by_[each.first]; });
+  std::erase_if(missing, [&](const auto& each) { return inquiry_.answered_by[each.first]; });
   if (!missing.empty()) silent += (silent.empty() ? "" : "; ") + missing_text(missing);
   fail_here(late(!silent.empty() ? silent : !behind.empty() ? behind : missing_text(first_missing())));
 }

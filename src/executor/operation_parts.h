@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "executor/port.h"
 
@@ -42,6 +43,15 @@ struct QueuedSend {
 struct MissingMessages {
   uint64_t bytes = 0, messages = 0, unsent_bytes = 0;
   std::pair<uint32_t, uint32_t> first{UINT32_MAX, UINT32_MAX};  // earliest (round, slice) of a missing message
+};
+
+// What a late operation has asked of the other ranks, and what they have answered.
+struct OperationInquiry {
+  Nanos ends = 0;
+  std::vector<uint32_t> waits_for;  // ranks whose messages are missing, or that have not taken this rank's messages
+  std::vector<Rank> waiter_of;      // waiter_of[r]: the first rank that said that it waits for r; UINT32_MAX: none
+  std::vector<bool> answered_by;    // answered_by[r]: rank r has said for which ranks it waits
+  std::vector<Nanos> lags;          // lags[r]: how much later rank r started than this rank, as rank r says
 };
 
 // The place of a received frame in the plan.

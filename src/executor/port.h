@@ -67,8 +67,8 @@ class Port {
   virtual void request_credit(Rank to, bool again) = 0;
   // Returns where a rank runs, for error messages; for example "host b, pid 42".
   virtual std::string location(Rank rank) const = 0;
-  // Says what holds up the data to a rank, for error messages (Transport::trouble). Empty: nothing is known.
-  virtual std::string trouble(Rank) const { return {}; }
+  // Says what holds up the data to a rank, for error messages (Transport::link_state). Empty: nothing is known.
+  virtual std::string link_state(Rank) const { return {}; }
   // Arithmetic. These functions return true if the result is complete. Otherwise Operation::computed(lane) is called when it
   // is, and the sources of the task stay valid until then.
   virtual bool reduce(const kernels::Reduction& task, uint32_t lane) = 0;

@@ -44,14 +44,13 @@ void in_child() UNISONO_RELEASE(mutex) {
   if (nowhere >= 0) ::close(nowhere);
 }
 
-void watch_forks() {
-  // If memory runs out here, children are not told. They then behave as without this module.
-  [[maybe_unused]] static const int watched = ::pthread_atfork(lock_before_fork, unlock_after_fork, in_child);
-}
+// It is made before main() or by dlopen(), and not at the first use: a child that is forked meanwhile would find the lock of a
+// local static variable held for ever. If memory runs out here, children are not told. They then behave as without this module.
+[[maybe_unused]] const int watched = ::pthread_atfork(lock_before_fork, unlock_after_fork, in_child);
 
 }  // namespace
 
-OwnerProcess::OwnerProcess() : forks_((watch_forks(), forks.load(std::memory_order_relaxed))), pid_(::getpid()) {}
+OwnerProcess::OwnerProcess() : forks_(forks.load(std::memory_order_relaxed)), pid_(::getpid()) {}
 
 bool OwnerProcess::forked() const { return forks.load(std::memory_order_relaxed) != forks_; }
 
@@ -64,13 +63,9 @@ Status OwnerProcess::refusal() const {
           "start method spawn starts processes without fork")};
 }
 
-Mutex& fork_mutex() {
-  watch_forks();
-  return mutex;
-}
+Mutex& fork_mutex() { return mutex; }
 
 int own_descriptor(int descriptor) {
-  watch_forks();
   if (descriptor < 0 || static_cast<size_t>(descriptor) >= descriptors_max) return descriptor;
   const auto word = static_cast<size_t>(descriptor) / 64;
   owned[word].fetch_or(uint64_t{1} << (descriptor % 64), std::memory_order_relaxed);

@@ -45,6 +45,7 @@ void LossyOperation::start(StreamPort& port, Nanos now) {
   const auto& geometry = *setup_.geometry;
   contributors_.assign(geometry.ranges(setup_.self), 0);
   last_seen_.assign(world(), -1);
+  answers_.assign(world(), {});
   for (uint32_t number = 0; number < lossy_phases; ++number) {
     auto& phase = phases_[number];
     phase.runs = number == 0 ? setup_.collective != Collective::all_gather : setup_.collective != Collective::reduce_scatter;
@@ -147,6 +148,28 @@ void LossyOperation::end_seen(Rank from, const DatagramHeader& header, Nanos now
   step(header.phase, from, now);
 }
 
+void LossyOperation::request_seen(Rank from, const StreamRequest& request, Nanos now) {
+  if (done_) return;
+  last_seen_[from] = std::max(last_seen_[from], now);
+  if (request.kind == StreamRequest::Kind::pending && request.stream.op == setup_.op && request.waits_for < world())
+    answers_[from] = {.at = now, .waits_for = request.waits_for};
+}
+
+bool LossyOperation::will_send(uint32_t phase) const {
+  return !done_ && phase < lossy_phases && phases_[phase].runs && !phases_[phase].open;
+}
+
+Rank LossyOperation::waits_for() const {
+  for (const auto& phase : phases_) {
+    if (!phase.open || phase.closed) continue;
+    for (Rank from = 0; from < phase.streams.size(); ++from) {
+      const auto& stream = phase.streams[from];
+      if (from != setup_.self && !stream.lost && stream.clock.end() == StreamEnd::open) return from;
+    }
+  }
+  return setup_.self;
+}
+
 std::span<const uint32_t> LossyOperation::needed_of(uint32_t number, Rank from) const {
   return number == 1 && from < setup_.needed.size() ? std::span<const uint32_t>(setup_.needed[from])
                                                     : std::span<const uint32_t>();
@@ -178,8 +201,10 @@ void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
   } else if (setup_.phases[number].completes || stream.needed > 0) {
     const auto last_arrival = stream.clock.heard() ? std::max(stream.clock.last(), phase.start) : phase.start;
     stream.next_request_at = std::max(last_arrival, stream.last_request) + std::max(idle_interval_min, answer);
-    // The sender has sent everything, so the missing ranges are lost. Request them without a further wait.
-    if (stream.all_sent)
+    // If the sender has sent everything, the missing ranges are lost. If nothing at all was heard of it, it has only
+    // LossyPhaseSetup::silent to show that it lives. In both cases, request them without a further wait.
+    const bool unheard = setup_.phases[number].silent != never && last_seen_[from] < 0;
+    if (stream.all_sent || unheard)
       stream.next_request_at = std::min(
           stream.next_request_at, stream.last_request < 0 ? now : stream.last_request + std::max(repair_interval_min, answer));
   }
@@ -246,7 +271,7 @@ void LossyOperation::wake(Nanos now) {
   step_all(now);
   if (done_ || now < setup_.deadline) return;
   const auto number = phases_[0].runs && !phases_[0].closed ? 0u : 1u;
-  finish(incomplete(number), now);
+  finish(incomplete(number, now), now);
 }
 
 Nanos LossyOperation::due() const {
@@ -278,10 +303,11 @@ void LossyOperation::close_phase(uint32_t number, Nanos now) {
     const bool whole = std::all_of(phase.streams.begin(), phase.streams.end(), [&](const auto& s) { return s.missing == 0; });
     // A missing range is an error for all_reduce, because every rank must get the whole result. For all_gather it is an error
     // only if `reliable` is set; otherwise the output keeps its old values.
-    return finish(whole || (setup_.collective != Collective::all_reduce && !setup_.reliable) ? Status() : incomplete(1), now);
+    return finish(whole || (setup_.collective != Collective::all_reduce && !setup_.reliable) ? Status() : incomplete(1, now),
+                  now);
   }
   if (setup_.reliable && std::any_of(phase.streams.begin(), phase.streams.end(), [](const auto& s) { return s.missing > 0; }))
-    return finish(incomplete(0), now);
+    return finish(incomplete(0, now), now);
   if (!reduce_shard()) {
     return finish({Code::late, concat("no other rank's contribution arrived for ", counts_.empty, " of ", contributors_.size(),
                                       " ranges, and on_empty is fail")},
@@ -294,7 +320,7 @@ void LossyOperation::close_phase(uint32_t number, Nanos now) {
 }
 
 // Returns an error that names the incomplete streams and their missing bytes.
-Status LossyOperation::incomplete(uint32_t number) const {
+Status LossyOperation::incomplete(uint32_t number, Nanos now) const {
   std::string text;
   for (Rank from = 0; from < world(); ++from) {
     if (from == setup_.self) continue;
@@ -305,9 +331,20 @@ Status LossyOperation::incomplete(uint32_t number) const {
                                           setup_.geometry->shard_bytes(owner_of(number, from)));
     if (!text.empty()) text += "; ";
     text += concat("rank ", from, " (", port_->location(from), "): ", missing, " of ", stream.arrivals.ranges(), " ranges, ",
-                   bytes, " bytes, missing", stream.clock.heard() ? "" : ", no datagram received");
+                   bytes, " bytes, missing", silence_text(number, from, now));
   }
   return {Code::late, std::string(number == 0 ? "contributions" : "results") + " incomplete: " + text};
+}
+
+// Says that a stream has not begun, and what its sender has said about that.
+std::string LossyOperation::silence_text(uint32_t number, Rank from, Nanos now) const {
+  if (phases_[number].streams[from].clock.heard()) return {};
+  const auto& answer = answers_[from];
+  if (answer.at < 0) return ", no datagram received";
+  const auto what = answer.waits_for == from
+                        ? std::string("is sending them")
+                        : concat("waits for rank ", answer.waits_for, " (", port_->location(answer.waits_for), ")");
+  return concat(", no datagram received, but ", (now - answer.at) / millisecond, " ms ago it answered that it ", what);
 }
 
 void LossyOperation::peer_lost(Rank rank, const Status& why, Nanos now) {

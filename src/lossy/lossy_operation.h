@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -107,6 +108,8 @@ class LossyOperation {
   // Handles a datagram of this operation. Returns DatagramFault::none if the datagram was accepted.
   DatagramFault data(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
   void end_seen(Rank from, const DatagramHeader& header, Nanos now);
+  // Handles a repair request, or an answer to one, which shows that the rank lives. It may belong to another operation.
+  void request_seen(Rank from, const StreamRequest& request, Nanos now);
   void wake(Nanos now);
   // Returns the time when wake() must be called even if nothing arrives.
   Nanos due() const;
@@ -120,6 +123,10 @@ class LossyOperation {
   const Status& status() const { return status_; }
   // Stops sending. Call this after done(), when no other rank can request repairs any more.
   void drop_streams();
+  // Returns true if this rank takes part in the operation, but has not yet sent the streams of this phase.
+  bool will_send(uint32_t phase) const;
+  // Returns the first rank from which data is missing in an open phase. If there is none, returns this rank.
+  Rank waits_for() const;
 
   const LossyPhase& phase(uint32_t number) const { return phases_[number]; }
   // Returns, for each range of this rank's shard, how many contributions were added (this rank's own included). Valid after
@@ -165,12 +172,19 @@ class LossyOperation {
   bool exceeds_loss_budget(uint32_t number, const LossyStream& stream) const;
   std::span<const uint32_t> needed_of(uint32_t number, Rank from) const;
   void finish(Status status, Nanos now);
-  Status incomplete(uint32_t number) const;
+  Status incomplete(uint32_t number, Nanos now) const;
+  std::string silence_text(uint32_t number, Rank from, Nanos now) const;
 
   LossySetup setup_;
   StreamPort* port_ = nullptr;
   std::array<LossyPhase, lossy_phases> phases_;
-  std::vector<Nanos> last_seen_;     // by rank: when its last datagram in this operation arrived; -1: none has arrived
+  std::vector<Nanos> last_seen_;  // by rank: when its last datagram in this operation arrived; -1: none has arrived
+  struct PendingAnswer {
+    Nanos at = -1;
+    Rank waits_for = 0;
+  };
+  // by rank: its last answer that it will send its stream later; at -1: it has not answered so
+  std::vector<PendingAnswer> answers_;
   std::vector<std::byte> outgoing_;  // the encoded contributions to the shards of the other ranks, shard after shard
   std::vector<size_t> outgoing_at_;  // by owner: where the contribution to its shard begins in outgoing_
   std::vector<std::byte> staging_;   // the contributions to this rank's shard that arrived, sender after sender

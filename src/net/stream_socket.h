@@ -83,6 +83,11 @@ class StreamSocket {
   // Returns true if the peer's host has not answered for `silence`, despite at least two retransmissions or probes. If only the
   // peer's process is stopped or slow, its host still answers.
   virtual bool host_is_silent(Nanos silence) const = 0;
+  // Acknowledges to the peer's host what was read. Hosts delay acknowledgements of the last bytes before a pause.
+  virtual void acknowledge_now() = 0;
+  // Returns true if sent bytes are not acknowledged, and the peer's host has sent nothing for `silence`. The bytes may have
+  // been sent just now. Bytes that wait for space at the peer do not count.
+  virtual bool awaits_host(Nanos silence) const = 0;
   // Returns how many of the written bytes the peer's host has not acknowledged. Returns `unknown` if this is not known.
   virtual uint64_t unacknowledged_bytes() const = 0;
   static constexpr uint64_t unknown = UINT64_MAX;

@@ -22,6 +22,7 @@ constexpr uint32_t streams_limit = 64;
 constexpr uint32_t compute_threads_limit = 64;
 constexpr uint32_t loss_limit = 999;  // per mille; it is less than 1000, because a link that loses all datagrams cannot come up
 constexpr uint32_t rate_limit_mbps_limit = 1'000'000;
+constexpr uint64_t resend_memory_limit = uint64_t{1} << 40;
 constexpr uint32_t record_limit = 1u << 20;  // A record can keep at most this many operations.
 
 std::optional<std::string_view> lookup(const Environment& environment, std::string_view name) {
@@ -260,6 +261,33 @@ Status resolve_number(const Environment& environment, const char* name, const ch
   return {};
 }
 
+Status resolve_bytes(const Environment& environment, const char* name, const char* field, uint64_t given, uint64_t fallback,
+                     uint64_t& out) {
+  out = given;
+  if (const auto text = lookup(environment, name); text && given == fallback) {
+    auto value = parse_number<uint64_t>(name, *text, 0, resend_memory_limit);
+    if (!value.ok()) return value.status();
+    out = *value;
+  }
+  if (out > resend_memory_limit) return invalid(concat("Options::", field, " is ", out, "; at most ", resend_memory_limit));
+  return {};
+}
+
+// How links between hosts outlive their connections.
+Status resolve_reconnecting(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
+  const Options defaults;
+  if (auto s = resolve_time(environment, "UNISONO_LINK_TIMEOUT_MS", "link_timeout", options.link_timeout, defaults.link_timeout,
+                            resolved.link_timeout);
+      !s.ok())
+    return s;
+  if (auto s = resolve_bytes(environment, "UNISONO_RESEND_MEMORY_PER_LINK", "resend_memory_per_link",
+                             options.resend_memory_per_link, defaults.resend_memory_per_link, resolved.resend_memory_per_link);
+      !s.ok())
+    return s;
+  return resolve_bytes(environment, "UNISONO_RESEND_MEMORY", "resend_memory", options.resend_memory, defaults.resend_memory,
+                       resolved.resend_memory);
+}
+
 // Fails if `min_world` is larger than the world size, because the group could then never form.
 Status resolve_min_world(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
   resolved.min_world = options.min_world;
@@ -300,9 +328,21 @@ Status resolve_transport(const Options& options, const Environment& environment,
   return {};
 }
 
+// The option is on by default, so only `false` is explicit.
+Status resolve_majority(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
+  resolved.require_majority = options.require_majority;
+  const auto text = lookup(environment, "UNISONO_REQUIRE_MAJORITY");
+  if (!options.require_majority || !text) return {};
+  auto value = parse_switch("UNISONO_REQUIRE_MAJORITY", *text);
+  if (!value.ok()) return value.status();
+  resolved.require_majority = *value;
+  return {};
+}
+
 Status resolve_details(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
   const Options defaults;
   if (auto s = resolve_transport(options, environment, resolved); !s.ok()) return s;
+  if (auto s = resolve_reconnecting(options, environment, resolved); !s.ok()) return s;
   if (auto s = resolve_time(environment, "UNISONO_JOIN_TIMEOUT_MS", "join_timeout", options.join_timeout, defaults.join_timeout,
                             resolved.join_timeout);
       !s.ok())
@@ -317,9 +357,7 @@ Status resolve_details(const Options& options, const Environment& environment, R
   if (auto s = resolve_switch(environment, "UNISONO_PAYLOAD_CHECKSUM", options.payload_checksum, resolved.payload_checksum);
       !s.ok())
     return s;
-  if (auto s = resolve_switch(environment, "UNISONO_REQUIRE_MAJORITY", options.require_majority, resolved.require_majority);
-      !s.ok())
-    return s;
+  if (auto s = resolve_majority(options, environment, resolved); !s.ok()) return s;
   if (auto s = resolve_min_world(options, environment, resolved); !s.ok()) return s;
   if (const auto text = options.codec.empty() ? text_of(environment, "UNISONO_CODEC") : options.codec; !text.empty()) {
     auto codec = Codec::parse(text);

@@ -57,8 +57,10 @@ struct ResolvedOptions {
   Milliseconds timeout{300'000};
   Milliseconds reform_timeout{200};
   uint32_t min_world = 1;
-  bool require_majority = false;
+  bool require_majority = true;
   uint32_t streams_per_link = 0;
+  Milliseconds link_timeout{10'000};
+  uint64_t resend_memory_per_link = 16u << 20, resend_memory = 256u << 20;
   std::string tuning_file;
   Tuning tuning{};  // what tuning_file says about this transport; it is read when the process joins
   Codec codec{};

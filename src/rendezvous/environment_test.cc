@@ -232,17 +232,39 @@ TEST(Environment, times_and_switches_are_checked) {
   expect_refused(options, torchrun, {"Options::join_timeout is -1 ms"});
 }
 
+TEST(Environment, the_options_of_reconnecting_are_read_and_checked) {
+  EXPECT_EQ(resolve({}, torchrun).link_timeout, Milliseconds(10'000));
+  EXPECT_EQ(resolve({}, torchrun).resend_memory_per_link, 16u << 20);
+  EXPECT_EQ(resolve({}, torchrun).resend_memory, 256u << 20);
+  const auto variables = with(
+      torchrun,
+      {{"UNISONO_LINK_TIMEOUT_MS", "3000"}, {"UNISONO_RESEND_MEMORY_PER_LINK", "0"}, {"UNISONO_RESEND_MEMORY", "1048576"}});
+  EXPECT_EQ(resolve({}, variables).link_timeout, Milliseconds(3000));
+  EXPECT_EQ(resolve({}, variables).resend_memory_per_link, 0u);
+  EXPECT_EQ(resolve({}, variables).resend_memory, 1u << 20);
+  Options options;
+  options.link_timeout = Milliseconds(700);
+  options.resend_memory = 4096;
+  EXPECT_EQ(resolve(options, variables).link_timeout, Milliseconds(700));
+  EXPECT_EQ(resolve(options, variables).resend_memory, 4096u);
+  expect_refused({}, with(torchrun, {{"UNISONO_LINK_TIMEOUT_MS", "0"}}), {"UNISONO_LINK_TIMEOUT_MS is '0'"});
+  expect_refused({}, with(torchrun, {{"UNISONO_RESEND_MEMORY", "all"}}), {"UNISONO_RESEND_MEMORY is 'all'"});
+  options.resend_memory_per_link = UINT64_MAX;
+  expect_refused(options, torchrun, {"Options::resend_memory_per_link is 18446744073709551615"});
+}
+
 TEST(Environment, min_world_and_require_majority_are_read_and_checked) {
   EXPECT_EQ(resolve({}, torchrun).min_world, 1u);
-  EXPECT_FALSE(resolve({}, torchrun).require_majority);
-  const auto limits = with(torchrun, {{"UNISONO_MIN_WORLD", "2"}, {"UNISONO_REQUIRE_MAJORITY", "1"}});
+  EXPECT_TRUE(resolve({}, torchrun).require_majority);
+  const auto limits = with(torchrun, {{"UNISONO_MIN_WORLD", "2"}, {"UNISONO_REQUIRE_MAJORITY", "0"}});
   EXPECT_EQ(resolve({}, limits).min_world, 2u);
-  EXPECT_TRUE(resolve({}, limits).require_majority);
+  EXPECT_FALSE(resolve({}, limits).require_majority);
   Options options;
   options.min_world = 3;
-  options.require_majority = true;
+  options.require_majority = false;
   EXPECT_EQ(resolve(options, limits).min_world, 3u);
-  EXPECT_TRUE(resolve(options, torchrun).require_majority);
+  EXPECT_FALSE(resolve(options, torchrun).require_majority);
+  EXPECT_FALSE(resolve(options, with(torchrun, {{"UNISONO_REQUIRE_MAJORITY", "1"}})).require_majority);
   expect_refused({}, with(torchrun, {{"UNISONO_MIN_WORLD", "0"}}), {"UNISONO_MIN_WORLD is '0'"});
   expect_refused({}, with(torchrun, {{"UNISONO_REQUIRE_MAJORITY", "some"}}), {"UNISONO_REQUIRE_MAJORITY is 'some'"});
   options.min_world = 0;

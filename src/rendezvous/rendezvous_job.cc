@@ -29,6 +29,11 @@ std::string transport_conflict(const Hello& a, const Hello& b) {
 
 }  // namespace
 
+bool is_failing(const Hello& hello) {
+  const auto& endpoints = hello.member.endpoints;
+  return endpoints.size() == 1 && endpoints[0] == failing_endpoint;
+}
+
 std::string version_text(const Hello& hello) { return concat("unisono ", hello.version, ", protocol ", hello.protocol); }
 
 std::string seconds_text(Nanos time) {
@@ -90,13 +95,19 @@ Nanos Job::deadline() const {
   return earliest;
 }
 
-bool Job::remove(Connection connection) {
+std::optional<Hello> Job::remove(Connection connection) {
   for (auto it = members_.begin(); it != members_.end(); ++it) {
     if (it->second.connection != connection) continue;
+    auto hello = std::move(it->second.hello);
     members_.erase(it);
-    return true;
+    return hello;
   }
-  return false;
+  return {};
+}
+
+bool Job::complete() const {
+  return !members_.empty() && members_.size() == world_size_ &&
+         std::ranges::none_of(members_, [](const auto& entry) { return is_failing(entry.second.hello); });
 }
 
 Roster Job::form(const RosterKey& key) const {
@@ -106,8 +117,7 @@ Roster Job::form(const RosterKey& key) const {
 }
 
 Status Job::missing(Nanos now) const {
-  std::string absent;
-  std::string here;
+  std::string absent, here, failing;
   size_t absent_count = 0;
   for (Rank rank = 0; rank < world_size_; ++rank) {
     const auto member = members_.find(rank);
@@ -117,11 +127,18 @@ Status Job::missing(Nanos now) const {
   if (absent_count > listed_max) absent += concat(" and ", absent_count - listed_max, " more");
   size_t listed = 0;
   for (const auto& [rank, registration] : members_) {
-    if (listed++ < listed_max) here += (here.empty() ? "" : ", ") + label(registration.hello.member);
+    if (listed++ >= listed_max) continue;
+    here += (here.empty() ? "" : ", ") + label(registration.hello.member);
+    if (is_failing(registration.hello))
+      failing += concat("; ", label(registration.hello.member), " cannot join, and has not said why");
   }
   if (listed > listed_max) here += concat(" and ", listed - listed_max, " more");
-  std::string text = concat("job ", quoted(name_), ": rank", absent_count == 1 ? " " : "s ", absent, " of ", world_size_,
-                            " missing after ", seconds_text(now - since), "; registered: ", here);
+  std::string text =
+      absent_count == 0
+          ? concat("job ", quoted(name_), ": not all ", world_size_, " ranks can join after ", seconds_text(now - since))
+          : concat("job ", quoted(name_), ": rank", absent_count == 1 ? " " : "s ", absent, " of ", world_size_,
+                   " missing after ", seconds_text(now - since), "; registered: ", here);
+  text += failing;
   if (!notes_.empty()) {
     text += "; refused:";
     for (const auto& note : notes_) text += " [" + note + "]";

@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -17,6 +19,10 @@
 namespace unisono::rendezvous {
 
 using Connection = uint64_t;
+
+// The only endpoint of a member that registers to say why it cannot join. The server forms no group with it.
+inline constexpr std::string_view failing_endpoint = "none";
+bool is_failing(const Hello& hello);
 
 struct Registration {
   Connection connection = 0;
@@ -49,13 +55,15 @@ class Job {
   Decision decide(const Hello& hello) const;
   // Registers a process with the rank that decide() has allowed.
   void add(Connection connection, const Hello& hello, Nanos now);
-  // Frees the rank of a connection that was closed. Returns true if the connection had a rank.
-  bool remove(Connection connection);
-  bool complete() const { return !members_.empty() && members_.size() == world_size_; }
+  // Frees the rank of a connection that was closed. Returns what the process had registered with, if the connection had a rank.
+  std::optional<Hello> remove(Connection connection);
+  // Returns true if all ranks have registered, and all of them can join.
+  bool complete() const;
   // Makes the first roster. The job must be complete.
   Roster form(const RosterKey& key) const;
   // Returns an error that lists the missing ranks. Example:
-  // "job 'x': ranks 3, 5 of 8 are missing after 60.0 s; registered: rank 0 (host a, pid 1), …; refused: …".
+  // "job 'x': ranks 3, 5 of 8 missing after 60.0 s; registered: rank 0 (host a, pid 1), …; refused: …". It also names the ranks
+  // that have registered only to say why they cannot join.
   Status missing(Nanos now) const;
   // Returns the earliest deadline of the registered members. When it has passed, that member gives up. The world cannot become
   // complete then, so a forming job fails.

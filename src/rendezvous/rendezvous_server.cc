@@ -126,14 +126,6 @@ void Server::on_hello(Connection connection, Peer& peer, const Hello& hello, Nan
   }
 }
 
-// Returns whether a member has registered only to say why it cannot join. Its reason follows.
-static bool has_failing_member(const Job& job) {
-  return std::ranges::any_of(job.members(), [](const auto& entry) {
-    const auto& endpoints = entry.second.hello.member.endpoints;
-    return endpoints.size() == 1 && endpoints[0] == failing_endpoint;
-  });
-}
-
 void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
   Job* job = make_job(hello.job);
   if (job == nullptr)
@@ -171,7 +163,7 @@ void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Na
   send(connection, encode(Welcome{settings_.identity, library_version}));
   report_event(ServerEvent::Kind::registered, hello.job,
                concat(describe(hello, peer.from), ", ", job->members().size(), " of ", hello.world_size));
-  if (job->complete() && !has_failing_member(*job)) form(*job, now);
+  if (job->complete()) form(*job, now);
 }
 
 void Server::form(Job& job, Nanos now) {
@@ -351,9 +343,12 @@ void Server::disconnected(Connection connection, Nanos now) {
   const auto found = jobs_.find(peer.job);
   if (found == jobs_.end()) return;
   Job& job = found->second;
-  if (job.remove(connection)) {
+  if (const auto hello = job.remove(connection)) {
     report_event(ServerEvent::Kind::ended, peer.job, peer.from + " left before the group had formed");
-    if (job.members().empty()) job.phase = Job::Phase::idle;
+    // Its reason would have ended the job. The others get what is known, instead of waiting for a rank that cannot join.
+    if (is_failing(*hello))
+      fail(job, {Code::peer_lost, label(hello->member) + " could not join, and has ended before it said why"}, now);
+    else if (job.members().empty()) job.phase = Job::Phase::idle;
   }
   withdraw_joiner(job, connection, peer.id);
   if (job.attending_member == connection) {

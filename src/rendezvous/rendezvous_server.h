@@ -60,9 +60,6 @@ struct ServerCounters {
   uint64_t refused = 0;  // processes that were refused after their hello
 };
 
-// The only endpoint of a member that registers to say why it cannot join. The server forms no group with it.
-inline constexpr std::string_view failing_endpoint = "none";
-
 class Server {
  public:
   explicit Server(ServerSettings settings) : settings_(std::move(settings)) {}

@@ -63,6 +63,53 @@ TEST(Formation, a_group_whose_last_member_registers_only_to_say_why_it_fails_doe
   }
 }
 
+// Ranks 0 and 1, connections 1 and 2, wait. Rank 2 has registered only to say why it cannot join, but has not said it yet.
+struct FailingMember : ServerFixture {
+  explicit FailingMember(uint32_t world, bool keep_failures = false) : ServerFixture({.keep_failures = keep_failures}) {
+    for (const Rank rank : {0u, 1u}) dial(make_hello(rank, world));
+    auto failing = make_hello(2, world);
+    failing.member.endpoints = {std::string(failing_endpoint)};
+    dial(failing);
+    for (const auto each : {1u, 2u, 3u}) EXPECT_EQ(phase(each), Phase::waiting);
+  }
+};
+
+TEST(Formation, a_failing_member_that_dies_before_it_says_why_is_named_to_all_others_at_once) {
+  for (const uint32_t world : {3u, 4u}) {
+    FailingMember members(world);
+    members.hang_up(3);
+    for (const auto each : {1u, 2u}) {
+      EXPECT_EQ(members.phase(each), Phase::refused);
+      EXPECT_EQ(members.client(each).error().code(), Code::peer_lost);
+      EXPECT_EQ(members.error(each), "rank 2 (host h2, pid 102) could not join, and has ended before it said why");
+    }
+    EXPECT_EQ(members.server.job("job"), nullptr) << "its next group may form";
+  }
+}
+
+TEST(Formation, a_member_that_comes_after_a_failing_one_has_died_learns_it_from_a_server_of_one_run) {
+  FailingMember members(4, true);
+  members.hang_up(3);
+  members.dial(make_hello(3, 4));
+  EXPECT_EQ(members.phase(4), Phase::refused);
+  EXPECT_EQ(members.error(4), "rank 2 (host h2, pid 102) could not join, and has ended before it said why");
+}
+
+TEST(Formation, a_failing_member_that_never_says_why_is_named_when_the_time_to_join_is_over) {
+  for (const uint32_t world : {3u, 4u}) {
+    FailingMember members(world);
+    members.pass(61 * second);
+    for (const auto each : {1u, 2u}) {
+      EXPECT_EQ(members.phase(each), Phase::refused);
+      EXPECT_EQ(members.client(each).error().code(), Code::late);
+      expect_has(members.error(each),
+                 {world == 3 ? "job 'job': not all 3 ranks can join after 61.0 s; rank 2 (host h2, pid 102)"
+                             : "job 'job': rank 3 of 4 missing after 61.0 s",
+                  "; rank 2 (host h2, pid 102) cannot join, and has not said why"});
+    }
+  }
+}
+
 TEST(Formation, a_member_that_dies_is_named_to_all_others) {
   for (const Rank dying : {0u, 2u}) {
     Formation members(3);

@@ -36,7 +36,8 @@ void Network::report_lost(PeerIndex self, const NetworkEvent& event, Sink& sink)
     if (frame.to == self && frame.from == event.peer && frame.state == State::writing) drop_frame(key);
   });
   trace_.event(event_queue_.now(), "lost", self, event.peer);
-  sink.lost(event.peer, {Code::peer_lost, concat("process ", event.peer, ": ", losses_[event.value].why)});
+  const auto fate = stations_[event.peer].dead ? PeerFate::ended : PeerFate::unknown;
+  sink.lost(event.peer, {Code::peer_lost, concat("process ", event.peer, ": ", losses_[event.value].why)}, fate);
 }
 
 void Network::cut(PeerIndex a, PeerIndex b, Nanos notice_a, Nanos notice_b, const std::string& why) {

@@ -20,7 +20,7 @@ class Listener final : public Sink {
     views.push_back(view);
   }
   void sent(uint64_t id) override { log += concat("sent ", id, "; "); }
-  void lost(PeerIndex peer, const Status& why) override { log += concat("lost ", peer, ": ", why.message(), "; "); }
+  void lost(PeerIndex peer, const Status& why, PeerFate) override { log += concat("lost ", peer, ": ", why.message(), "; "); }
   void credit(PeerIndex peer) override { log += concat("credit ", peer, "; "); }
 
   void receive_into(std::byte* buffer) { buffer_ = buffer; }

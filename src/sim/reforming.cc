@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "base/concat.h"
 #include "group/api/calls.h"
@@ -45,8 +46,9 @@ class Member {
         random_(mix64(settings.seed) ^ self) {
     auto& engine = cluster_.engine(self_);
     engine.on_control([this](PeerIndex from, ByteView message) { on_message(from, message); });
-    engine.on_lost([this](PeerIndex peer, const Status&) {
-      reform_.peer_lost(id_of(peer), cluster_.now());
+    engine.on_lost([this](PeerIndex peer, const Status&, PeerFate fate) {
+      if (fate == PeerFate::ended) reform_.peer_dead(id_of(peer), cluster_.now());
+      else reform_.peer_lost(id_of(peer), cluster_.now());
       due_ = true;
     });
     engine.on_removed([this](PeerIndex) {
@@ -75,6 +77,8 @@ class Member {
   const Status& end_status() const { return end_status_; }
   const std::vector<Roster>& rosters() const { return rosters_; }
   ReformReport report() const { return counts_; }
+  // Returns true if this process has finished an operation under this roster.
+  bool has_computed(const Roster& roster) const { return computed_.contains(wire_epoch(roster)); }
 
  private:
   void form() {
@@ -136,6 +140,7 @@ class Member {
       ++counts_.operations_ok;
       check();
       ++done_;
+      computed_.insert(wire_epoch(rosters_.back()));
       return later(cluster_.now());
     }
     ++counts_.operations_failed;
@@ -162,10 +167,16 @@ class Member {
     auto& engine = cluster_.engine(self_);
     operation_ = nullptr;
     engine.end_all_groups({Code::peer_lost, "the group is being re-formed"}, cluster_.now());
-    ReformRequest request{.dead = {}, .joiners = {}, .timeout = settings_.reform_timeout};
+    ReformRequest request{.dead = {},
+                          .joiners = {},
+                          .timeout = settings_.reform_timeout,
+                          .link_timeout = settings_.link_timeout,
+                          .require_majority = settings_.require_majority};
     for (const auto& member : reform_.roster().members) {
       const auto process = process_of(member.id);
-      if (process != self_ && !engine.peer_status(process).ok()) request.dead.push_back(member.id);
+      if (process == self_ || engine.peer_status(process).ok()) continue;
+      const bool ended = engine.peer_fate(process) == PeerFate::ended;
+      (ended ? request.dead : request.lost).push_back(member.id);
     }
     const auto status = reform_.start(request, cluster_.now());
     if (!status.ok()) report_("cannot re-form: " + status.to_string());
@@ -239,6 +250,7 @@ class Member {
   Random random_;
   GroupCore* group_ = nullptr;
   std::vector<Roster> rosters_;
+  std::set<uint32_t> computed_;  // the rosters under which operations were finished, by wire_epoch()
   std::shared_ptr<Completion> operation_;
   GuardedBuffer tensor_;
   uint64_t done_ = 0;
@@ -252,6 +264,13 @@ bool was_stopped(const FaultPlan& plan, PeerIndex process) {
                      [&](const Fault& f) { return f.kind == FaultKind::stop && f.process == process; });
 }
 
+// Returns whether members may fall silent for good without a proof that they have ended. Then the others may lack a majority.
+bool may_lack_majority(const FaultPlan& plan, const ReformSettings& settings) {
+  return settings.require_majority && std::any_of(plan.faults.begin(), plan.faults.end(), [](const Fault& f) {
+           return f.kind == FaultKind::stop || (f.kind == FaultKind::kill && f.time == never);
+         });
+}
+
 // Returns whether the plan contains only faults of processes. For other plans, only safety is checked: cut links and partitions
 // may leave two groups, and links that lose packets may remove any rank.
 bool only_processes_fail(const FaultPlan& plan) {
@@ -261,20 +280,25 @@ bool only_processes_fail(const FaultPlan& plan) {
 }
 
 void check_rosters(const std::vector<std::unique_ptr<Member>>& members, Cluster& cluster, const FaultPlan& plan,
-                   std::vector<std::string>& problems) {
+                   const ReformSettings& settings, std::vector<std::string>& problems) {
   std::map<uint32_t, Roster> by_epoch;
+  std::map<uint32_t, uint32_t> computed;  // by number of the epoch
   std::optional<Roster> last;
   for (PeerIndex p = 0; p < members.size(); ++p) {
     const auto& m = *members[p];
     for (const auto& roster : m.rosters()) {
       const auto [at, fresh] = by_epoch.emplace(wire_epoch(roster), roster);
       if (!fresh && at->second != roster) problems.push_back(concat("two rosters under epoch ", roster.epoch));
+      if (!settings.require_majority || !m.has_computed(roster)) continue;
+      if (computed.emplace(roster.epoch, wire_epoch(roster)).first->second != wire_epoch(roster))
+        problems.push_back(concat("two parts of a split group have computed in epoch ", roster.epoch));
     }
     if (!cluster.alive(p)) continue;
     const auto text = concat("process ", p);
     if (!m.finished()) problems.push_back(text + " did not finish");
     if (!only_processes_fail(plan)) continue;
-    if (m.ended() && !was_stopped(plan, p))
+    const bool minority = m.ended() && m.end_status().code() == Code::unavailable && may_lack_majority(plan, settings);
+    if (m.ended() && !minority && !was_stopped(plan, p))
       problems.push_back(text + " was removed although it was never silent: " + m.end_status().to_string());
     if (m.ended()) continue;
     if (last && *last != m.rosters().back()) problems.push_back(text + " is in another group than others");
@@ -298,7 +322,7 @@ ReformReport run_reforming(Cluster& cluster, const FaultPlan& plan, const Reform
     });
   }
   cluster.run_until(limit);
-  check_rosters(members, cluster, plan, problems);
+  check_rosters(members, cluster, plan, settings, problems);
   ReformReport total;
   for (const auto& member : members) {
     const auto counts = member->report();

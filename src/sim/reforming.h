@@ -4,6 +4,7 @@
 // The run checks that
 // - each epoch has one roster, and at the end there is a single group
 // - only silent processes are removed
+// - of a group that is split, at most one part computes, if a majority is required
 // - the values of each epoch are right
 // - all processes finish in bounded time after the faults have ended
 #pragma once
@@ -23,6 +24,8 @@ struct ReformSettings {
   size_t elements = 3000;
   Nanos timeout = 400 * millisecond;         // timeout of each all-reduce
   Nanos reform_timeout = 200 * millisecond;  // a member that is silent for this long is removed while the group re-forms
+  Nanos link_timeout = second;               // how long a part without a majority waits for proofs of deaths
+  bool require_majority = true;
   uint64_t seed = 1;
 };
 

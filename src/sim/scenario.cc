@@ -257,7 +257,8 @@ void run_program(const ScenarioSettings& settings, const Plan& plan, Cluster& cl
 
 void run_reform(const Plan& plan, Cluster& cluster, Outcome& outcome) {
   const auto limit = plan.faults.faults_end_at + 20 * ReformSettings{}.timeout + quiet_time;
-  const auto report = run_reforming(cluster, plan.faults, {.seed = plan.cluster.seed}, limit, outcome.problems);
+  const ReformSettings settings{.require_majority = plan.cluster.seed % 2 == 0, .seed = plan.cluster.seed};
+  const auto report = run_reforming(cluster, plan.faults, settings, limit, outcome.problems);
   outcome.operations_ok = report.operations_ok;
   outcome.virtual_time = report.ended_at;
   if (report.operations_failed > 0) outcome.errors[Code::peer_lost] = report.operations_failed;

@@ -64,6 +64,11 @@ class Connector {
   // Starts making a link. The index request.peer may be used again after close() or lost.
   virtual Status add_peer(const LinkRequest& request) = 0;
   virtual LinkState state(PeerIndex peer) const = 0;
+  // Returns true if the link is up, but one of its connections is being made anew.
+  virtual bool is_reconnecting(PeerIndex peer) const = 0;
+  // Returns true if data that was sent is not acknowledged, and nothing has come from the peer's host for `silence`. A host
+  // acknowledges even if the process is stopped. Returns false if the transport cannot tell the two apart.
+  virtual bool is_host_silent(PeerIndex peer, Nanos silence) const = 0;
   // Call this when no further process will connect to this one. The transport closes what only listening needs: descriptors and
   // ports. Later links can still be made, but this process must dial them.
   virtual void stop_listening() = 0;

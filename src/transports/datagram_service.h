@@ -25,6 +25,9 @@ class DatagramSink {
   // Otherwise it returns `none`. The service counts these faults.
   virtual DatagramFault datagram(uint32_t group, Rank from, const DatagramHeader& header, std::span<const std::byte> payload,
                                  Nanos now) = 0;
+  // Reports an authentic repair request of the group's current epoch. The service has already done what it asks for. It also
+  // reports a request for a stream that it does not hold: the sink may not have sent the stream yet.
+  virtual void stream_requested(uint32_t group, Rank from, const StreamRequest& request, Nanos now) = 0;
   // Reports that the kernel has taken every range of the stream and the stream's first `end` datagram.
   virtual void stream_sent(uint32_t group, Rank to, StreamName stream) = 0;
 };
@@ -61,7 +64,8 @@ class DatagramService {
   // Drops a stream. After this call the stream's bytes are not read any more, and repair requests for it are ignored.
   virtual void drop_stream(uint32_t group, Rank to, StreamName stream) = 0;
   // Asks the sender to repeat ranges of a stream. The bitmap says which ranges of the slice are missing; wire/datagram.h
-  // defines it. An empty bitmap tells the sender that the whole stream has arrived.
+  // defines it. An empty bitmap tells the sender that the whole stream has arrived. With pending_bitmap, it is an answer to
+  // such a request of `from`, and `first` is StreamRequest::waits_for.
   virtual void request_repair(uint32_t group, Rank from, StreamName stream, uint16_t slice, uint32_t first,
                               std::span<const std::byte> bitmap) = 0;
   // Returns true if this process still holds the stream, and the receiver has not yet confirmed that all of it has arrived.

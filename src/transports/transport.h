@@ -50,6 +50,12 @@ struct Cancellation {
   bool concerns_frames_from(PeerIndex peer) const { return !from || *from == peer; }
 };
 
+// What is known about the process at the other end of a link that is lost.
+enum class PeerFate : uint8_t {
+  unknown,  // it may live: it does not answer, or only the link has failed
+  ended,    // it has ended or has left in order: this is proven
+};
+
 // Receives the events of a transport. Only Transport::poll calls it. During an upcall, the sink may call send, commit, acquire,
 // release and credit of any transport, but not poll.
 class Sink {
@@ -70,8 +76,9 @@ class Sink {
   // Reports that the transport no longer needs the payload that was passed to send(…, id).
   virtual void sent(uint64_t id) = 0;
   // Reports that the link is gone: nothing more will come from or go to this peer. Before this call, sent() reports all pending
-  // sends to the peer. lost() is called once per peer, never with the code ok, and not after close().
-  virtual void lost(PeerIndex peer, const Status& why) = 0;
+  // sends to the peer. lost() is called once per link, never with the code ok, and not after close(). After it, the peer can be
+  // added again.
+  virtual void lost(PeerIndex peer, const Status& why, PeerFate fate) = 0;
   // Reports that credit(peer) was 0 and is now positive.
   virtual void credit(PeerIndex peer) = 0;
   // Reports an event of the link that no operation returns. The text calls the peer "it".
@@ -161,6 +168,9 @@ class Transport {
   // Returns true while the transport still has to write data of closed links or finished operations. In that case the caller
   // must poll even if no operation is in flight: when wait_handle() is readable after arm(), and at next_deadline().
   virtual bool draining() const { return false; }
+  // Returns true if a peer waits for a confirmation, or a confirmation of a peer is missing. In that case the caller must poll
+  // every few milliseconds even if no operation is in flight. It need not watch wait_handle().
+  virtual bool awaits_confirmations() const { return false; }
   // Returns true if there is a frame that was sent, or the end of a link, that may not arrive without further calls of poll().
   // A process that leaves the job calls poll() until the result is false, or until its time limit has passed. The result is
   // false if the kernel delivers the data, or if the data is in memory that exists longer than this process.
@@ -184,7 +194,7 @@ class Transport {
   virtual std::string describe(PeerIndex peer) const = 0;
   // Says what holds up the data to this peer, as far as the transport knows, for errors and reports. The text calls the peer
   // "it": "datagrams to it are now 1200 bytes, because larger ones get no acknowledgement". Empty: nothing is known.
-  virtual std::string trouble(PeerIndex /*peer*/) const { return {}; }
+  virtual std::string link_state(PeerIndex /*peer*/) const { return {}; }
 };
 
 }  // namespace unisono

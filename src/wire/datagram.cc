@@ -1,6 +1,6 @@
 #include "wire/datagram.h"
 
-#include <array>
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -101,6 +101,17 @@ DatagramFault check_tag(const DatagramHeader& header, std::span<const std::byte>
   if (const auto fault = check_length(header, datagram); fault != DatagramFault::none) return fault;
   const uint64_t expected = tag_of(tagged(datagram, datagram.subspan(datagram_header_bytes), seal));
   return same_tag(expected, header.tag) ? DatagramFault::none : DatagramFault::tag;
+}
+
+StreamRequest stream_request(const DatagramHeader& header, uint32_t index, std::span<const std::byte> bitmap) {
+  StreamRequest request{.stream = {header.op, header.phase}};
+  if (bitmap.empty()) {
+    request.kind = StreamRequest::Kind::complete;
+  } else if (std::ranges::all_of(bitmap, [](std::byte bits) { return bits == std::byte{0}; })) {
+    request.kind = StreamRequest::Kind::pending;
+    request.waits_for = index;
+  }
+  return request;
 }
 
 }  // namespace unisono

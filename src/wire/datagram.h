@@ -6,11 +6,13 @@
 // docs/reference/wire_format.md and docs/design/methods/packet_loss.md, "Keys and refusals".
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "wire/siphash.h"
+#include "wire/stream.h"
 
 namespace unisono {
 
@@ -144,8 +146,13 @@ constexpr int32_t op_distance(uint32_t op, uint32_t current) { return static_cas
 
 // The payload of a repair request is the index of a range, which is a piece of the slice named in the header, and then a
 // bitmap. Bit k is 1 if range index + k is missing. Bit 0 is in byte 0. If the bitmap is empty, the receiver needs nothing more
-// of this phase, so the sender may drop the stream.
+// of this phase, so the sender may drop the stream. If no bit of the bitmap is 1, the datagram answers a request for this
+// stream, which its sender will send: it lives, and waits for the rank `index` before. If that is its own rank, it is sending
+// the stream.
 inline constexpr size_t repair_bitmap_bytes_max = ranges_per_slice / 8;
+inline constexpr std::array<std::byte, 1> pending_bitmap{};
+// Returns what a repair request says. `index` and `bitmap` are its payload.
+StreamRequest stream_request(const DatagramHeader& header, uint32_t index, std::span<const std::byte> bitmap);
 
 // If the path no longer carries a whole range in one datagram, the range is sent in parts. Part i holds the bytes
 // [i * range_part_bytes, (i + 1) * range_part_bytes) of the range; the last part may be shorter. A RangePart comes first.

@@ -16,6 +16,20 @@ struct StreamName {
   friend bool operator==(const StreamName&, const StreamName&) = default;
 };
 
+// What a rank says with a repair request about a stream that another rank sends to it.
+struct StreamRequest {
+  enum class Kind : uint8_t {
+    ranges,    // it lacks ranges of the stream, and asks for them
+    complete,  // it needs nothing more of the stream
+    pending    // an answer to `ranges`: the stream goes the other way, and this rank lives and will send it
+  };
+  Kind kind = Kind::ranges;
+  StreamName stream;
+  // Used by `pending`: the rank for which the sender of the answer waits before it can send the stream. Its own rank: it is
+  // sending the stream.
+  Rank waits_for = 0;
+};
+
 // A stream that is to be sent. The transport cuts the bytes, from the first one on, into datagrams of `range_bytes` each; the
 // last datagram may be shorter. The transport does not interpret the bytes.
 struct OutStream {

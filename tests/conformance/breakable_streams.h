@@ -118,7 +118,11 @@ class BreakableStreams final : public StreamNetwork {
     TcpAddress local() const override { return inner_ ? inner_->local() : local_; }
     TcpAddress remote() const override { return inner_ ? inner_->remote() : remote_; }
     bool host_is_silent(Nanos silence) const override { return silence <= network_.silence; }
+    bool awaits_host(Nanos silence) const override { return silence <= network_.silence; }
     uint64_t unacknowledged_bytes() const override { return inner_ ? inner_->unacknowledged_bytes() : unknown; }
+    void acknowledge_now() override {
+      if (inner_) inner_->acknowledge_now();
+    }
     Unacknowledged unacknowledged() const override { return inner_ ? inner_->unacknowledged() : Unacknowledged(); }
 
    private:

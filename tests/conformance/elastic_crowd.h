@@ -164,8 +164,10 @@ class Proxy {
   static void write(int socket, ByteView bytes) { (void)::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
   bool carry(Pipe& pipe) {
     Bytes back;
-    if (!read(pipe.dialler.get(), pipe.forth) || !read(pipe.listener.get(), back)) return false;
-    write(pipe.dialler.get(), back);
+    if (!read(pipe.dialler.get(), pipe.forth)) return false;
+    const bool stands = read(pipe.listener.get(), back);
+    write(pipe.dialler.get(), back);  // the last bytes of a connection, too
+    if (!stands) return false;
     for (bool changes = false;;) {
       const size_t bytes = next_bytes(pipe, changes);
       if (bytes == 0) return true;

@@ -59,7 +59,7 @@ class SilentSink final : public Sink {
     if (view.handle != 0) transport_.release(view);
   }
   void sent(uint64_t) override {}
-  void lost(PeerIndex, const Status&) override {}
+  void lost(PeerIndex, const Status&, PeerFate) override {}
   void credit(PeerIndex) override {}
 
  private:
@@ -186,8 +186,9 @@ class Recorder final : public Sink {
     else transport->release(view);
   }
   void sent(uint64_t id) override { ++sent_ids[id]; }
-  void lost(PeerIndex peer, const Status& why) override {
+  void lost(PeerIndex peer, const Status& why, PeerFate fate) override {
     losses[peer].push_back(why);
+    fates[peer] = fate;
     sent_when_lost = sent_ids;
   }
   void credit(PeerIndex peer) override { ++credits[peer]; }
@@ -209,9 +210,9 @@ class Recorder final : public Sink {
   bool keep_views = false;
   std::vector<Frame> frames;
   std::vector<View> views;
-  std::map<uint64_t, int> sent_ids;
-  std::map<uint64_t, int> sent_when_lost;
+  std::map<uint64_t, int> sent_ids, sent_when_lost;
   std::map<PeerIndex, std::vector<Status>> losses;
+  std::map<PeerIndex, PeerFate> fates;
   std::map<PeerIndex, int> credits;
   std::vector<std::tuple<PeerIndex, EventKind, std::string>> notices;
   size_t buffer_requests = 0;

@@ -24,6 +24,7 @@ inline void a_dead_peer_is_lost_once_with_its_label(Cluster& cluster) {
     ASSERT_EQ(recorders[i].losses[static_cast<PeerIndex>(victim)].size(), 1u);
     const auto& why = recorders[i].losses[static_cast<PeerIndex>(victim)][0];
     EXPECT_EQ(why.code(), Code::peer_lost);
+    EXPECT_EQ(recorders[i].fates[static_cast<PeerIndex>(victim)], PeerFate::ended);
     EXPECT_NE(why.message().find(label), std::string::npos) << why.message();
     if (auto* connector = cluster.connector(i)) {
       EXPECT_EQ(connector->state(static_cast<PeerIndex>(victim)), LinkState::lost);
@@ -71,6 +72,7 @@ inline void no_upcall_follows_close(Cluster& cluster) {
   EXPECT_TRUE(recorders[0].losses.empty());
   EXPECT_EQ(recorders[1].losses[0].size(), 1u);
   EXPECT_EQ(recorders[1].losses[0][0].code(), Code::peer_lost);
+  EXPECT_EQ(recorders[1].fates[0], PeerFate::ended) << "it has left in order";
   EXPECT_EQ(cluster.at(0).credit(1), 0u);
 }
 

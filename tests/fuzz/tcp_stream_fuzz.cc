@@ -35,7 +35,7 @@ class FuzzSink final : public Sink {
     else pool_.give(view.handle);
   }
   void sent(uint64_t) override {}
-  void lost(PeerIndex, const Status&) override {}
+  void lost(PeerIndex, const Status&, PeerFate) override {}
   void credit(PeerIndex) override {}
   void release_all() {
     for (const auto handle : kept_) pool_.give(handle);

@@ -171,7 +171,7 @@ int main(void) {
   require(unisono_join(&options, &group) == UNISONO_INVALID && strstr(unisono_last_error(), "min_world is 9") != NULL,
           "too large a smallest world");
   options.min_world = 2;
-  options.require_majority = 1;
+  options.require_majority = -1;
   require(unisono_join_with_events(&options, on_event, &events, &group) == UNISONO_OK, "join");
   require(events.joined == 1, "the event of joining");
   const uint32_t rank = unisono_rank(group), world = unisono_world_size(group);

@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +14,8 @@
 #include <csignal>
 #include <cstdlib>
 #include <utility>
+
+#include "base/concat.h"
 
 namespace unisono::testing {
 namespace {
@@ -39,7 +43,47 @@ void enter_terminal(const std::string& name) {
   for (int fd = 0; fd < 3; ++fd) ::dup2(terminal, fd);
 }
 
+// Sets the process name space of the children that this process makes from now on.
+void make_children_in(int process_space) {
+  if (::setns(process_space, CLONE_NEWPID) != 0) std::abort();
+}
+
+pid_t fork_in(int process_space) {
+  if (process_space < 0) return ::fork();
+  const int own = ::open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+  make_children_in(process_space);
+  const pid_t pid = ::fork();
+  if (pid == 0) return 0;
+  make_children_in(own);
+  ::close(own);
+  return pid;
+}
+
 }  // namespace
+
+ProcessSpace::ProcessSpace() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) std::abort();
+  first_ = static_cast<pid_t>(::syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  if (first_ == 0) {
+    ::signal(SIGCHLD, SIG_IGN);  // The kernel then removes the processes whose parents have ended.
+    ::dup2(ends[0], 0);
+    ::close_range(1, ~0U, 0);
+    char byte = 0;
+    while (::read(0, &byte, 1) < 0) {}
+    ::_exit(0);
+  }
+  ::close(ends[0]);
+  stop_ = ends[1];
+  descriptor_ = ::open(concat("/proc/", first_, "/ns/pid").c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0) std::abort();
+}
+
+ProcessSpace::~ProcessSpace() {
+  ::close(stop_);
+  ::waitpid(first_, nullptr, 0);
+  ::close(descriptor_);
+}
 
 ChildProcess::ChildProcess(const Words& arguments, const ChildOptions& options) {
   int out_pipe[2];
@@ -47,8 +91,9 @@ ChildProcess::ChildProcess(const Words& arguments, const ChildOptions& options) 
   std::string terminal;
   if (::pipe2(out_pipe, O_CLOEXEC) != 0 || ::pipe2(error_pipe, O_CLOEXEC) != 0) std::abort();
   const int master = options.terminal ? open_terminal(terminal) : -1;
-  pid_ = ::fork();
+  pid_ = fork_in(options.process_space);
   if (pid_ == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing is left over if the test itself is killed
     if (options.terminal) {
       enter_terminal(terminal);
     } else {

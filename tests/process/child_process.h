@@ -6,7 +6,9 @@
 
 #include <sys/types.h>
 
+#include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace unisono::testing {
@@ -16,8 +18,35 @@ using Words = std::vector<std::string>;
 struct ChildOptions {
   // Texts of the form NAME=value. They are added to the environment of the test itself.
   Words environment = {};
+  int process_space = -1;     // the descriptor of a ProcessSpace in which the process runs; -1: it runs in that of the test
   bool terminal = false;      // true: the standard streams are a new terminal, and all output is in out()
   bool close_output = false;  // true: standard output is a pipe that nobody reads
+};
+
+// How a program is started in a special environment.
+struct Wrapper {
+  Wrapper() = default;
+  Wrapper(Words put_in_front, int space = -1) : words(std::move(put_in_front)), process_space(space) {}
+  Wrapper(std::initializer_list<std::string> put_in_front) : words(put_in_front) {}
+
+  Words words;             // are put in front of the program's path, such as {"ip", "netns", "exec", "a"}
+  int process_space = -1;  // see ChildOptions
+};
+
+// A process name space, as a container has. Its first process only waits. When that process ends, the kernel kills all other
+// processes in the name space. It ends with this object, and with the test however that ends. Before that, the
+// test must have waited for all its children in it. Making it needs root.
+class ProcessSpace {
+ public:
+  ProcessSpace();
+  ~ProcessSpace();
+  ProcessSpace(const ProcessSpace&) = delete;
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int stop_ = -1;  // the first process waits until nobody has this end of a pipe any more
+  pid_t first_ = -1;
+  int descriptor_ = -1;
 };
 
 struct Finished {

@@ -28,7 +28,7 @@ class DoctorHosts : public Hosts {
                                            "UNISONO_JOB=doctor-test"}};
       if (rank < settings.size())
         options.environment.insert(options.environment.end(), settings[rank].begin(), settings[rank].end());
-      auto words = wrapper(names()[rank], folder);
+      auto words = wrapper(names()[rank], folder).words;
       words.insert(words.end(), {UNISONO_TOOL, "doctor", "--timeout", timeout});
       words.insert(words.end(), more.begin(), more.end());
       ranks.push_back(std::make_unique<ChildProcess>(words, options));

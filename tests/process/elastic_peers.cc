@@ -10,7 +10,7 @@ namespace unisono::testing {
 
 ElasticPeers::ElasticPeers(std::string all, uint16_t port) : all_(std::move(all)), port_(port) {}
 
-size_t ElasticPeers::begin(const std::string& own, const std::vector<std::string>& wrapper) {
+size_t ElasticPeers::begin(const std::string& own, const Wrapper& wrapper) {
   const auto index = peers_.size();
   auto command = concat("elastic_join:index=", index);
   command += port_ == 0 ? std::string(",interface=127.0.0.1") : concat(",port=", port_);
@@ -25,7 +25,7 @@ size_t ElasticPeers::begin(const std::string& own, const std::vector<std::string
 
 Line ElasticPeers::joined(size_t peer) { return joins_.at(peer) = peers_.at(peer)->answer(0); }
 
-size_t ElasticPeers::add(const std::string& own, const std::vector<std::string>& wrapper) {
+size_t ElasticPeers::add(const std::string& own, const Wrapper& wrapper) {
   const auto index = begin(own, wrapper);
   const auto line = joined(index);
   EXPECT_TRUE(line.ok()) << line.text;

@@ -21,11 +21,11 @@ class ElasticPeers {
 
   // Starts a process that joins the run. The first process founds the run. Later ones get the first process as their seed (the
   // peer that they ask first), unless `own` has seeds. Returns the index of the process, which is also in its name (worker-0).
-  size_t begin(const std::string& own = "", const std::vector<std::string>& wrapper = {});
+  size_t begin(const std::string& own = "", const Wrapper& wrapper = {});
   // Returns the answer of the peer to its join command.
   Line joined(size_t peer);
   // Calls begin() and joined(). Joining must succeed.
-  size_t add(const std::string& own = "", const std::vector<std::string>& wrapper = {});
+  size_t add(const std::string& own = "", const Wrapper& wrapper = {});
   // Returns the address of a peer that has joined, for example "tcp://127.0.0.1:40001".
   std::string endpoint(size_t peer);
 

@@ -61,12 +61,13 @@ std::string Line::value(const std::string& key) const {
 int64_t Line::number(const std::string& key) const { return std::strtoll(value(key).c_str(), nullptr, 10); }
 
 RankProcess::RankProcess(const std::string& folder, const std::string& name, std::vector<std::string> environment,
-                         const std::vector<std::string>& commands, const std::vector<std::string>& wrapper)
+                         const std::vector<std::string>& commands, const Wrapper& wrapper)
     : pipe_(folder + "/commands-" + name),
       commands_(make_pipe(pipe_)),
       next_(commands.size()),
-      child_(words(wrapper, commands),
-             {.environment = (environment.push_back("GROUP_COMMANDS=" + pipe_), std::move(environment))}) {}
+      child_(words(wrapper.words, commands),
+             {.environment = (environment.push_back("GROUP_COMMANDS=" + pipe_), std::move(environment)),
+              .process_space = wrapper.process_space}) {}
 
 RankProcess::~RankProcess() { ::close(commands_); }
 
@@ -109,7 +110,7 @@ Cluster::Cluster(size_t world, const ClusterOptions& options) : options_(options
     auto settings = environment(options);
     settings.push_back(concat("RANK=", rank));
     settings.push_back(concat("WORLD_SIZE=", world));
-    const auto wrapper = options.wrappers.empty() ? std::vector<std::string>{} : options.wrappers.at(rank);
+    const auto wrapper = options.wrappers.empty() ? Wrapper() : options.wrappers.at(rank);
     ranks_.push_back(std::make_unique<RankProcess>(folder_.path(), std::to_string(rank), std::move(settings),
                                                    std::vector<std::string>{"join"}, wrapper));
   }

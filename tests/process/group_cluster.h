@@ -44,9 +44,8 @@ int64_t now_ns();
 // The process of one rank.
 class RankProcess {
  public:
-  // wrapper: words that are put in front of the program's path, such as {"ip", "netns", "exec", "a"}.
   RankProcess(const std::string& folder, const std::string& name, std::vector<std::string> environment,
-              const std::vector<std::string>& commands, const std::vector<std::string>& wrapper = {});
+              const std::vector<std::string>& commands, const Wrapper& wrapper = {});
   ~RankProcess();
   RankProcess(const RankProcess&) = delete;
 
@@ -77,8 +76,7 @@ struct ClusterOptions {
   std::string transport = "auto";
   std::vector<std::string> environment = {};  // texts of the form NAME=value, for all ranks
   std::string rendezvous = {};                // empty: a socket in the folder of the cluster
-  // for each rank: words that are put in front of the program's path; empty: none
-  std::vector<std::vector<std::string>> wrappers = {};
+  std::vector<Wrapper> wrappers = {};         // for each rank; empty: none
 };
 
 inline std::ostream& operator<<(std::ostream& out, const ClusterOptions& options) {

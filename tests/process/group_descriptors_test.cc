@@ -34,7 +34,7 @@ std::string list_of(const RankProcess& rank) {
 // Four processes of one host, which make groups with each other.
 class Ranks {
  public:
-  explicit Ranks(const std::string& transport, const std::vector<std::string>& wrapper = {}) {
+  explicit Ranks(const std::string& transport, const Wrapper& wrapper = {}) {
     for (size_t rank = 0; rank < world; ++rank) {
       const std::vector<std::string> settings{"UNISONO_TRANSPORT=" + transport, concat("RANK=", rank),
                                               concat("WORLD_SIZE=", world)};

@@ -13,9 +13,9 @@ namespace {
 
 struct FormingOptions {
   std::string transport = "auto";
-  std::string rendezvous = {};       // empty: a socket in a folder
-  std::string join = "join";         // the command that each rank gets
-  std::vector<Words> wrappers = {};  // for each rank: words in front of the program's path; it also counts the ranks
+  std::string rendezvous = {};         // empty: a socket in a folder
+  std::string join = "join";           // the command that each rank gets
+  std::vector<Wrapper> wrappers = {};  // for each rank; it also counts the ranks
 };
 
 // Starts ranks, and returns their answers to the command that joins.
@@ -48,7 +48,7 @@ TEST(Forming, ranks_that_run_out_of_descriptors_all_name_the_limit) {
     for (const int limit : {32, 40, 48, 56, 64, 72, 200}) {
       SCOPED_TRACE(concat(transport, ", ulimit -n ", limit));
       const Words wrapper{"sh", "-c", concat("ulimit -n ", limit, " && exec \"$0\" \"$@\"")};
-      const auto answers = join_all({.transport = transport, .wrappers = std::vector<Words>(world, wrapper)});
+      const auto answers = join_all({.transport = transport, .wrappers = std::vector<Wrapper>(world, wrapper)});
       const auto joined = count_ok(answers);
       EXPECT_TRUE(joined == 0 || joined == world) << joined << " of " << world << " have joined";
       if (limit == 200) {
@@ -68,7 +68,7 @@ TEST(Forming, a_rank_that_has_no_descriptor_for_the_rendezvous_tells_the_others)
   for (const auto* transport : {"shm", "tcp"}) {
     for (const int limit : {8, 9, 10, 11}) {
       SCOPED_TRACE(concat(transport, ", ulimit -n ", limit));
-      std::vector<Words> wrappers(3);
+      std::vector<Wrapper> wrappers(3);
       wrappers[1] = {"sh", "-c", concat("ulimit -n ", limit, " && exec \"$0\" \"$@\"")};
       const auto answers = join_all({.transport = transport, .join = "join:timeout=20000", .wrappers = wrappers});
       for (const auto& line : answers) {

@@ -1,5 +1,5 @@
-// Two network name spaces act as hosts, and a virtual cable connects them. Ranks on one host use shared memory. Ranks on
-// different hosts use TCP.
+// Two name spaces of networks and processes act as hosts, and a virtual cable connects them. Ranks on one host use shared
+// memory. Ranks on different hosts use TCP.
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,11 +51,11 @@ class TwoHosts {
   std::string rendezvous() const {
     return options_.ipv6 ? "tcp://[" + address("a") + "]:29500" : "tcp://" + address("a") + ":29500";
   }
-  // Returns the words that must precede a program's path to run it on `host`, under its own host name.
-  Words wrapper(const std::string& host) const {
-    return {"ip",         "netns",   "exec",
-            name_ + host, "unshare", "--uts",
-            "sh",         "-c",      "hostname host-" + host + " && exec \"$0\" \"$@\""};
+  // A program that is started with this runs on `host`, under its own host name.
+  Wrapper wrapper(const std::string& host) const {
+    const auto first = "hostname host-" + host + " && mount -t proc proc /proc && exec \"$0\" \"$@\"";
+    return {Words{"ip", "netns", "exec", name_ + host, "unshare", "--uts", "sh", "-c", first},
+            spaces_[host == "a" ? 0 : 1].descriptor()};
   }
 
  private:
@@ -72,6 +72,7 @@ class TwoHosts {
 
   const std::string name_;
   const NetworkOptions options_;
+  const ProcessSpace spaces_[2];
   std::string error_;
 };
 
@@ -114,22 +115,91 @@ TEST_F(Network, two_hosts_use_shared_memory_inside_and_tcp_between) {
   work_over(hosts, "all_reduce:count=2000003,iters=3,check=1", 10'000);
 }
 
+// While the cable is out, re-forming waits for the hosts behind it.
+constexpr int64_t link_timeout_ms = 10'000;
+
+ClusterOptions four_ranks_on(const TwoHosts& hosts) {
+  return {.rendezvous = hosts.rendezvous(),
+          .wrappers = {hosts.wrapper("a"), hosts.wrapper("a"), hosts.wrapper("b"), hosts.wrapper("b")}};
+}
+
 // A cut cable does not show whether a peer is dead. So calls do not end with peer_lost, but with late at their deadline.
-TEST_F(Network, a_partition_leaves_two_groups) {
-  TwoHosts hosts({});
-  ASSERT_TRUE(hosts.works()) << hosts.error();
-  Cluster group(4, {.rendezvous = hosts.rendezvous(),
-                    .wrappers = {hosts.wrapper("a"), hosts.wrapper("a"), hosts.wrapper("b"), hosts.wrapper("b")}});
+void pull_the_cable_in_a_call(Cluster& group, TwoHosts& hosts) {
   expect_all_ok(group.ask_all("all_reduce:count=100001"));
   hosts.pull_the_cable();
   for (const auto& line : group.ask_all("all_reduce:count=100001,timeout=1000")) {
     EXPECT_EQ(line.code(), "late") << line.text;
     expect_within("late after", line.number("us") * 1000, 1000 + 200);
   }
+}
+
+TEST_F(Network, of_a_partition_the_half_with_rank_0_goes_on_and_the_other_ends) {
+  TwoHosts hosts({});
+  ASSERT_TRUE(hosts.works()) << hosts.error();
+  Cluster group(4, four_ranks_on(hosts));
+  pull_the_cable_in_a_call(group, hosts);
+  const auto lines = group.ask_all("reform");
+  for (const size_t rank : {0u, 1u}) {
+    EXPECT_TRUE(lines[rank].ok()) << lines[rank].text;
+    EXPECT_EQ(lines[rank].number("world"), 2) << lines[rank].text;
+    expect_within("reform", lines[rank].number("us") * 1000, link_timeout_ms + 2000);
+  }
+  for (const size_t rank : {2u, 3u}) {
+    EXPECT_EQ(lines[rank].code(), "unavailable") << lines[rank].text;
+    for (const auto* part : {"only 2 of 4 ranks can be reached", "rank 0 on host", "no answer for 1", "require_majority=false"})
+      EXPECT_TRUE(lines[rank].says(part)) << lines[rank].text;
+  }
+  expect_all_ok(group.ask({0, 1}, "all_reduce:count=100001,iters=10,check=1"));
+  hosts.plug_it_in_again();
+  expect_all_ok(group.ask({0, 1}, "all_reduce:count=100001,iters=10,check=1"));
+  for (const auto& line : group.ask({2, 3}, "all_reduce:count=10")) EXPECT_EQ(line.code(), "unavailable") << line.text;
+}
+
+// TCP tries again about 1.4 s and 3 s after the cable was pulled, so re-forming begins with links that do not work.
+TEST_F(Network, a_cable_that_is_plugged_in_again_while_the_group_re_forms_costs_no_rank) {
+  TwoHosts hosts({});
+  ASSERT_TRUE(hosts.works()) << hosts.error();
+  Cluster group(4, four_ranks_on(hosts));
+  pull_the_cable_in_a_call(group, hosts);
+  const auto numbers = group.send_command(group.all_but({}), "reform");
+  hosts.plug_it_in_again();
+  for (const auto& line : group.answers(group.all_but({}), numbers)) {
+    EXPECT_TRUE(line.ok()) << line.text;
+    EXPECT_EQ(line.number("world"), 4) << line.text;
+  }
+  expect_all_ok(group.ask_all("all_reduce:count=100001,iters=10,check=1"));
+  group.finish();
+}
+
+// The links are lost after 10 s without an answer. The members live, so the next re-forming makes the links anew.
+TEST_F(Network, links_that_an_outage_has_ended_are_made_anew_when_the_group_re_forms) {
+  TwoHosts hosts({});
+  ASSERT_TRUE(hosts.works()) << hosts.error();
+  Cluster group(4, four_ranks_on(hosts));
+  expect_all_ok(group.ask_all("all_reduce:count=100001"));
+  hosts.pull_the_cable();
+  for (const auto& line : group.ask_all("all_reduce:count=100001,timeout=30000"))
+    EXPECT_EQ(line.code(), "peer_lost") << line.text;
+  hosts.plug_it_in_again();
+  for (const auto& line : group.ask_all("reform")) {
+    EXPECT_TRUE(line.ok()) << line.text;
+    EXPECT_EQ(line.number("world"), 4) << line.text;
+  }
+  expect_all_ok(group.ask_all("all_reduce:count=100001,iters=10,check=1"));
+  group.finish();
+}
+
+TEST_F(Network, a_partition_leaves_two_groups_if_no_majority_is_required) {
+  TwoHosts hosts({});
+  ASSERT_TRUE(hosts.works()) << hosts.error();
+  auto options = four_ranks_on(hosts);
+  options.environment = {"UNISONO_REQUIRE_MAJORITY=0"};
+  Cluster group(4, options);
+  pull_the_cable_in_a_call(group, hosts);
   for (const auto& line : group.ask_all("reform")) {
     EXPECT_TRUE(line.ok()) << line.text;
     EXPECT_EQ(line.number("world"), 2) << line.text;
-    expect_within("reform", line.number("us") * 1000, 2000);
+    expect_within("reform", line.number("us") * 1000, link_timeout_ms + 2000);
   }
   expect_all_ok(group.ask_all("all_reduce:count=100001,iters=10,check=1"));
   hosts.plug_it_in_again();
@@ -192,7 +262,7 @@ TEST_F(Network, hosts_with_many_addresses_form_groups_over_every_transport) {
 TEST_F(Network, hosts_of_one_name_are_several_hosts) {
   Hosts hosts("ab");
   ASSERT_EQ(hosts.error(), "");
-  std::vector<Words> wrappers;
+  std::vector<Wrapper> wrappers;
   for (const char host : {'a', 'a', 'b', 'b'}) wrappers.push_back(hosts.named_wrapper(host, "same"));
   Cluster group(4, {.rendezvous = "tcp://" + Hosts::address('a') + ":29500", .wrappers = wrappers});
   const auto members = group.ask_all("members");

@@ -7,8 +7,8 @@
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -235,18 +235,18 @@ class Program {
     const bool check_all = command.number("check", iterations == 1) != 0;
     const auto began = now_ns();
     Answer answer;
-    uint64_t done = 0;
+    uint64_t done = 0, noted = 0;
     Report last;
     for (; done < iterations; ++done) {
       call.start();
       const auto outcome = call.work().wait();
-      const bool check = check_all || done == 0 || done + 1 == iterations;
-      if (!outcome || check) answer = checked(call, outcome);
+      if (!outcome || check_all || done == 0 || done + 1 == iterations) answer = checked(call, outcome);
       if (!answer.status.ok()) break;
       last = *outcome;
+      noted += last.link_note.empty() ? 0 : 1;
       if (done == 0 && iterations > 1) put(concat("going seq=", current_, "\n"));
     }
-    answer.add("us", (now_ns() - began) / 1000).add("done", done);
+    answer.add("us", (now_ns() - began) / 1000).add("done", done).add("noted", noted);
     if (answer.status.ok())
       answer.add("schedule", last.schedule).add("contributors", last.contributors).add("sent", last.sent_bytes);
     if (command.number("hash", 0) != 0) answer.add("hash", call.hash());

@@ -1,8 +1,11 @@
-// Hosts for tests. They are network name spaces that are connected by one switch. A test makes and removes them. It must run as
-// root.
+// Hosts for tests. Each is a network name space and, as the hosts of containers are, a process name space. One switch connects
+// them. A test makes and removes them. It must run as root.
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +13,8 @@
 #include <cinttypes>
 #include <cstdint>
 #include <cstdio>
+#include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,19 +30,36 @@ class NameSpaces : public ::testing::Test {
   void SetUp() override {
     // Only root may make name spaces. In some containers not even root may. If this process may make them, every later error is
     // a failure of the test.
-    if (run({"unshare", "--net", "true"}).code != 0) GTEST_SKIP() << "SKIPPED: this process may not make network name spaces";
+    if (run({"unshare", "--net", "--pid", "--fork", "--mount-proc", "true"}).code != 0)
+      GTEST_SKIP() << "SKIPPED: this process may not make name spaces of networks and processes";
+    static const bool apart = keep_names_to_itself();
+    ASSERT_TRUE(apart);
+  }
+
+ private:
+  // The names of network name spaces are mounts. This process gets mounts of its own, so that the names end with it, and the
+  // name spaces, too.
+  static bool keep_names_to_itself() {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) return false;
+    ::mkdir("/run/netns", 0755);
+    return ::mount("none", "/run/netns", "tmpfs", 0, nullptr) == 0;
   }
 };
+
+// Whether each host has a process name space, so that its processes are unknown to the others.
+enum class HostProcesses : uint8_t { apart, together };
 
 // Host "a" has the address 10.77.0.1, host "b" has 10.77.0.2, and so on. The address belongs to the interface eth0 of the host.
 class Hosts {
  public:
-  explicit Hosts(const std::string& hosts) : prefix_(concat("uns", ::getpid())), hosts_(hosts) {
+  explicit Hosts(const std::string& hosts, HostProcesses processes = HostProcesses::apart)
+      : prefix_(concat("uns", ::getpid())), hosts_(hosts) {
     ip({"netns", "add", prefix_ + "switch"});
     ip({"-n", prefix_ + "switch", "link", "add", "bridge", "type", "bridge"});
     ip({"-n", prefix_ + "switch", "link", "set", "bridge", "up"});
     for (const char host : hosts) {
       const std::string name(1, host);
+      if (processes == HostProcesses::apart) spaces_[host] = std::make_unique<ProcessSpace>();
       ip({"netns", "add", prefix_ + name});
       ip({"link", "add", "eth0", "netns", prefix_ + name, "type", "veth", "peer", "name", "port-" + name, "netns",
           prefix_ + "switch"});
@@ -56,10 +78,21 @@ class Hosts {
   static std::string address(char host) { return concat("10.77.0.", host - 'a' + 1); }
   const std::string& error() const { return error_; }
 
-  void run_in(const std::string& host, const Words& words) {
+  std::string run_in(const std::string& host, const Words& words) {
     Words all{"netns", "exec", prefix_ + host};
     all.insert(all.end(), words.begin(), words.end());
-    ip(all);
+    return ip(all);
+  }
+  // Resets the host's TCP connections, except those of the rendezvous. Returns how many there were. Both ends are told.
+  size_t reset_connections(char host) {
+    const auto listed = run_in(std::string(1, host), {"ss", "--no-header", "--tcp", "--numeric", "--kill", "state", "connected",
+                                                      "sport != :29500 and dport != :29500"});
+    return count_of(listed, "\n");
+  }
+  // The network carries nothing to and from the host for this time.
+  void cut_off(char host, const std::string& seconds) {
+    const std::string port = std::string("port-") + host;
+    run_in("switch", {"sh", "-ec", concat("ip link set ", port, " down; sleep ", seconds, "; ip link set ", port, " up")});
   }
   // Makes the host send packets that are not merged into large segments, so that rules see the same packets as on a real cable.
   void send_single_segments(const std::string& host) { run_in(host, {"ip", "link", "set", "eth0", "gso_max_segs", "1"}); }
@@ -121,28 +154,33 @@ class Hosts {
     }
   }
 
-  // Returns the words to put in front of a program's path. The program then runs on `host`, and sees that host's own host name.
-  // `first` holds shell commands that run before the program.
-  Words wrapper(char host, const std::string& first = "") const {
+  // A program that is started with this runs on `host`, and sees that host's own host name and processes. `first` holds shell
+  // commands that run before the program.
+  Wrapper wrapper(char host, const std::string& first = "") const {
     return named_wrapper(host, std::string("host-") + host, first);
   }
   // Does the same, but the program sees this host name.
-  Words named_wrapper(char host, const std::string& name, const std::string& first = "") const {
-    return {"ip",           "netns",   "exec",
-            prefix_ + host, "unshare", "--uts",
-            "sh",           "-c",      "hostname " + name + first + " && exec \"$0\" \"$@\""};
+  Wrapper named_wrapper(char host, const std::string& name, const std::string& first = "") const {
+    const auto space = spaces_.find(host);
+    const std::string mount = space == spaces_.end() ? "" : " && mount -t proc proc /proc";
+    const Words words{"ip",           "netns",   "exec",
+                      prefix_ + host, "unshare", "--uts",
+                      "sh",           "-c",      concat("hostname ", name, mount, first, " && exec \"$0\" \"$@\"")};
+    return {words, space == spaces_.end() ? -1 : space->second->descriptor()};
   }
   const std::string& names() const { return hosts_; }
 
  private:
-  void ip(Words words) {
+  std::string ip(Words words) {
     words.insert(words.begin(), "ip");
     const auto done = run(words);
     if (done.code != 0 && error_.empty()) error_ = words[1] + " " + words[2] + ": " + done.error;
+    return done.out;
   }
 
   const std::string prefix_;
   const std::string hosts_;
+  std::map<char, std::unique_ptr<ProcessSpace>> spaces_;
   std::string error_;
 };
 

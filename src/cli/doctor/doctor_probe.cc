@@ -28,7 +28,7 @@ class LinkWatch final : public unisono::Sink {
     if (view.handle != 0) transport_.release(view);
   }
   void sent(uint64_t) override {}
-  void lost(PeerIndex peer, const Status& why) override { errors[peer] = why.message(); }
+  void lost(PeerIndex peer, const Status& why, PeerFate) override { errors[peer] = why.message(); }
   void credit(PeerIndex) override {}
   std::map<PeerIndex, std::string> errors;
 

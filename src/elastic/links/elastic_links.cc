@@ -232,7 +232,7 @@ bool ElasticLinks::act(Nanos now) {
 void ElasticLinks::act_on(ElasticConnection& connection, Nanos now) {
   if (connection.over) return forget(connection);
   if (connection.broken) {
-    transport_->close(connection.index);
+    transport_->abort(connection.index);
     const auto why = *std::exchange(connection.broken, std::nullopt);
     return end_link(connection, why);
   }

@@ -189,7 +189,7 @@ class ElasticLinks final : private Sink, private InboundRegistry {
   std::byte* receive_buffer(PeerIndex from, const FrameHeader& header) override;
   void received(PeerIndex from, const FrameHeader& header, const View& view) override;
   void sent(uint64_t id) override;
-  void lost(PeerIndex peer, const Status& why) override;
+  void lost(PeerIndex peer, const Status& why, PeerFate) override;
   void credit(PeerIndex peer) override;
   // Functions of InboundRegistry, called by the transport.
   bool admit(LinkRequest& inbound) override;

@@ -6,6 +6,7 @@
 namespace unisono {
 namespace {
 
+using conformance::begin_at;
 using conformance::hello_from;
 using conformance::same;
 using conformance::test_seed;
@@ -183,12 +184,18 @@ TEST_F(ElasticHostile, messages_of_an_earlier_link_are_refused_on_a_new_one) {
   proxy->change = [&](Bytes frame) { return recorded = frame, Proxy::Frames{std::move(frame)}; };
   send_message(0, 1, message_of(100, 1));
   ASSERT_TRUE(has_received(1, 2));
-  // Both links have a frame with number 1. On the new link, the proxy replaces it by the recorded frame of the earlier link.
-  proxy->change = [&](Bytes frame) { return Proxy::Frames{header_of(frame).operation == 1 ? recorded : std::move(frame)}; };
-  proxy->cut();
+  // A damaged frame ends the link. Both links have a frame with number 1. On the new link, the proxy replaces it by the
+  // recorded frame of the earlier link.
+  proxy->change = [&](Bytes frame) {
+    if (links(1).counters().refused_messages == 0) frame.back() ^= std::byte{1};
+    else if (header_of(frame).operation == 1) frame = recorded;
+    return Proxy::Frames{std::move(frame)};
+  };
+  send_message(0, 1, message_of(100, 1));
   ASSERT_TRUE(within(1 * second, [&] { return handler(0).losses.size() == 1 && links(0).linked(id(1)); }));
+  EXPECT_EQ(links(1).counters().refused_messages, 1u);
   send_message(0, 1, message_of(100, 2)), send_message(0, 1, message_of(100, 3));
-  ASSERT_TRUE(within(1 * second, [&] { return links(1).counters().refused_messages == 1; }));
+  ASSERT_TRUE(within(1 * second, [&] { return links(1).counters().refused_messages == 2; }));
   EXPECT_EQ(handler(1).messages.size(), 3u);
 }
 
@@ -208,8 +215,7 @@ struct Intruder : ElasticHostile {
   void expect_refused(const std::string& key, std::vector<FrameHeader> frames, const std::string& what) {
     auto& victim = add({.run_key = key});
     Unauthenticated unauthenticated(victim.endpoints()[0]);
-    unauthenticated.send_bytes(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", key)).job()));
-    settle();
+    connect(unauthenticated, key);
     for (auto& header : frames) {
       seal_frame(header);
       const auto bytes = std::as_bytes(std::span(&header, 1));
@@ -225,6 +231,13 @@ struct Intruder : ElasticHostile {
     EXPECT_NE(handler(0).losses[0].why.message().find(what), std::string::npos) << handler(0).losses[0].why.message();
     EXPECT_FALSE(handler(0).losses[0].refused);
     EXPECT_EQ(victim.last_refusal(), handler(0).losses[0].why.message());
+  }
+  // Makes a connection of the stream. Only the greeting of the run is missing.
+  void connect(Unauthenticated& unauthenticated, const std::string& key) {
+    unauthenticated.send_bytes(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", key)).job()));
+    settle();
+    unauthenticated.send_struct(begin_at(0));
+    settle();
   }
   static FrameHeader frame(ElasticFrame kind, uint32_t bytes = 0) {
     return {.kind = FrameKind::elastic, .round = static_cast<uint16_t>(kind), .payload_bytes = bytes};
@@ -246,8 +259,7 @@ TEST_F(Intruder, a_greeting_of_another_length_is_refused) {
 TEST_F(Intruder, no_memory_is_allocated_before_the_greeting) {
   auto& victim = add({.run_key = "secret"});
   Unauthenticated unauthenticated(victim.endpoints()[0]);
-  unauthenticated.send_bytes(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "secret")).job()));
-  settle();
+  connect(unauthenticated, "secret");
   auto header = frame(ElasticFrame::greeting, 16u << 20);
   seal_frame(header);
   unauthenticated.send_bytes(std::as_bytes(std::span(&header, 1)));  // only the header; the payload of 16 MiB never follows
@@ -259,8 +271,7 @@ TEST_F(Intruder, no_memory_is_allocated_before_the_greeting) {
 TEST_F(Intruder, a_process_that_never_sends_a_greeting_times_out) {
   auto& victim = add({.run_key = "secret"});
   Unauthenticated unauthenticated(victim.endpoints()[0]);
-  unauthenticated.send_bytes(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "secret")).job()));
-  settle();
+  connect(unauthenticated, "secret");
   EXPECT_FALSE(within(4 * second, [&] { return unauthenticated.closed(); }));
   ASSERT_TRUE(within(2 * second, [&] { return unauthenticated.closed(); }));
   ASSERT_EQ(handler(0).losses.size(), 1u);

@@ -251,7 +251,7 @@ void ElasticLinks::send_parting(ElasticConnection& connection, Nanos now) {
   next_check_ = std::min(next_check_, connection.parting_until);
 }
 
-void ElasticLinks::lost(PeerIndex peer, const Status& why) {
+void ElasticLinks::lost(PeerIndex peer, const Status& why, PeerFate) {
   auto* connection = at(peer);
   if (connection == nullptr || connection->phase == LinkPhase::none) return;
   if (connection->phase == LinkPhase::connecting) {

@@ -12,11 +12,18 @@
 
 namespace unisono {
 
+// A rank requests each slice of a stream for itself. So many of its requests get one answer. The intervals are far below
+// lossy_silence_min, after which a rank without an answer counts this rank as gone. While this rank sends the stream, its data
+// shows that it lives. It answers less often then, in case the path loses long datagrams.
+static constexpr Nanos answer_interval = millisecond, sending_answer_interval = 5 * millisecond;
+
 Result<std::unique_ptr<LossyGroup>> LossyGroup::make(DatagramService& service, LossyGroupSetup setup) {
   auto group = std::unique_ptr<LossyGroup>(new LossyGroup(service, std::move(setup)));
   group->newest_.assign(group->world(), 0);
   group->silent_.assign(group->world(), 0);
   group->last_datagram_at_.assign(group->world(), -1);
+  group->answered_at_.assign(group->world(), -sending_answer_interval);
+  group->sent_count_.assign(group->world(), {});
   group->lost_.resize(group->world());
   group->received_calls_.resize(group->world());
   group->repaired_before_.assign(group->world(), 0);
@@ -204,65 +211,70 @@ void LossyGroup::announce_call() {
   const auto codec = to_string(call_.geometry->cut().codec);
   const auto sizes = setup_.datagram_bytes | uint64_t{call_.request.shard_unit} << 32;
   const auto call = describe(call_.request, ScheduleKind::two_step, sizes ^ hash_of(std::as_bytes(std::span(codec))), world());
-  own_call_ = call;
   const auto announced = std::span(announced_calls_).first(std::min<size_t>(announced_count_, announced_calls_.size()));
-  if (!setup_.announce_call ||
-      std::ranges::any_of(announced, [&](const auto& t) { return t.bits == call.bits && t.amount == call.amount; }))
+  const auto equal = std::ranges::find_if(announced, [&](const auto& each) { return each.equals(call); });
+  if (equal != announced.end()) {
+    own_call_ = *equal;
+    own_call_.op = op_;
     return;
-  announced_calls_[announced_count_++ % announced_calls_.size()] = call;
-  for (Rank rank = 0; rank < world(); ++rank) {
-    if (rank != setup_.datagrams.self && lost_[rank].ok()) setup_.announce_call(rank, op_, call);
+  }
+  own_call_ = {.op = op_, .call = call, .text = call_text(call_.request, call, setup_.datagram_bytes, world())};
+  announced_calls_[announced_count_++ % announced_calls_.size()] = own_call_;
+  announce_to_all();
+}
+
+void LossyGroup::announce_to_all() {
+  for (Rank rank = 0; setup_.announce_call && rank < world(); ++rank) {
+    if (rank != setup_.datagrams.self && lost_[rank].ok()) setup_.announce_call(rank, own_call_);
   }
 }
 
-void LossyGroup::on_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now) {
-  const auto distance = op_distance(op, op_);
-  if (from < world() && distance < 0) return compare_past_call(from, op, call, now);
+void LossyGroup::on_call(Rank from, AnnouncedCall call, Nanos now) {
+  const auto distance = op_distance(call.op, op_);
+  if (from < world() && distance < 0) return compare_past_call(from, call, now);
   if (from >= world() || distance > 1) return;
-  received_calls_[from][op & 1] = {.op = op, .call = call, .known = true};
+  auto& received = received_calls_[from][call.op & 1];
+  received = {.call = std::move(call), .known = true};
   compare_call(from, now);
 }
 
 void LossyGroup::compare_call(Rank from, Nanos now) {
   const auto& received = received_calls_[from][op_ & 1];
-  if (!running_ || current().done() || !received.known || received.op != op_) return;
-  if (received.call.bits == own_call_.bits && received.call.amount == own_call_.amount) return;
+  if (!running_ || current().done() || !received.known || received.call.op != op_) return;
+  if (received.call.equals(own_call_.call)) return;
   announce_call_again();
-  current().fail({Code::invalid, descriptor_difference({.rank = from, .location = location(from), .descriptor = received.call},
-                                                       {.rank = setup_.datagrams.self, .descriptor = own_call_})},
-                 now);
+  current().fail({Code::invalid, difference(from, received.call, own_call_)}, now);
 }
 
-void LossyGroup::compare_past_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now) {
-  auto& own = past_calls_[op % past_calls_.size()];
-  if (!own.known || own.op != op || (own.call.bits == call.bits && own.call.amount == call.amount)) return;
+std::string LossyGroup::difference(Rank from, const AnnouncedCall& theirs, const AnnouncedCall& ours) const {
+  return announced_difference({.rank = from, .location = location(from), .call = theirs},
+                              {.rank = setup_.datagrams.self, .call = ours});
+}
+
+void LossyGroup::compare_past_call(Rank from, const AnnouncedCall& call, Nanos now) {
+  auto& own = past_calls_[call.op % past_calls_.size()];
+  if (!own.known || own.call.op != call.op || own.call.equals(call.call)) return;
   own.known = false;  // The other rank may answer in the same way.
-  if (setup_.announce_call && lost_[from].ok()) setup_.announce_call(from, op, own.call);
-  violation_ = {Code::invalid, concat("the result of lossy operation ", op, " is wrong: ",
-                                      descriptor_difference({.rank = from, .location = location(from), .descriptor = call},
-                                                            {.rank = setup_.datagrams.self, .descriptor = own.call}))};
+  if (setup_.announce_call && lost_[from].ok()) setup_.announce_call(from, own.call);
+  violation_ = {Code::invalid,
+                concat("the result of lossy operation ", call.op, " is wrong: ", difference(from, call, own.call))};
   if (running_ && !current().done()) current().fail(std::exchange(violation_, {}), now);
 }
 
 // Announces this rank's call again, because another rank makes a different call. That rank may know nothing of this call,
 // because a call that equals an earlier one is not announced.
 void LossyGroup::announce_call_again() {
-  if (!setup_.announce_call || announced_again_ == op_ + 1) return;
+  if (announced_again_ == op_ + 1) return;
   announced_again_ = op_ + 1;
-  for (Rank rank = 0; rank < world(); ++rank) {
-    if (rank != setup_.datagrams.self && lost_[rank].ok()) setup_.announce_call(rank, op_, own_call_);
-  }
+  announce_to_all();
 }
 
 void LossyGroup::replay(EarlyStore& store, Nanos now) {
   if (store.op == op_) {
     for (const auto& early : store.datagrams) {
       if (current().done()) break;
-      if (early.header.phase < lossy_phases && early.header.deadline_us > 0)
-        learned_->announced[early.header.phase][early.from] = early.header.deadline_us * microsecond;
       const std::span<const std::byte> payload(store.payloads.data() + early.at, early.header.payload_bytes);
-      if (early.header.kind == DatagramKind::end) current().end_seen(early.from, early.header, early.came);
-      else current().data(early.from, early.header, payload, early.came);
+      deliver(early.from, early.header, payload, early.came);
     }
   }
   store.datagrams.clear();
@@ -310,19 +322,51 @@ DatagramFault LossyGroup::datagram(uint32_t, Rank from, const DatagramHeader& he
   }
   if (distance > 1) return DatagramFault::op_ahead;
   if (distance == 1 || !running_) return keep_early(from, header, payload, now);
+  return deliver(from, header, payload, now);
+}
+
+// Hands a datagram to the running operation.
+DatagramFault LossyGroup::deliver(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now) {
   auto fault = DatagramFault::none;
-  if (header.phase < lossy_phases && !current().phase(header.phase).runs) announce_call_again();
-  if (header.kind == DatagramKind::end) {
-    current().end_seen(from, header, now);
-  } else {
-    fault = current().data(from, header, payload, now);
-  }
+  if (header.kind == DatagramKind::end) current().end_seen(from, header, now);
+  else fault = current().data(from, header, payload, now);
+  const bool is_other_call = header.phase < lossy_phases && !current().phase(header.phase).runs;
+  // The ranks make different calls, but may have announced both of them before.
+  if (is_other_call || fault == DatagramFault::place || fault == DatagramFault::size) announce_call_again();
   if (header.phase < lossy_phases && header.deadline_us > 0)
     learned_->announced[header.phase][from] = header.deadline_us * microsecond;
   return fault;
 }
 
-void LossyGroup::stream_sent(uint32_t, Rank, StreamName) {}
+void LossyGroup::stream_requested(uint32_t, Rank from, const StreamRequest& request, Nanos now) {
+  last_datagram_at_[from] = std::max(last_datagram_at_[from], now);
+  // A rank that lacks results of an earlier operation will come to this one. A late confirmation says nothing of the sort.
+  const bool lives = request.kind == StreamRequest::Kind::ranges || op_distance(request.stream.op, op_) >= 0;
+  if (running_ && lives) current().request_seen(from, request, now);
+  if (request.kind != StreamRequest::Kind::ranges) return;
+  const auto pending = pending_for(from, request.stream);
+  if (!pending) return;
+  const auto interval = *pending == setup_.datagrams.self ? sending_answer_interval : answer_interval;
+  if (now < answered_at_[from] + interval) return;
+  answered_at_[from] = now;
+  request_repair(from, request.stream, 0, *pending, pending_bitmap);
+}
+
+// Returns the rank for which this rank waits before it can send the stream; its own rank, while it sends the stream. Returns
+// null if an answer would be wrong or useless. It would be wrong if this rank may never send the stream: it has not begun the
+// call, or has ended it without results. It is useless when all was sent, because the service then repeats ranges and `end`
+// datagrams.
+std::optional<Rank> LossyGroup::pending_for(Rank to, StreamName stream) const {
+  const bool sent = stream.phase < lossy_phases && op_distance(stream.op, sent_count_[to][stream.phase]) < 0;
+  if (!sent && service_.stream_unconfirmed(setup_.number, to, stream)) return setup_.datagrams.self;
+  const auto distance = op_distance(stream.op, op_);
+  if (!running_ || current().done() || (distance != 1 && (distance != 0 || !current().will_send(stream.phase)))) return {};
+  return current().waits_for();
+}
+
+void LossyGroup::stream_sent(uint32_t, Rank to, StreamName stream) {
+  if (to < world() && stream.phase < lossy_phases) sent_count_[to][stream.phase] = stream.op + 1;
+}
 
 void LossyGroup::note_newest(Rank from, uint32_t op) {
   if (op_distance(op, newest_[from]) > 0) newest_[from] = op;
@@ -440,7 +484,11 @@ void LossyGroup::settle(Nanos now, bool without_reports) {
     if (!without_reports)
       status = {gone ? Code::peer_lost : status.code(), concat(name(call_.request.collective), " ", op_, ": ", text)};
   }
-  if (status.ok()) past_calls_[op_ % past_calls_.size()] = {.op = op_, .call = own_call_, .known = true};
+  if (status.ok()) {
+    auto& past = past_calls_[op_ % past_calls_.size()];
+    past.call = own_call_;  // does not allocate if the texts have about one length
+    past.known = true;
+  }
   running_ = false;
   // If this rank fell behind, it continues with the newest operation of the other ranks.
   op_ += std::max(1u, operation.behind());

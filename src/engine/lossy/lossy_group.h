@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "engine/call_position.h"
+#include "engine/lossy/announced_call.h"
 #include "engine/lossy/delivery_choice.h"
 #include "executor/completion.h"
 #include "executor/request.h"
@@ -40,12 +41,12 @@ struct DatagramSecret {
 struct LossyGroupSetup {
   uint32_t number = 0;  // the number of the group
   DatagramGroup datagrams;
-  std::vector<PeerIndex> peers;                // indexed by rank
-  uint32_t datagram_bytes = 1472;              // size of the largest datagram; equal on all ranks
-  std::function<std::string(Rank)> location;   // returns, for example, "host b, pid 42"
-  std::function<std::string(Rank)> trouble{};  // see Transport::trouble; null: nothing is known
-  // Tells rank `to`, reliably, about this rank's call with the number `op`. The receiver's engine then calls on_call().
-  std::function<void(Rank to, uint32_t op, const CallDescriptor& call)> announce_call;
+  std::vector<PeerIndex> peers;                   // indexed by rank
+  uint32_t datagram_bytes = 1472;                 // size of the largest datagram; equal on all ranks
+  std::function<std::string(Rank)> location;      // returns, for example, "host b, pid 42"
+  std::function<std::string(Rank)> link_state{};  // see Transport::link_state; null: nothing is known
+  // Tells rank `to`, reliably, about this rank's call. on_call() must then be called there. It may come as a message, too.
+  std::function<void(Rank to, const AnnouncedCall& call)> announce_call;
   // Sends any other message reliably to rank `to`. The receiver's engine then calls on_message().
   std::function<void(Rank to, Bytes message)> send_message{};
   ReliableCalls reliable{};  // if its functions are null, the order of calls is not compared
@@ -73,9 +74,9 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   uint32_t datagram_bytes() const { return setup_.datagram_bytes; }
   size_t active() const { return waiting_.size() + (running_ ? 1 : 0); }
   void peer_lost(Rank rank, const Status& why, Nanos now);
-  // Call it when rank `from` announces its call with the number `op`. If this rank's call with that number is different, both
-  // calls end with invalid.
-  void on_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now);
+  // Call it when rank `from` announces its call. If this rank's call with the same number is different, both calls end with
+  // invalid.
+  void on_call(Rank from, AnnouncedCall call, Nanos now);
   // Call it when a message arrives that another rank sent with LossyGroupSetup::send_message. Returns false if it is malformed.
   bool on_message(Rank from, ByteView message, Nanos now);
   // Call it when rank `from` has begun a reliable call that this rank has not begun. The two ranks may call in different
@@ -95,6 +96,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   // The functions of DatagramSink:
   DatagramFault datagram(uint32_t group, Rank from, const DatagramHeader& header, std::span<const std::byte> payload,
                          Nanos now) override;
+  void stream_requested(uint32_t group, Rank from, const StreamRequest& request, Nanos now) override;
   void stream_sent(uint32_t group, Rank to, StreamName stream) override;
 
   // The functions of StreamPort:
@@ -126,9 +128,8 @@ class LossyGroup final : public DatagramSink, public StreamPort {
     std::array<Deadline, lossy_phases> deadlines;
     std::array<std::vector<Nanos>, lossy_phases> announced;  // the deadlines that other ranks have announced, indexed by rank
   };
-  struct ReceivedCall {
-    uint32_t op = 0;
-    CallDescriptor call;
+  struct KnownCall {
+    AnnouncedCall call;
     bool known = false;
   };
   struct Early {
@@ -154,11 +155,14 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   LossyPhaseSetup phase_setup(uint32_t phase, const OperationRequest& request, Nanos now) const;
   void replay(EarlyStore& store, Nanos now);
   DatagramFault keep_early(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
+  DatagramFault deliver(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
   void count_silence(const Status& status);
   void announce_call();
+  void announce_to_all();
   void announce_call_again();
   void compare_call(Rank from, Nanos now);
-  void compare_past_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now);
+  void compare_past_call(Rank from, const AnnouncedCall& call, Nanos now);
+  std::string difference(Rank from, const AnnouncedCall& theirs, const AnnouncedCall& ours) const;
   uint32_t next_number() const { return op_ + static_cast<uint32_t>(active()); }
   Call* find_call(uint32_t number);
   CallPosition position_in(uint32_t number) const;
@@ -172,6 +176,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   void note_newest(Rank from, uint32_t op);
   bool present(Rank rank) const { return last_datagram_at_[rank] >= current().started(); }
   uint32_t operations_behind() const;
+  std::optional<Rank> pending_for(Rank to, StreamName stream) const;
   void settle(Nanos now, bool without_reports = false);
   void learn_deadlines();
   void update_delivery();
@@ -196,19 +201,22 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   std::vector<uint32_t> newest_;  // indexed by rank: the newest operation number that an authentic datagram of the rank had
   std::vector<uint32_t> silent_;  // indexed by rank: number of successive operations in which no data of the rank arrived
   std::vector<Nanos> last_datagram_at_;  // indexed by rank: when its latest datagram arrived, whatever its operation
-  std::vector<Status> lost_;             // indexed by rank: why the rank is lost; ok: it is not lost
+  std::vector<Nanos> answered_at_;       // indexed by rank: when this rank last answered one of its repair requests
+  // indexed by rank, then by phase: 1 + the number of the last operation whose stream was sent to the rank
+  std::vector<std::array<uint32_t, lossy_phases>> sent_count_;
+  std::vector<Status> lost_;  // indexed by rank: why the rank is lost; ok: it is not lost
   // indexed by rank: how many datagrams were sent to the rank again before this operation
   std::vector<uint64_t> repaired_before_;
-  CallDescriptor own_call_;  // the running call; if none runs, the last one
+  AnnouncedCall own_call_;  // the running call; if none runs, the last one
   // A ring with the last four calls that were announced. If a call equals one of them, it is not announced again.
-  std::array<CallDescriptor, 4> announced_calls_{};
+  std::array<AnnouncedCall, 4> announced_calls_{};
   uint32_t announced_count_ = 0;
   uint32_t announced_again_ = 0;  // op + 1 of the last call that was announced again because the call of another rank differs
   // the calls that other ranks have announced, indexed by rank, then by op & 1
-  std::vector<std::array<ReceivedCall, 2>> received_calls_;
+  std::vector<std::array<KnownCall, 2>> received_calls_;
   // The calls of the last operations that succeeded here, indexed by op. An announcement that was lost on its way comes after
   // the data of its call, and may show that a result is wrong. violation_ then ends the next call.
-  std::array<ReceivedCall, 4> past_calls_{};
+  std::array<KnownCall, 4> past_calls_{};
   Status violation_;
   // Indexed by rank: the last position (lossy, reliable) that was sent to the rank.
   std::vector<std::pair<uint32_t, uint64_t>> sent_positions_;

@@ -22,6 +22,11 @@ bool LossyGroup::on_message(Rank from, ByteView message, Nanos now) {
     keep_position(from, *position);
     return true;
   }
+  if (static_cast<uint8_t>(message[0]) == AnnouncedCall::kind) {
+    auto call = AnnouncedCall::decode(message);
+    if (call) on_call(from, std::move(*call), now);
+    return call.ok();
+  }
   auto decision = DeliveryDecision::decode(message);
   if (!decision || from != 0) return false;
   choice_.on_decision(std::move(*decision));

@@ -80,10 +80,10 @@ Status LossyGroup::outcome() const {
 // Returns why this delivery was chosen, and which paths carry less than they did.
 std::string LossyGroup::note() const {
   auto note = choice_.note(call_.request.delivery);
-  for (Rank rank = 0; rank < world() && setup_.trouble; ++rank) {
+  for (Rank rank = 0; rank < world() && setup_.link_state; ++rank) {
     if (rank == setup_.datagrams.self) continue;
-    const auto trouble = setup_.trouble(rank);
-    if (!trouble.empty()) note += concat(note.empty() ? "" : "; ", "rank ", rank, " (", location(rank), "): ", trouble);
+    const auto state = setup_.link_state(rank);
+    if (!state.empty()) note += concat(note.empty() ? "" : "; ", "rank ", rank, " (", location(rank), "): ", state);
   }
   return note;
 }

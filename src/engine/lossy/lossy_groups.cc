@@ -80,20 +80,9 @@ void LossyGroups::open(GroupCore& group) const {
   setup.location = [&peers, members = group.members](Rank rank) {
     return members[rank] == self_peer ? std::string("this process") : peers[members[rank]].label;
   };
-  setup.trouble = [&peers, members = group.members](Rank rank) {
+  setup.link_state = [&peers, members = group.members](Rank rank) {
     const auto peer = members[rank];
-    return peer == self_peer || !peers[peer].lost.ok() ? std::string() : peers[peer].route->trouble(peer);
-  };
-  setup.announce_call = [&peers, &group](Rank to, uint32_t op, const CallDescriptor& call) {
-    const auto peer = group.members[to];
-    FrameHeader header{.kind = FrameKind::lossy,
-                       .epoch = group.epoch,
-                       .group = group.number,
-                       .operation = op,
-                       .sender = frame_sender(group.self),
-                       .amount = call.amount,
-                       .descriptor = call.bits};
-    if (peers[peer].lost.ok()) peers[peer].route->send(peer, header, {}, 0);
+    return peer == self_peer || !peers[peer].lost.ok() ? std::string() : peers[peer].route->link_state(peer);
   };
   setup.send_message = [&control, &group](Rank to, Bytes message) {
     const auto payload = std::make_shared<Bytes>(std::move(message));
@@ -103,6 +92,9 @@ void LossyGroups::open(GroupCore& group) const {
                              .sender = frame_sender(group.self),
                              .payload_bytes = static_cast<uint32_t>(payload->size())};
     control.send(group.members[to], header, payload);
+  };
+  setup.announce_call = [&peers, &group, send = setup.send_message](Rank to, const AnnouncedCall& call) {
+    if (peers[group.members[to]].lost.ok()) send(to, call.encode());
   };
   setup.reliable = {.begun = [&group] { return group.numbers.next(); },
                     .running_call = [&operations, &group](uint64_t number) -> std::optional<CallDescriptor> {
@@ -126,9 +118,6 @@ void LossyGroups::on_frame(PeerIndex from, const FrameHeader& header, ByteView p
   const auto rank = it->second->rank_of(from);
   if (rank < 0) return;
   auto& lossy = *it->second->lossy;
-  if (payload.empty())
-    return lossy.on_call(static_cast<Rank>(rank), static_cast<uint32_t>(header.operation), {header.descriptor, header.amount},
-                         now);
   if (!lossy.on_message(static_cast<Rank>(rank), payload, now)) ++parts_.counters.frames_refused;
 }
 

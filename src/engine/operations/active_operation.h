@@ -42,6 +42,7 @@ struct ActiveOperation {
   OperationPort port;
   Operation operation;
   std::shared_ptr<Completion> completion;          // null: the slot is free
+  std::string link_note;                           // see Report::link_note
   std::shared_ptr<const DeliveryReport> delivery;  // set if the call asked for lossy or automatic delivery
 };
 

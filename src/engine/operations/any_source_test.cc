@@ -128,7 +128,7 @@ TEST_F(AnySource, the_message_of_a_lost_rank_is_taken_and_later_receives_wait_fo
   std::vector<int32_t> first(4), second(4), third(4);
   const auto sent = send(1, 0, numbers(4, 9));
   cluster.settle();
-  cluster.engine(0).lost(1, Status(Code::peer_lost, "process 1 is gone"));
+  cluster.engine(0).lost(1, Status(Code::peer_lost, "process 1 is gone"), PeerFate::ended);
   const auto takes = receive(0, first), waits = receive(0, second);
   cluster.settle();
   EXPECT_TRUE(takes->status.ok()) << takes->status.to_string();
@@ -145,10 +145,10 @@ TEST_F(AnySource, the_message_of_a_lost_rank_is_taken_and_later_receives_wait_fo
 TEST_F(AnySource, a_receive_ends_when_no_other_rank_is_left) {
   std::vector<int32_t> before(4), after(4);
   const auto waits = receive(0, before);
-  for (const Rank rank : {1u, 2u}) cluster.engine(0).lost(rank, Status(Code::peer_lost, "it is gone"));
+  for (const Rank rank : {1u, 2u}) cluster.engine(0).lost(rank, Status(Code::peer_lost, "it is gone"), PeerFate::ended);
   cluster.settle();
   EXPECT_FALSE(waits->done);
-  cluster.engine(0).lost(3, Status(Code::peer_lost, "it is gone, too"));
+  cluster.engine(0).lost(3, Status(Code::peer_lost, "it is gone, too"), PeerFate::ended);
   cluster.settle();
   const auto refused = receive(0, after);
   for (const auto& ended : {waits, refused}) {

@@ -77,7 +77,7 @@ void OperationPort::request_credit(Rank to, bool again) {
 
 std::string OperationPort::location(Rank rank) const { return shared_.peers[peer(rank)].label; }
 
-std::string OperationPort::trouble(Rank rank) const { return route(rank).trouble(peer(rank)); }
+std::string OperationPort::link_state(Rank rank) const { return route(rank).link_state(peer(rank)); }
 
 bool OperationPort::reduce(const kernels::Reduction& task, uint32_t lane) {
   const auto computed = shared_.compute.reduce(task, event(lane));

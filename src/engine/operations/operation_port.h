@@ -41,7 +41,7 @@ class OperationPort final : public Port {
   void grant(Rank to, uint64_t bytes) override;
   void request_credit(Rank to, bool again) override;
   std::string location(Rank rank) const override;
-  std::string trouble(Rank rank) const override;
+  std::string link_state(Rank rank) const override;
   bool reduce(const kernels::Reduction& task, uint32_t lane) override;
   bool copy(void* destination, const void* source, size_t bytes, uint32_t lane) override;
   void copy_now(void* destination, const void* source, size_t bytes) override;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/concat.h"
+
 namespace unisono {
 
 Report ActiveOperation::report(Nanos now) const {
@@ -12,6 +14,7 @@ Report ActiveOperation::report(Nanos now) const {
   report.sum_us = summing / microsecond;
   report.decode_us = decoding / microsecond;
   report.delivery = delivery;
+  report.link_note = link_note;
   // Computation during one event takes no time on the event clock, so compute_us can exceed total_us.
   report.total_us = std::max<int64_t>(report.total_us, report.compute_us);
   report.transfer_us = std::max<int64_t>(0, report.total_us - report.wait_us - report.compute_us);
@@ -30,7 +33,18 @@ ActiveOperation& OperationTable::take() {
 
 void OperationTable::begin(ActiveOperation& active) {
   running_.push_back(&active);
+  active.link_note.clear();
   resources_.compute.in_flight(in_flight_bytes_ += active.memory_bytes);
+}
+
+void OperationTable::note_link(PeerIndex peer, const std::string& what) {
+  constexpr size_t note_bytes_max = 400;
+  for (auto* active : running_) {
+    const auto rank = active->group->rank_of(peer);
+    auto& note = active->link_note;
+    if (rank < 0 || note.size() > note_bytes_max) continue;
+    note += concat(note.empty() ? "" : "; ", "rank ", rank, " (", resources_.peers[peer].label, "): ", what);
+  }
 }
 
 void OperationTable::end(ActiveOperation& active) {

@@ -23,6 +23,8 @@ class OperationTable {
   void begin(ActiveOperation& active);
   // Removes an ended operation from running() and frees its slot.
   void end(ActiveOperation& active);
+  // Adds what happened to the link to a peer to the reports of the running operations of its groups.
+  void note_link(PeerIndex peer, const std::string& what);
   // Removes all running operations. Their slots are never used again, because events for them may still arrive.
   void abandon_all();
 

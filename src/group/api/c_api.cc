@@ -128,7 +128,7 @@ int unisono_join_with_events(const unisono_options* o, unisono_event_handler han
     if (o->timeout_ms > 0) options.timeout = Milliseconds(o->timeout_ms);
     if (o->reform_timeout_ms > 0) options.reform_timeout = Milliseconds(o->reform_timeout_ms);
     if (o->min_world > 0) options.min_world = static_cast<uint32_t>(o->min_world);
-    options.require_majority = o->require_majority != 0;
+    options.require_majority = o->require_majority >= 0;
   }
   auto joined = unisono::Group::join(options);
   if (!joined) return set_last_error(joined.status());

@@ -63,7 +63,7 @@ std::string Report::to_string() const {
   return concat(operation, " ", number, " ", schedule, ": ", contributors, " of ", world_size, " ranks, ", total_us,
                 " us (waited ", wait_us, ", computed ", compute_us, "), sent ", sent_bytes, " bytes in ", sent_messages,
                 " messages", last_rank >= 0 ? concat(", last rank ", last_rank) : "", text_of_codec(*this),
-                text_of_delivery(*this));
+                text_of_delivery(*this), link_note.empty() ? "" : ", " + link_note);
 }
 
 std::string LinkSpeeds::to_string() const {

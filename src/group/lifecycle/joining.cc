@@ -8,6 +8,7 @@
 #include "group/lifecycle/agreement.h"
 #include "group/lifecycle/control_kind.h"
 #include "group/lifecycle/reforming.h"
+#include "group/lifecycle/relinking.h"
 #include "group/lifecycle/reporting.h"
 #include "group/lifecycle/tuning_file.h"
 #include "net/socket_address.h"
@@ -49,6 +50,7 @@ Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self
     udp.clock = monotonic_now;
     udp.rate_limit = uint64_t{options.rate_limit_mbps} * (1'000'000 / 8);
     udp.auth = options.datagram_auth;
+    udp.silence = options.link_timeout.count() * millisecond;
     udp.loss = {.per_mille = options.lose_per_mille, .seed = loss_seed(options, self)};
     auto made = UdpTransport::make(udp);
     if (!made) return made.status();
@@ -70,6 +72,9 @@ Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self
     tcp.interface = options.interface;
     tcp.streams = std::max(1u, options.streams_per_link);
     tcp.payload_checksum = options.payload_checksum;
+    tcp.link.link_timeout = options.link_timeout.count() * millisecond;
+    tcp.link.resend_memory = options.resend_memory_per_link;
+    process_resend_memory().set_limit(options.resend_memory);
     auto made = TcpTransport::make(tcp);
     if (!made) return made.status();
     auto* connector = made->get();
@@ -97,28 +102,6 @@ Endpoints usable(const Endpoints& ours, const Endpoints& theirs) {
     if (fits) result.push_back(endpoint);
   }
   return result;
-}
-
-// `ours` has the endpoints of each of this process's transports. The member with the lower rank dials. Members that join a
-// running group have the highest ranks, so the members that were there before dial them, and need not listen any more.
-Status start_link(GuardedState& guarded, const std::vector<Endpoints>& ours, Rank rank, PeerIndex peer, Nanos deadline) {
-  const auto& member = guarded.members.roster().members[rank];
-  std::string known;
-  for (const auto& endpoint : member.endpoints) known += (known.empty() ? "" : ", ") + endpoint;
-  for (size_t i = 0; i < ours.size(); ++i) {
-    auto& link = guarded.members.links()[i];
-    auto endpoints = usable(ours[i], member.endpoints);
-    if (endpoints.empty()) continue;
-    guarded.engine.add_peer(peer, *link.transport, host_label(member));
-    return link.connector->add_peer({.peer = peer,
-                                     .id = member.id,
-                                     .label = host_label(member),
-                                     .endpoints = std::move(endpoints),
-                                     .dial = guarded.members.roster().rank_of(guarded.members.self()) < rank,
-                                     .deadline = deadline});
-  }
-  return {Code::unavailable, label(member) + " cannot be reached: it offers " + (known.empty() ? "no endpoints" : known) +
-                                 "; this process uses transport " + guarded.options.transport};
 }
 
 bool is_up(GuardedState& guarded, PeerIndex peer) {
@@ -163,11 +146,10 @@ void install_handlers(GuardedState& guarded) {
     on_agreement_message(guarded, from, message);
     if (kind == ControlKind::reform && guarded.members.reform() != nullptr) on_reform(guarded, from, message.subspan(1));
   });
-  engine.on_lost([&guarded](PeerIndex peer, const Status& why) {
+  engine.on_lost([&guarded](PeerIndex peer, const Status& why, PeerFate fate) {
     const auto* member = guarded.members.record_of(peer);
     if (member != nullptr) report_event(guarded, EventKind::link_lost, peer, label(*member) + ": " + why.message());
-    if (guarded.members.reform() != nullptr)
-      guarded.members.reform()->peer_lost(guarded.members.process_ids()[peer], monotonic_now());
+    on_link_lost(guarded, peer, fate, monotonic_now());
   });
   engine.on_noticed([&guarded](PeerIndex peer, EventKind kind, const std::string& text) {
     const auto* member = guarded.members.record_of(peer);
@@ -197,12 +179,31 @@ Status end_formation(Runtime& runtime, const Status& why) {
 
 }  // namespace
 
+Status start_link(GuardedState& guarded, Rank rank, PeerIndex peer, Nanos deadline, LinkPurpose purpose) {
+  const auto& member = guarded.members.roster().members[rank];
+  std::string known;
+  for (const auto& endpoint : member.endpoints) known += (known.empty() ? "" : ", ") + endpoint;
+  for (const auto& link : guarded.members.links()) {
+    auto endpoints = usable(link.connector->endpoints(), member.endpoints);
+    if (endpoints.empty()) continue;
+    const auto status = link.connector->add_peer({.peer = peer,
+                                                  .id = member.id,
+                                                  .label = host_label(member),
+                                                  .endpoints = std::move(endpoints),
+                                                  .dial = guarded.members.roster().rank_of(guarded.members.self()) < rank,
+                                                  .deadline = deadline,
+                                                  .fail_if_refused = purpose == LinkPurpose::anew});
+    if (status.ok() || purpose == LinkPurpose::first) guarded.engine.add_peer(peer, *link.transport, host_label(member));
+    return status;
+  }
+  return {Code::unavailable, label(member) + " cannot be reached: it offers " + (known.empty() ? "no endpoints" : known) +
+                                 "; this process uses transport " + guarded.options.transport};
+}
+
 Status link_up(Runtime& runtime, Nanos deadline) {
   return runtime.locked([&](GuardedState& guarded) -> Status {
     auto& roster = guarded.members.roster();
     std::vector<PeerIndex> peers;
-    std::vector<Endpoints> ours;
-    for (const auto& link : guarded.members.links()) ours.push_back(link.connector->endpoints());
     for (Rank rank = 0; rank < roster.members.size(); ++rank) {
       const auto& member = roster.members[rank];
       if (member.id == guarded.members.self()) {
@@ -216,7 +217,7 @@ Status link_up(Runtime& runtime, Nanos deadline) {
         continue;
       }
       peers.push_back(guarded.members.add_process(member.id));
-      auto status = start_link(guarded, ours, rank, peers.back(), deadline);
+      auto status = start_link(guarded, rank, peers.back(), deadline, LinkPurpose::first);
       if (!status.ok()) return status;
     }
     guarded.members.set_peers(std::move(peers));

@@ -14,6 +14,7 @@
 
 #include "engine/topology.h"
 #include "group/lifecycle/reform.h"
+#include "group/lifecycle/relinking.h"
 #include "rendezvous/environment.h"
 #include "rendezvous/rendezvous_socket.h"
 #include "rendezvous/roster.h"
@@ -38,6 +39,8 @@ class Membership {
   RendezvousSession* session() const { return session_.get(); }
   // Returns the state machine that re-forms the group. Returns null until this process has joined.
   Reform* reform() const { return reform_.get(); }
+  // What is known of links while the group re-forms.
+  Relinking& relinking() { return relinking_; }
   // Stores the session, and the roster that the rendezvous has returned.
   void join(std::unique_ptr<RendezvousSession> session, const Roster& roster);
 
@@ -104,6 +107,7 @@ class Membership {
   std::vector<Link> links_;
   std::unique_ptr<RendezvousSession> session_;
   std::unique_ptr<Reform> reform_;
+  Relinking relinking_;
   Roster roster_;
   std::vector<PeerIndex> peers_;
   std::vector<PeerId> process_ids_;

@@ -47,6 +47,7 @@ Status Reform::start(const ReformRequest& request, Nanos now) {
   request_ = request;
   request_.timeout = std::max(request.timeout, millisecond);
   began_ = started_ = changed_ = now;
+  gives_up_at_ = now + request_.link_timeout;
   agreed_ = never;
   round_ = 1;
   late_wakeups_ = 0;
@@ -54,7 +55,15 @@ Status Reform::start(const ReformRequest& request, Nanos now) {
   add_joiners(request.joiners);
   for (const auto& id : request.dead) {
     const auto found = ranks_.find(id);
+    if (found != ranks_.end()) mark_departed({found->second, Departure::Cause::dead, self_rank_, 0});
+  }
+  for (const auto& id : request.lost) {
+    const auto found = ranks_.find(id);
     if (found != ranks_.end()) mark_departed({found->second, Departure::Cause::lost, self_rank_, 0});
+  }
+  for (const auto& [id, until] : request.relinking) {
+    const auto found = ranks_.find(id);
+    if (found != ranks_.end() && peers_[found->second].alive) mark_link_down(found->second, until, now);
   }
   // Handle the proposals that arrived before this member started, as if they arrived now.
   std::vector<std::pair<PeerId, Bytes>> early;
@@ -62,7 +71,7 @@ Status Reform::start(const ReformRequest& request, Nanos now) {
     for (auto& bytes : peers_[rank].early) early.emplace_back(roster_.members[rank].id, std::move(bytes));
     peers_[rank].early.clear();
   }
-  broadcast_proposal();
+  broadcast_proposal(now);
   for (const auto& [from, bytes] : early) (void)message(from, bytes, now);
   if (running()) check_agreement(now);
   return {};
@@ -127,6 +136,11 @@ void Reform::on_propose(Rank from, const Propose& propose, Nanos now) {
   peer.has_proposed = true;
   peer.round = propose.round;
   peer.departed_count = static_cast<uint32_t>(propose.departures.size());
+  peer.proven_count = static_cast<uint32_t>(
+      std::count_if(propose.departures.begin(), propose.departures.end(), [](const auto& each) { return each.is_proven(); }));
+  // It needs its own timeout to judge, and its next proposal some time to arrive.
+  const Nanos waits = std::min(propose.waits_ms * millisecond, request_.link_timeout);
+  peer.waits_until = waits == 0 ? 0 : now + waits + request_.timeout + request_.timeout / 4;
   add_joiners(propose.joiners);
   bool changed = false;
   for (const auto& departure : propose.departures) {
@@ -246,19 +260,15 @@ Status Reform::on_commit(Rank from, const Commit& commit, ByteView bytes, Nanos 
   return {};
 }
 
-void Reform::peer_lost(const PeerId& peer, Nanos now) {
-  const auto found = ranks_.find(peer);
-  if (found == ranks_.end() || phase_ == Phase::ended) return;
-  const bool changed = mark_departed({found->second, Departure::Cause::lost, self_rank_, 0});
-  if (!changed || phase_ != Phase::running) return;
-  set_changed(now);
-  check_agreement(now);
-}
-
 bool Reform::handle_late_wakeup(Nanos now) {
   const Nanos late = now - next_deadline();
   if (late < late_wakeup_min || late_wakeups_ >= late_wakeups_max) return false;
   ++late_wakeups_;
+  gives_up_at_ += late;
+  for (auto& peer : peers_) {
+    if (peer.link_until != never) peer.link_until += late;
+    if (peer.waits_until != 0) peer.waits_until += late;
+  }
   was_stopped_ = was_stopped_ || late >= request_.timeout / 2;
   // Propose again. A member that has gone on without this process will answer with REMOVED. All other members will answer with
   // their own proposals.
@@ -278,20 +288,26 @@ void Reform::woke(Nanos now) {
     if (rank != self_rank_ && peers_[rank].alive && deadline_of(rank) <= now) silent.push_back(rank);
   }
   const auto waited_ms = static_cast<uint32_t>(request_.timeout / millisecond);
-  for (const Rank rank : silent) mark_departed({rank, Departure::Cause::silent, self_rank_, waited_ms});
-  set_changed(now);
+  for (const Rank rank : silent) {
+    const bool has_link = peers_[rank].link_until == never;
+    mark_departed(has_link ? Departure{rank, Departure::Cause::silent, self_rank_, waited_ms} : unreachable(rank, now));
+  }
+  if (!silent.empty()) set_changed(now);
   check_agreement(now);
 }
 
 // Returns the time from which on a silent member counts as gone.
 Nanos Reform::deadline_of(Rank rank) const {
   const auto& peer = peers_[rank];
-  if (!peer.has_proposed) return started_ + request_.timeout;
-  if (peer.departed_count != departed_count_) return changed_ + request_.timeout;
+  if (peer.link_until != never) return peer.link_until;
+  if (!peer.has_proposed) return std::max(started_, peer.link_up_at) + request_.timeout;
+  if (peer.departed_count != departed_count_ || peer.proven_count != proven_count_)
+    return std::max(changed_, peer.link_up_at) + request_.timeout;
+  if (peer.waits_until != 0) return peer.waits_until;
   // All members agree, and only the roster from the lowest rank is missing. The lowest rank may itself wait for a member that
   // has already answered this process. After its timeout, it drops that member and proposes again. This process waits a quarter
   // longer, so that the new proposal arrives before it drops the lowest rank.
-  if (rank == leader() && agreed_ != never) return agreed_ + request_.timeout + request_.timeout / 4;
+  if (rank == leader() && agreed_ != never && !in_doubt()) return agreed_ + request_.timeout + request_.timeout / 4;
   return never;
 }
 
@@ -301,6 +317,7 @@ Nanos Reform::next_deadline() const {
   for (Rank rank = 0; rank < peers_.size(); ++rank) {
     if (rank != self_rank_ && peers_[rank].alive) deadline = std::min(deadline, deadline_of(rank));
   }
+  if (in_doubt()) deadline = std::min(deadline, gives_up_at_);
   return deadline;
 }
 
@@ -314,18 +331,22 @@ Rank Reform::leader() const {
 bool Reform::all_agree() const {
   for (Rank rank = 0; rank < peers_.size(); ++rank) {
     const auto& peer = peers_[rank];
-    if (rank != self_rank_ && peer.alive && !(peer.has_proposed && peer.departed_count == departed_count_)) return false;
+    if (rank == self_rank_ || !peer.alive) continue;
+    const bool same = peer.departed_count == departed_count_ && peer.proven_count == proven_count_;
+    if (!peer.has_proposed || !same || peer.waits_until != 0 || peer.link_until != never) return false;
   }
   return true;
 }
 
-// Marks a rank as gone. Returns true if it was alive before.
+// Marks a rank as gone, or as dead if only that is new. Returns true if that changes anything.
 bool Reform::mark_departed(const Departure& departure) {
   auto& peer = peers_[departure.rank];
-  if (!peer.alive || departure.rank == self_rank_) return false;
+  const bool proof = departure.is_proven() && (peer.alive || !peer.departure.is_proven());
+  if (departure.rank == self_rank_ || (!peer.alive && !proof)) return false;
+  if (peer.alive) ++departed_count_;
+  if (proof) ++proven_count_;
   peer.alive = false;
   peer.departure = departure;
-  ++departed_count_;
   return true;
 }
 
@@ -339,41 +360,36 @@ void Reform::add_joiners(const std::vector<MemberRecord>& joiners) {
 
 void Reform::set_changed(Nanos now) {
   changed_ = now;
-  agreed_ = never;
-  ++round_;
-  broadcast_proposal();
+  propose_again(now);
 }
 
-void Reform::broadcast_proposal() {
-  const Bytes bytes = encode(ReformMessage{name_, Propose{round_, departures(), joiners_}});
+void Reform::propose_again(Nanos now) {
+  agreed_ = never;
+  ++round_;
+  broadcast_proposal(now);
+}
+
+void Reform::broadcast_proposal(Nanos now) {
+  told_until_ = waits_until();
+  const Nanos waits = told_until_ == 0 ? 0 : std::max(told_until_ - now, millisecond);
+  const auto waits_ms = static_cast<uint32_t>((waits + millisecond - 1) / millisecond);
+  const Bytes bytes = encode(ReformMessage{name_, Propose{round_, waits_ms, departures(), joiners_}});
   for (Rank rank = 0; rank < peers_.size(); ++rank) {
     if (rank != self_rank_ && peers_[rank].alive) sends_.push_back({roster_.members[rank].id, bytes});
   }
 }
 
-bool Reform::too_few(Status& why) const {
-  const auto world = static_cast<uint32_t>(peers_.size());
-  const uint32_t left = world - departed_count_;
-  const bool majority = 2 * left > world || (2 * left == world && peers_[0].alive);
-  std::string need;
-  if (left < request_.min_world) need = concat("at least ", request_.min_world, " are required");
-  if (request_.require_majority && !majority) need = "a majority (or half, with rank 0) is required";
-  if (need.empty()) return false;
-  std::string lost;
-  for (const auto& departure : departures())
-    lost += "; " + label(roster_.members[departure.rank]) + ": " + to_string(departure);
-  why = {Code::unavailable,
-         concat("re-forming after epoch ", name_.epoch, ": ", left, " of ", world, " ranks remain, ", need, lost)};
-  return true;
-}
-
 // Does everything that can be done with the current set of survivors and the proposals so far.
 void Reform::check_agreement(Nanos now) {
-  Status why;
   if (!running()) return;
-  if (too_few(why)) return end(std::move(why));
+  if (auto why = too_few(); !why.ok()) return end(std::move(why));
   if (!all_agree()) return;
   if (agreed_ == never) agreed_ = now;
+  // A death may be proven later than the others fall silent.
+  if (lacks_majority()) {
+    if (now >= gives_up_at_) end(no_majority(now));
+    return;
+  }
   if (leader() == self_rank_) commit(now);
 }
 
@@ -433,12 +449,14 @@ void Reform::adopt(Commit commit, ByteView bytes, Nanos now) {
     if (!ranks_.contains(member.id)) result.joined.push_back(member);
   }
   std::vector<std::pair<PeerId, Bytes>> early;
-  std::vector<PeerId> lost_since;  // Members of the new roster whose links to this process were lost during the re-forming.
+  // Members of the new roster whose links to this process were lost during the re-forming.
+  std::vector<std::pair<PeerId, Departure::Cause>> lost_since;
   for (Rank rank = 0; rank < peers_.size(); ++rank) {
     for (auto& message : peers_[rank].early) early.emplace_back(roster_.members[rank].id, std::move(message));
     const auto& departure = peers_[rank].departure;
-    const bool link_lost = departure.cause == Departure::Cause::lost && departure.reporter == self_rank_;
-    if (!peers_[rank].alive && !gone[rank] && link_lost) lost_since.push_back(roster_.members[rank].id);
+    const bool link_lost = departure.cause == Departure::Cause::lost || departure.cause == Departure::Cause::dead;
+    if (!peers_[rank].alive && !gone[rank] && link_lost && departure.reporter == self_rank_)
+      lost_since.emplace_back(roster_.members[rank].id, departure.cause);
   }
   previous_ = name_;
   previous_commit_.assign(bytes.begin(), bytes.end());
@@ -451,14 +469,14 @@ void Reform::adopt(Commit commit, ByteView bytes, Nanos now) {
   peers_.assign(roster_.members.size(), {});
   ranks_.clear();
   for (const auto& member : roster_.members) ranks_[member.id] = member.rank;
-  departed_count_ = 0;
+  departed_count_ = proven_count_ = 0;
   joiners_.clear();
   phase_ = Phase::idle;
   result.roster = roster_;
   result.digest = name_.digest;
   result.self = self_rank_;
   result_ = std::move(result);
-  for (const auto& id : lost_since) peer_lost(id, now);
+  for (const auto& [id, cause] : lost_since) depart(id, cause, now);
   for (const auto& [from, message] : early) (void)Reform::message(from, message, now);
 }
 

@@ -12,9 +12,15 @@
 // There is one exception: if a few members went on without many members that were awake, the few end and the many go on; see
 // accepts_removal().
 //
-// If a group is cut into two halves, it becomes two groups, unless require_majority is set. The epochs of the two groups have
-// different digests (hashes of the roster). Before you call woke(), pass all messages that have arrived. Then a process that
-// was stopped reads its messages before it judges others.
+// A member whose link is made anew is waited for, up to link_timeout. Meanwhile this process agrees to nothing, and tells the
+// others so.
+//
+// If a group is cut into two parts, only the part with the majority goes on. A member whose death is proven does not count, so
+// only silence can stop the smaller part. The smaller part waits for such proofs up to link_timeout, and then ends. Without
+// require_majority, the group becomes two groups. Their epochs have different digests (hashes of the roster).
+//
+// Before you call woke(), pass all messages that have arrived. Then a process that was stopped reads its messages before it
+// judges others.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +39,17 @@
 namespace unisono {
 
 struct ReformRequest {
-  std::vector<PeerId> dead;           // members that are known to be gone; nobody waits for them
+  std::vector<PeerId> dead;                           // members that have ended or left, which is proven; nobody waits for them
+  std::vector<PeerId> lost{};                         // members that are lost without such a proof; nobody waits for them
+  std::vector<std::pair<PeerId, Nanos>> relinking{};  // members whose link is made anew, and until when at most
   std::vector<MemberRecord> joiners;  // processes that want to join, as far as this process knows them; their ranks are ignored
   Nanos timeout = 200 * millisecond;  // how long to wait for a member that is silent
-  uint32_t min_world = 1;             // At least this many members must survive.
-  // true: more than half of the old roster must survive, or exactly half of it if rank 0 is among the survivors
-  bool require_majority = false;
+  // How long to wait for a member whose link is made anew, and for proofs of deaths if there is no majority without them.
+  Nanos link_timeout = 10 * second;
+  uint32_t min_world = 1;  // At least this many members must survive.
+  // true: of the old members whose death is not proven, more than half must survive, or exactly half with the lowest of their
+  // ranks
+  bool require_majority = true;
 };
 
 struct ReformResult {
@@ -71,9 +82,18 @@ class Reform {
   // Handles a message from a present or former member. It may be called at any time. If the message is malformed, nothing
   // changes, and the result is `corrupt`.
   Status message(const PeerId& from, ByteView bytes, Nanos now);
-  // Tells the state machine that the link to a member is gone. If start() has not been called, the loss is remembered for the
-  // next re-forming.
+  // Tells the state machine that the link to a member is gone, and will not be made anew. If start() has not been called, the
+  // loss is remembered for the next re-forming.
   void peer_lost(const PeerId& peer, Nanos now);
+  // Likewise, and it is proven that the process of the member has ended or has left.
+  void peer_dead(const PeerId& peer, Nanos now);
+  // While the group re-forms: the link to a member is made anew, until `until` at most. Until link_up() or `until`, the member
+  // is waited for.
+  void link_down(const PeerId& peer, Nanos until, Nanos now);
+  void link_up(const PeerId& peer, Nanos now);
+  bool is_link_down(const PeerId& peer) const;
+  // Returns true while the group re-forms and this process takes the member for alive.
+  bool is_waiting_for(const PeerId& peer) const;
   void woke(Nanos now);
   // Returns the time at which woke() must be called. Returns `never` if nothing is going on.
   Nanos next_deadline() const;
@@ -100,6 +120,11 @@ class Reform {
     // How many members the peer's last proposal says are gone. This process also counts all of them as gone. Therefore, if the
     // numbers are equal, the sets are equal.
     uint32_t departed_count = 0;
+    uint32_t proven_count = 0;  // likewise: how many of these departures are proven
+    Nanos waits_until = 0;      // Its last proposal says that it waits for a link. It is waited for until then. 0: it does not.
+    Nanos link_until = never;   // This process's link to it is made anew, until then. `never`: the link is up.
+    Nanos link_down_at = 0;
+    Nanos link_up_at = 0;      // when that link was made anew
     Departure departure;       // why the peer is gone, if it is not alive
     std::vector<Bytes> early;  // Messages that arrived before start(), and messages that belong to the next epoch.
   };
@@ -116,19 +141,28 @@ class Reform {
   void answer_old_proposal(const PeerId& from, const EpochName& base, Nanos now);
   bool accepts_removal(Rank from, const Removed& removed, Nanos now) const;
   void end_removed(const Removed& removed);
+  Departure unreachable(Rank rank, Nanos now) const;
+  void depart(const PeerId& id, Departure::Cause cause, Nanos now);
+  void mark_link_down(Rank rank, Nanos until, Nanos now);
   void keep_early(Rank from, ByteView bytes);
   Status check_commit(const Commit& commit) const;
 
   bool mark_departed(const Departure& departure);
   void add_joiners(const std::vector<MemberRecord>& joiners);
   void set_changed(Nanos now);
-  void broadcast_proposal();
+  void propose_again(Nanos now);
+  void broadcast_proposal(Nanos now);
   void check_agreement(Nanos now);
   void commit(Nanos now);
   void adopt(Commit commit, ByteView bytes, Nanos now);
   void end(Status why);
-  bool too_few(Status& why) const;
+  Status too_few() const;
+  bool lacks_majority() const;
+  Status no_majority(Nanos now) const;
+  // All survivors agree, but without further proofs of deaths they are no majority.
+  bool in_doubt() const { return lacks_majority() && all_agree(); }
   bool all_agree() const;
+  Nanos waits_until() const;
   bool handle_late_wakeup(Nanos now);
   Nanos deadline_of(Rank rank) const;
   Rank leader() const;
@@ -147,13 +181,16 @@ class Reform {
   std::vector<Peer> peers_;
   std::map<PeerId, Rank> ranks_;
   uint32_t departed_count_ = 0;
+  uint32_t proven_count_ = 0;  // how many of the departed members are proven to be dead
   uint32_t round_ = 0;
   uint32_t late_wakeups_ = 0;
   bool was_stopped_ = false;  // true: this process was stopped for so long that the others may have gone on without it
   Nanos began_ = 0;           // when start() was called
   Nanos started_ = 0;  // When the wait for silent members began. This is began_, or a later time if this process was stopped.
-  Nanos changed_ = 0;  // when the set of survivors of this member changed last
-  Nanos agreed_ = never;  // when all members had proposed the same set as this member
+  Nanos told_until_ = 0;   // The last proposal says that this process waits for links until then. 0: it waits for none.
+  Nanos gives_up_at_ = 0;  // until then, links that are made anew and proofs of deaths are waited for
+  Nanos changed_ = 0;      // when the set of survivors of this member changed last
+  Nanos agreed_ = never;   // when all members had proposed the same set as this member
   std::vector<MemberRecord> joiners_;
 
   EpochName previous_;      // the epoch before the current one

@@ -25,7 +25,7 @@ bool read_departure(ByteReader& reader, Departure& departure) {
   departure.waited_ms = reader.read<uint32_t>();
   departure.cause = static_cast<Departure::Cause>(cause);
   return reader.ok() && departure.rank < world_size_max && departure.reporter < world_size_max &&
-         cause <= static_cast<uint8_t>(Departure::Cause::left);
+         cause <= static_cast<uint8_t>(Departure::Cause::unreachable);
 }
 
 void write_departures(ByteWriter& writer, const std::vector<Departure>& departures) {
@@ -46,7 +46,7 @@ bool read_departures(ByteReader& reader, std::vector<Departure>& departures) {
 }
 
 void write_body(ByteWriter& writer, const Propose& propose) {
-  writer.write(propose.round);
+  writer.write(propose.round).write(propose.waits_ms);
   write_departures(writer, propose.departures);
   writer.write(static_cast<uint32_t>(propose.joiners.size()));
   for (const auto& joiner : propose.joiners) write_member(writer, joiner);
@@ -67,6 +67,7 @@ void write_body(ByteWriter& writer, const Removed& removed) {
 
 Status read_body(ByteReader& reader, Propose& propose) {
   propose.round = reader.read<uint32_t>();
+  propose.waits_ms = reader.read<uint32_t>();
   if (!read_departures(reader, propose.departures)) return corrupt("propose: departures");
   const auto count = reader.read<uint32_t>();
   if (!reader.ok() || count > reform_joiners_max) return corrupt("propose: number of joiners");
@@ -115,6 +116,8 @@ std::string to_string(const Departure& departure) {
   switch (departure.cause) {
     case Departure::Cause::lost: return reporter + " lost the link to it";
     case Departure::Cause::left: return "it had continued the group without " + reporter;
+    case Departure::Cause::dead: return "its process has ended or has left, as " + reporter + " knows";
+    case Departure::Cause::unreachable: return concat(reporter, " could not reach it for ", departure.waited_ms, " ms");
     case Departure::Cause::silent: return concat("it did not answer ", reporter, " for ", departure.waited_ms, " ms");
   }
   return "unknown";

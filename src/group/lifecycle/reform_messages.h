@@ -17,7 +17,7 @@
 
 namespace unisono {
 
-inline constexpr uint8_t reform_version = 2;
+inline constexpr uint8_t reform_version = 3;
 // At most this many processes can join in one re-forming. The others wait for the next one.
 inline constexpr size_t reform_joiners_max = 256;
 
@@ -32,14 +32,18 @@ EpochName name_of(const Roster& roster);
 // Says why a rank is not in the next roster. All ranks are those of the old roster, which is being re-formed.
 struct Departure {
   enum class Cause : uint8_t {
-    lost = 0,    // The reporter lost its link to the rank.
-    silent = 1,  // The rank did not answer the reporter in time.
-    left = 2,    // The rank told the reporter that it had gone on without the reporter.
+    lost = 0,         // The reporter lost its link to the rank.
+    silent = 1,       // The rank did not answer the reporter in time.
+    left = 2,         // The rank told the reporter that it had gone on without the reporter.
+    dead = 3,         // The reporter has proof that the rank's process has ended, or has left the job.
+    unreachable = 4,  // The reporter could not make its link to the rank anew in time.
   };
   Rank rank = 0;
   Cause cause = Cause::lost;
   Rank reporter = 0;       // the rank that noticed the loss first
-  uint32_t waited_ms = 0;  // used if the cause is `silent`
+  uint32_t waited_ms = 0;  // used if the cause is `silent` or `unreachable`
+  // Only members whose death is not proven count when a majority is required.
+  bool is_proven() const { return cause == Cause::dead; }
   friend bool operator==(const Departure&, const Departure&) = default;
 };
 // Returns a text like "it did not answer rank 0 for 200 ms" or "rank 2 lost the link to it".
@@ -49,6 +53,9 @@ std::string to_string(const Departure& departure);
 // join.
 struct Propose {
   uint32_t round = 0;  // The number of this proposal. The sender counts its proposals, because frames may overtake each other.
+  // Some link of the sender is made anew, and the sender waits for it for at most this long. Until it says 0, it agrees to
+  // nothing.
+  uint32_t waits_ms = 0;
   std::vector<Departure> departures;
   std::vector<MemberRecord> joiners;
 };

@@ -14,6 +14,7 @@ const EpochName base{3, 0x1234567890ABCDEF};
 
 Propose make_propose() {
   return {.round = 2,
+          .waits_ms = 2000,
           .departures = {{1, Departure::Cause::silent, 0, 200}, {3, Departure::Cause::lost, 2, 0}},
           .joiners = {member(9)}};
 }
@@ -33,6 +34,7 @@ TEST(ReformMessages, propose_survives_encoding) {
   EXPECT_EQ(decoded->base, base);
   const auto& propose = std::get<Propose>(decoded->body);
   EXPECT_EQ(propose.round, 2u);
+  EXPECT_EQ(propose.waits_ms, 2000u);
   EXPECT_EQ(propose.departures, make_propose().departures);
   EXPECT_EQ(propose.joiners, make_propose().joiners);
 }
@@ -104,7 +106,7 @@ TEST(ReformMessages, messages_with_a_rank_beyond_any_world_are_refused) {
 
 TEST(ReformMessages, messages_with_an_unknown_cause_are_refused) {
   Propose propose = make_propose();
-  propose.departures[0].cause = static_cast<Departure::Cause>(3);
+  propose.departures[0].cause = static_cast<Departure::Cause>(5);
   expect_corrupt(bytes_of(propose), "departures");
 }
 
@@ -130,6 +132,8 @@ TEST(Departure, to_string_names_the_cause) {
   EXPECT_EQ(to_string(Departure{1, Departure::Cause::silent, 0, 200}), "it did not answer rank 0 for 200 ms");
   EXPECT_EQ(to_string(Departure{1, Departure::Cause::lost, 2, 0}), "rank 2 lost the link to it");
   EXPECT_EQ(to_string(Departure{1, Departure::Cause::left, 2, 0}), "it had continued the group without rank 2");
+  EXPECT_EQ(to_string(Departure{1, Departure::Cause::dead, 2, 0}), "its process has ended or has left, as rank 2 knows");
+  EXPECT_EQ(to_string(Departure{1, Departure::Cause::unreachable, 2, 9000}), "rank 2 could not reach it for 9000 ms");
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ namespace {
 using test::reform_timeout;
 
 constexpr Nanos delay_max = 5 * millisecond;
+constexpr Nanos link_timeout = 3 * reform_timeout;
 constexpr uint64_t first_seed = 1;
 
 uint64_t seed_count() {
@@ -30,6 +31,7 @@ uint64_t seed_count() {
 struct Faults {
   bool stops = false;         // members are stopped and continued later
   bool silent_deaths = true;  // links do not report some of the deaths
+  bool splits = false;        // the network is cut into two parts for good, and a majority is required
   uint32_t deaths_max = 3;
   Nanos finish_time_max =
       2 * reform_timeout;  // after the last fault, all members finish within this time, apart from message delays
@@ -45,7 +47,8 @@ class Simulation {
     for (const auto& each : roster_.members) members_.emplace_back(SimulatedMember{Reform(roster_, each.id)});
     lost_.assign(world_, std::vector<bool>(world_, false));
     for (Rank rank = 0; rank < world_; ++rank) {
-      if (world_ > 1 && random_.chance(0.15)) kill(rank);  // a death may be the reason why the group re-forms
+      if (world_ > 1 && (faults.deaths_max > 0 || !faults.splits) && random_.chance(0.15))
+        kill(rank);  // a death may be the reason why the group re-forms
     }
     for (Rank rank = 0; rank < world_; ++rank) {
       at(static_cast<Nanos>(random_.below(static_cast<uint64_t>(reform_timeout - 8 * delay_max))),
@@ -55,6 +58,7 @@ class Simulation {
       dies_at_message_.emplace(random_.below(4 * world_ * world_ + 1), static_cast<Rank>(random_.below(world_)));
     }
     if (faults.stops) plan_stops();
+    if (faults.splits) at(static_cast<Nanos>(random_.below(static_cast<uint64_t>(reform_timeout))), [this] { split(); });
   }
 
   void run() {
@@ -94,7 +98,8 @@ class Simulation {
       EXPECT_LE(member.finished, last_fault_ + faults_.finish_time_max + 20 * delay_max) << "rank " << rank << " took too long";
     }
   }
-  void expect_one_group() const {
+  bool has_group() const { return groups_ > 0; }
+  void expect_one_group() {
     std::optional<uint64_t> group;
     std::set<PeerId> members;
     for (const auto& member : members_) {
@@ -114,6 +119,7 @@ class Simulation {
     // If no member dies, a group must remain. If members die, perhaps none remains: a member may remove the others and then
     // die.
     EXPECT_TRUE(group || !any_alive || faults_.deaths_max > 0) << "all living members were removed";
+    groups_ += group.has_value();
   }
 
  private:
@@ -151,9 +157,24 @@ class Simulation {
     if (!members_[self].alive) return;
     if (postpone(self, [this, self, peer] { on_link_lost(self, peer); })) return;
     lost_[self][peer] = true;  // drop all later messages from this peer
-    members_[self].state_machine.peer_lost(roster_.members[peer].id, now_);
+    auto& machine = members_[self].state_machine;
+    // No proof of a death passes from one part to the other.
+    if (members_[peer].alive || is_cut(self, peer)) machine.peer_lost(roster_.members[peer].id, now_);
+    else machine.peer_dead(roster_.members[peer].id, now_);
     process_output(self);
   }
+
+  // From now on, no message passes from one part to the other. Some links report that they are lost.
+  void split() {
+    for (Rank rank = 0; rank < world_; ++rank) sides_.push_back(random_.chance(0.5));
+    last_fault_ = std::max(last_fault_, now_);
+    for (Rank self = 0; self < world_; ++self) {
+      for (Rank other = 0; other < world_; ++other) {
+        if (is_cut(self, other) && random_.chance(0.5)) after(delay(), [this, self, other] { on_link_lost(self, other); });
+      }
+    }
+  }
+  bool is_cut(Rank a, Rank b) const { return !sides_.empty() && sides_[a] != sides_[b]; }
 
   void plan_stops() {
     for (uint64_t i = 1 + random_.below(2); i > 0; --i) {
@@ -181,6 +202,8 @@ class Simulation {
     if (postpone(rank, [this, rank] { start(rank); })) return;
     ReformRequest request;
     request.timeout = reform_timeout;
+    request.link_timeout = link_timeout;
+    request.require_majority = faults_.splits;
     if (!member.state_machine.start(request, now_).ok()) return;  // the member has been removed meanwhile
     last_fault_ = std::max(last_fault_, now_);
     process_output(rank);
@@ -197,7 +220,7 @@ class Simulation {
     process_output(rank);
   }
   void receive(Rank to, Rank from, const Bytes& bytes) {
-    if (!members_[to].alive || lost_[to][from]) return;
+    if (!members_[to].alive || lost_[to][from] || is_cut(to, from)) return;
     if (postpone(to, [this, to, from, bytes] { receive(to, from, bytes); })) return;
     EXPECT_TRUE(members_[to].state_machine.message(roster_.members[from].id, bytes, now_).ok());
     process_output(to);
@@ -235,12 +258,16 @@ class Simulation {
   std::priority_queue<Event> events_;
   uint64_t event_number_ = 0;
   uint64_t message_number_ = 0;
+  uint64_t groups_ = 0;
   std::multimap<uint64_t, Rank> dies_at_message_;
+  std::vector<bool> sides_;  // empty: the network is whole
   Nanos now_ = 0;
   Nanos last_fault_ = 0;
 };
 
-void simulate(const Faults& faults) {
+// Returns how many runs have left a group.
+uint64_t simulate(const Faults& faults) {
+  uint64_t groups = 0;
   for (uint64_t seed = first_seed; seed < first_seed + seed_count(); ++seed) {
     SCOPED_TRACE(concat("seed ", seed));
     Simulation simulation(seed, faults);
@@ -251,13 +278,25 @@ void simulate(const Faults& faults) {
     simulation.expect_safe();
     simulation.expect_all_finished();
     simulation.expect_one_group();
-    if (::testing::Test::HasFailure()) FAIL() << "first failing seed: " << seed;
+    groups += simulation.has_group();
+    if (::testing::Test::HasFailure()) {
+      ADD_FAILURE() << "first failing seed: " << seed;
+      return groups;
+    }
   }
+  return groups;
 }
 
 TEST(ReformSimulation, reported_deaths_at_any_message) { simulate({.stops = false, .silent_deaths = false}); }
 TEST(ReformSimulation, silent_deaths_at_any_message) { simulate({}); }
 TEST(ReformSimulation, stopped_members_that_wake_late) { simulate({.stops = true, .silent_deaths = false, .deaths_max = 0}); }
+TEST(ReformSimulation, of_a_split_one_part_goes_on) {
+  const auto groups = simulate({.splits = true, .deaths_max = 0, .finish_time_max = 2 * reform_timeout + link_timeout});
+  EXPECT_EQ(groups, seed_count()) << "without deaths, one part always goes on";
+}
+TEST(ReformSimulation, of_a_split_with_deaths_at_most_one_part_goes_on) {
+  EXPECT_GT(simulate({.splits = true, .finish_time_max = 2 * reform_timeout + link_timeout}), seed_count() / 2);
+}
 TEST(ReformSimulation, deaths_and_stops_together) { simulate({.stops = true, .finish_time_max = 3 * reform_timeout}); }
 
 }  // namespace

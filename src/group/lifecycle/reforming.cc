@@ -7,14 +7,17 @@
 #include "group/lifecycle/control_kind.h"
 #include "group/lifecycle/group_state.h"
 #include "group/lifecycle/joining.h"
+#include "group/lifecycle/relinking.h"
 #include "group/lifecycle/reporting.h"
+#include "transports/tcp/tcp_link.h"
 
 namespace unisono {
 namespace {
 
-// The time limit of agree() is at least this long. agree() normally takes a few reform timeouts.
+// The time limit of agree() is at least this long, beside link_timeout. agree() normally takes a few reform timeouts.
 constexpr Nanos agree_time_min = 10 * second;
 constexpr int reform_timeouts_max = 10;
+constexpr Nanos link_timeout = TcpLinkOptions().link_timeout;
 // There is a time limit until the links to new members are up and all members are ready. It is at least this long.
 constexpr Nanos settle_time_min = second;
 constexpr int attempts_max = 4;  // Each attempt that fails has lost an old or a new member.
@@ -35,13 +38,10 @@ Status begin(Runtime& runtime, const internal::GroupState& state) {
     ReformRequest request{.dead = {},
                           .joiners = {},
                           .timeout = options.reform_timeout.count() * millisecond,
+                          .link_timeout = link_timeout,
                           .min_world = options.min_world,
                           .require_majority = options.require_majority};
-    for (size_t rank = 0; rank < guarded.members.peers().size(); ++rank) {
-      const auto peer = guarded.members.peers()[rank];
-      if (peer != self_peer && !guarded.engine.peer_status(peer).ok())
-        request.dead.push_back(guarded.members.roster().members[rank].id);
-    }
+    begin_relinking(guarded, request, now);
     if (guarded.members.session()->attending()) request.joiners = guarded.members.session()->poll_joiners();
     auto status = guarded.members.reform()->start(request, now);
     flush_reform_sends(guarded);
@@ -52,12 +52,14 @@ Status begin(Runtime& runtime, const internal::GroupState& state) {
 // Runs the state machine until it has a result.
 Result<ReformResult> agree(Runtime& runtime) {
   std::optional<Result<ReformResult>> result;
-  const auto until = after(monotonic_now(), std::max<int64_t>(agree_time_min / millisecond,
-                                                              reform_timeouts_max * runtime.options().reform_timeout.count()));
+  const auto timeouts_ms =
+      std::max<int64_t>(agree_time_min / millisecond, reform_timeouts_max * runtime.options().reform_timeout.count());
+  const auto until = after(monotonic_now(), link_timeout / millisecond + timeouts_ms);
   while (monotonic_now() < until) {
     Nanos wake = never;
     runtime.locked([&](GuardedState& guarded) {
       guarded.engine.poll(monotonic_now());  // A process that was stopped must read its messages before it judges others.
+      step_relinking(guarded, monotonic_now());
       guarded.members.reform()->woke(monotonic_now());
       flush_reform_sends(guarded);
       result = guarded.members.reform()->take_result();
@@ -70,7 +72,7 @@ Result<ReformResult> agree(Runtime& runtime) {
           if (!result) result = guarded.members.reform()->take_result();
           return result.has_value() || !guarded.members.removed().ok() || guarded.members.reform()->next_deadline() < wake;
         },
-        std::min(wake, until));
+        std::min({wake, until, monotonic_now() + relink_interval}));
     if (result) {
       runtime.locked([&](GuardedState& guarded) { flush_reform_sends(guarded); });
       return std::move(*result);

@@ -14,23 +14,13 @@
 
 #include "base/error_text.h"
 #include "events/process_log.h"
+#include "group/lifecycle/wake_descriptors.h"
 
 namespace unisono {
 
 namespace {
 
 constexpr Nanos sleep_max = 100 * millisecond;  // This limit is only a safeguard against a wake-up that gets lost.
-constexpr size_t wait_handles_max = 8;
-
-void notify(int fd) {
-  const uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(fd, &one, sizeof(one));
-}
-
-void drain(int fd) {
-  uint64_t count = 0;
-  [[maybe_unused]] const auto got = ::read(fd, &count, sizeof(count));
-}
 
 constexpr int polls_per_clock_reading = 16;
 constexpr int fast_path_polls_max = 1000, fast_path_yields_max = 50;  // The fast path polls for about 20 us.
@@ -39,11 +29,6 @@ constexpr int fast_path_polls_max = 1000, fast_path_yields_max = 50;  // The fas
 constexpr int fast_path_polls_shared = 50, fast_path_yields_few = 4;
 constexpr Nanos yield_after = 20 * microsecond;  // A thread that polls without the fast path finds it out after this time.
 constexpr Nanos fast_path_time_max = 1000 * microsecond;
-
-void set_timer(int fd, Nanos after) {
-  const itimerspec time{.it_interval = {}, .it_value = {.tv_sec = after / second, .tv_nsec = after % second}};
-  ::timerfd_settime(fd, 0, &time, nullptr);
-}
 
 }  // namespace
 
@@ -123,8 +108,7 @@ void Runtime::enter() {
 }
 
 void Runtime::leave() {
-  const bool undriven = guarded_.engine.active() > 0 && !driving_ && waiters_ == 0;
-  if ((undriven && background_sleeping_) || needs_links()) wake_background();
+  rouse_background();
   if (rendezvous_changed()) set_timer(timer_fd_, 1);
   // Wake a driver that sleeps in three cases: its deadline is earlier now, links have bytes to write, or an operation has ended
   // while another thread polled.
@@ -188,15 +172,6 @@ bool Runtime::draining() const {
   return std::ranges::any_of(guarded_.members.links(), [](const Link& link) { return link.transport->draining(); });
 }
 
-bool Runtime::needs_links() const { return background_sleeping_ && !background_watches_links_ && draining(); }
-
-void Runtime::wake_background() {
-  const auto now = monotonic_now();
-  if (now < background_wake_at_) return;
-  background_wake_at_ = now + background_delay_;
-  set_timer(timer_fd_, background_delay_);
-}
-
 // Sleeps in the kernel until an event happens, or until the time `until`. During the first `pause` nanoseconds, events of links
 // are ignored.
 void Runtime::sleep(Nanos until, Nanos pause) {
@@ -208,6 +183,7 @@ void Runtime::sleep(Nanos until, Nanos pause) {
   fds[count++] = {wake_fd_, POLLIN, 0};
   size_t armed = 0;
   bool idle = true;
+  guarded_.engine.prepare_to_sleep();
   for (; armed < links.size() && idle; ++armed) idle = links[armed].transport->arm();
   for (const auto& link : links) {
     if (link.transport->wait_handle() >= 0 && count < wait_handles_max)
@@ -313,7 +289,7 @@ bool Runtime::wait_locked(const Predicate& done, Nanos until, Nanos now) {
   }
   --waiters_;
   if (waiters_ > 0) free_.notify_all();
-  else if ((guarded_.engine.active() > 0 && background_sleeping_) || needs_links()) wake_background();
+  else rouse_background();
   // Messages may have arrived while this thread was not running. So poll once more before the result is decided.
   if (!done(guarded_) && !stop_) guarded_.engine.poll(monotonic_now());
   run_notices();
@@ -401,80 +377,6 @@ Result<Report> Runtime::outcome_locked(std::shared_ptr<Completion> completion, N
   guarded_.engine.reuse(std::move(completion));
   run_notices();
   return outcome;
-}
-
-void Runtime::start_background() {
-  if (background_.joinable()) return;
-  background_ = std::thread([this] { background(); });
-  pthread_setname_np(background_.native_handle(), "unisono");
-}
-
-void Runtime::serve_rendezvous(bool readable) {
-  auto* const session = guarded_.members.session();
-  if (stop_ || session == nullptr) return;
-  const auto deadline = session->next_deadline();
-  if (readable || (deadline != never && deadline <= monotonic_now())) (void)session->poll_joiners();
-}
-
-bool Runtime::rendezvous_changed() const {
-  const auto* const session = guarded_.members.session();
-  return background_sleeping_ && session != nullptr &&
-         (session->wait_handle() != background_rendezvous_ || session->next_deadline() < background_rendezvous_deadline_);
-}
-
-// Sleeps until there is something to drive. Meanwhile it writes the bytes that links still have to write, and serves the
-// rendezvous, so that the next re-forming knows which processes want to join.
-void Runtime::background_sleep() {
-  auto* const session = guarded_.members.session();
-  background_rendezvous_ = session != nullptr ? session->wait_handle() : -1;
-  background_rendezvous_deadline_ = session != nullptr ? session->next_deadline() : never;
-  std::array<pollfd, wait_handles_max> fds{{{timer_fd_, POLLIN, 0}, {background_rendezvous_, POLLIN, 0}}};
-  nfds_t count = 2;
-  bool idle = true;
-  auto until = background_rendezvous_deadline_;
-  std::array<Transport*, wait_handles_max> watched{};
-  bool on_links = false;
-  const bool driven = driving_ || waiters_ > 0;
-  // A driver handles what the idle handle reports, but not at once. Meanwhile it must not wake this thread again and again.
-  const bool pauses = std::exchange(idle_handle_was_ready_, false) && driven;
-  if (pauses) until = std::min(until, monotonic_now() + idle_pause);
-  for (const auto& link : guarded_.members.links()) {
-    if (count == wait_handles_max) break;
-    auto& transport = *link.transport;
-    watched[count] = &transport;
-    // If another thread drives, that thread writes the bytes of the links.
-    if (!driven && transport.draining()) {
-      on_links = true;
-      idle &= transport.arm();
-      until = std::min(until, transport.next_deadline());
-      fds[count++] = {transport.wait_handle(), POLLIN, 0};
-    } else if (!pauses && transport.idle_handle() >= 0) {
-      fds[count++] = {transport.idle_handle(), POLLIN, 0};
-    }
-  }
-  const auto left = std::clamp<Nanos>(idle ? until - monotonic_now() : 0, 0, second);
-  const timespec time{.tv_sec = left / second, .tv_nsec = left % second};
-  const bool timed = on_links || until != never;
-  background_sleeping_ = true;
-  background_watches_links_ = on_links;
-  mutex_.unlock();
-  ::ppoll(fds.data(), count, timed ? &time : nullptr, nullptr);
-  pass_gate();
-  background_sleeping_ = false;
-  if (fds[0].revents != 0) {
-    drain(timer_fd_);
-    const bool needed = guarded_.engine.active() > 0 && waiters_ == 0 && !driving_;
-    background_delay_ = needed ? background_delay_min : std::min(2 * background_delay_, background_delay_max);
-  }
-  bool ready = on_links;
-  for (nfds_t i = 2; i < count; ++i) ready |= fds[i].revents != 0;
-  idle_handle_was_ready_ = ready && !on_links;
-  if (ready && !driving_ && !stop_) {
-    for (nfds_t i = 2; i < count; ++i) watched[i]->disarm();
-    guarded_.engine.poll(monotonic_now());
-    run_notices();
-  }
-  serve_rendezvous(fds[1].revents != 0);
 }
 
 void Runtime::background() {

@@ -88,6 +88,8 @@ class Runtime {
   // How long operations may run before the background thread drives them. If the thread finds nothing to do, the delay gets
   // longer.
   static constexpr Nanos background_delay_min = 50 * microsecond, background_delay_max = 400 * microsecond;
+  // The background thread polls links that await confirmations after this time, and then less and less often.
+  static constexpr Nanos background_tick_min = 5 * millisecond, background_tick_max = 40 * millisecond;
   // For this long the background thread leaves what an idle handle reports to a thread that drives.
   static constexpr Nanos idle_pause = 10 * millisecond;
   // On slow links, it costs too much to wake a thread for every packet. Therefore a thread that has waited for a time T first
@@ -151,11 +153,13 @@ class Runtime {
   void wake() const;
   uint64_t ended() const UNISONO_REQUIRES(mutex_);  // number of operations that have ended so far
   bool draining() const UNISONO_REQUIRES(mutex_);   // true: links have bytes to write
-  // true: links have bytes to write, and the background thread sleeps without watching these links
-  bool needs_links() const UNISONO_REQUIRES(mutex_);
 
   // These functions belong to the background thread.
+  // Call this when a thread stops using the links. It wakes the background thread if that has something to do.
+  void rouse_background() UNISONO_REQUIRES(mutex_);
   void wake_background() UNISONO_REQUIRES(mutex_);
+  bool awaits_confirmations() const UNISONO_REQUIRES(mutex_);
+  void tick(bool busy) UNISONO_REQUIRES(mutex_);
   void background() UNISONO_EXCLUDES(mutex_);
   void background_sleep() UNISONO_REQUIRES(mutex_);
   // Serves the rendezvous if its descriptor was `readable` or its deadline has come.
@@ -176,6 +180,8 @@ class Runtime {
   std::atomic<uint32_t> callers_waiting_{0};  // number of callers that wait for the mutex
   std::atomic<uint32_t> threads_waiting_{0};  // callers_waiting_, plus one if the background thread waits for the mutex, too
 
+  std::atomic<uint64_t> calls_{0};  // counts what rouse_background() is called for
+
   EventQueue events_;
   GuardedState guarded_ UNISONO_GUARDED_BY(mutex_);
   std::vector<std::pair<std::shared_ptr<Completion>, std::function<void()>>> watched_ UNISONO_GUARDED_BY(mutex_);
@@ -184,6 +190,8 @@ class Runtime {
   bool stop_ UNISONO_GUARDED_BY(mutex_) = false;
   bool background_sleeping_ UNISONO_GUARDED_BY(mutex_) = false;  // true: the background thread is in background_sleep()
   bool background_watches_links_ UNISONO_GUARDED_BY(mutex_) = false;
+  // 0: no link awaits confirmations, as far as the background thread knows. Else it looks after them after this time.
+  Nanos background_tick_ UNISONO_GUARDED_BY(mutex_) = 0;
   bool idle_handle_was_ready_ UNISONO_GUARDED_BY(mutex_) = false;  // it has woken the background thread
   CoreSharing core_sharing_ UNISONO_GUARDED_BY(mutex_);
   // What the background thread waits for in background_sleep(): the descriptor of the rendezvous, and its deadline.

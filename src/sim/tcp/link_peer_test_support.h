@@ -150,7 +150,7 @@ class LinkPeer final : public Sink {
     else if (!found->second.lent) fail(found->first.text() + ": sent() although the payload was given back");
     give_back(found->second);
   }
-  void lost(PeerIndex peer, const Status& why) override {
+  void lost(PeerIndex peer, const Status& why, PeerFate) override {
     auto& link = links[peer];
     if (std::exchange(link.lost_told, true)) fail(concat("the loss of peer ", peer, " is told twice"));
     if (why.ok()) fail("a link is lost without an error");

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/tcp/link_faults_test_support.h"
 #include "sim/tcp/link_peer_test_support.h"
-#include "sim/tcp/links_plan_test_support.h"
 #include "sim/tcp/stream_relay.h"
 
 namespace unisono::sim {

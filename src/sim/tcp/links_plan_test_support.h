@@ -1,48 +1,12 @@
-// For tests of links: the plan of a run, which seeds to run, and the network and the sizes that follow from a seed.
+// For tests of links: which seeds to run, and the network and the sizes that follow from a seed.
 #pragma once
 
 #include <algorithm>
 #include <cstdlib>
-#include <vector>
 
-#include "sim/tcp/virtual_streams.h"
-#include "transports/tcp/tcp_transport.h"
+#include "sim/tcp/link_processes_test_support.h"
 
 namespace unisono::sim {
-
-enum class LinkFault : uint8_t { reset, relay_drop, forget_path, outage, one_way_outage, slow, stop, crash, host_loss, move };
-inline constexpr int link_fault_count = 10;
-
-struct LinksPlan {
-  uint64_t seed = 0;
-  StreamSettings streams{};
-  TcpOptions transport{};
-  uint32_t processes = 2;
-  bool relayed = false;  // process 1 is reached through a relay
-  bool sleeps = false;   // processes poll only when there is work
-  int steps = 300;
-  size_t payload_bytes_max = 20'000;
-  double fault_chance = 0;  // per step
-  std::vector<LinkFault> faults{};
-};
-
-// A link ends only with one of its processes, or if both sides cannot find each other again. Outages are shorter than the time
-// after which a link is lost.
-inline bool may_lose_links(LinkFault fault) {
-  switch (fault) {
-    case LinkFault::crash:
-    case LinkFault::host_loss:
-    case LinkFault::move: return true;
-    case LinkFault::reset:
-    case LinkFault::relay_drop:
-    case LinkFault::forget_path:
-    case LinkFault::outage:
-    case LinkFault::one_way_outage:
-    case LinkFault::slow:
-    case LinkFault::stop: return false;
-  }
-  return true;
-}
 
 struct Seeds {
   uint64_t first = 0, end = 0;

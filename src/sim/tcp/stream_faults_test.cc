@@ -168,6 +168,28 @@ TEST(StreamFaults, a_host_that_does_not_answer_is_silent) {
   EXPECT_EQ(pair.read(acceptor), 20) << "the other direction is not blocked";
 }
 
+TEST(StreamFaults, data_that_no_host_acknowledges_awaits_the_host) {
+  StreamPair pair;
+  pair.connect();
+  pair.write(dialler, 10);
+  pair.wait(10 * millisecond);
+  EXPECT_FALSE(pair.sockets[dialler]->awaits_host(millisecond)) << "all is acknowledged";
+  pair.world.block(pair.hosts[acceptor], pair.hosts[dialler], never);
+  pair.write(dialler, 10);
+  pair.wait(100 * millisecond);
+  EXPECT_TRUE(pair.sockets[dialler]->awaits_host(100 * millisecond));
+  EXPECT_FALSE(pair.sockets[dialler]->awaits_host(second));
+}
+
+TEST(StreamFaults, data_that_waits_for_a_paused_reader_does_not_await_the_host) {
+  StreamPair pair({.receive_queue_bytes = 100});
+  pair.connect();
+  pair.write(dialler, 1000);
+  pair.wait(10 * second);
+  EXPECT_GT(pair.unacknowledged(dialler), 0u);
+  EXPECT_FALSE(pair.sockets[dialler]->awaits_host(100 * millisecond));
+}
+
 TEST(StreamFaults, a_paused_reader_is_not_silent) {
   StreamPair pair({.receive_queue_bytes = 100});
   pair.connect();

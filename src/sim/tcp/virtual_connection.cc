@@ -136,6 +136,11 @@ bool VirtualConnection::host_is_silent(int side, Nanos silence) const {
   return (self.repeats >= 2 || self.probes >= 2) && kernel_.now() - self.heard_at >= silence;
 }
 
+bool VirtualConnection::awaits_host(int side, Nanos silence) const {
+  const auto& self = end(side);
+  return self.next > out(side).acknowledged() && kernel_.now() - self.heard_at >= silence;
+}
+
 Unacknowledged VirtualConnection::unacknowledged(int side) const {
   const auto& self = end(side);
   const auto bytes = out(side).unacknowledged_bytes();

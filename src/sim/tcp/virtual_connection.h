@@ -128,6 +128,7 @@ class VirtualConnection {
   bool is_writable(int side) const;
   int take_error(int side) { return std::exchange(end(side).error, 0); }
   bool host_is_silent(int side, Nanos silence) const;
+  bool awaits_host(int side, Nanos silence) const;
   Unacknowledged unacknowledged(int side) const;
 
   // Events.

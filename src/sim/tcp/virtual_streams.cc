@@ -120,8 +120,10 @@ class VirtualSocket final : public StreamSocket, public Watched {
   TcpAddress local() const override { return end().address; }
   TcpAddress remote() const override { return connection_->end(1 - side_).address; }
   bool host_is_silent(Nanos silence) const override { return works() && connection_->host_is_silent(side_, silence); }
+  bool awaits_host(Nanos silence) const override { return works() && connection_->awaits_host(side_, silence); }
   Unacknowledged unacknowledged() const override { return connection_->unacknowledged(side_); }
   uint64_t unacknowledged_bytes() const override { return connection_->pipe(side_).unacknowledged_bytes(); }
+  void acknowledge_now() override {}
   ConnectionId connection() const { return connection_->id(); }
 
   bool is_ready(bool readable, bool writable) const override {

@@ -76,7 +76,12 @@ class DatagramNetwork::Service final : public DatagramService {
   void received(const Packet& packet, Nanos now) {
     for (auto& [number, group] : groups_) {
       if (group.what.epoch != packet.header.epoch) continue;
-      if (packet.header.kind == DatagramKind::repair_request) return on_repair_request(number, packet, now);
+      if (packet.header.kind == DatagramKind::repair_request) {
+        const auto request = stream_request(packet.header, packet.header.packet_index, packet.payload);
+        on_repair_request(number, packet, now);
+        group.sink->stream_requested(number, packet.from, request, now);
+        return;
+      }
       group.sink->datagram(number, packet.from, packet.header, packet.payload, now);
       return;
     }
@@ -125,6 +130,10 @@ class DatagramNetwork::Service final : public DatagramService {
       return nullptr;
     }
     // An end-of-stream datagram is repeated at growing intervals until it is confirmed, as in the UDP transport.
+    if (stream.ends == 0) {
+      const auto it = groups_.find(stream.group);
+      if (it != groups_.end()) it->second.sink->stream_sent(stream.group, stream.what.to, stream.what.name);
+    }
     if (++stream.ends < ends_sent) {
       stream.end_at = now + end_interval;
     } else {

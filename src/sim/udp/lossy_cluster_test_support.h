@@ -28,10 +28,9 @@ class LossyCluster {
           .peers = {},
           .datagram_bytes = settings.datagram_bytes,
           .location = [](Rank r) { return concat("process ", r); },
-          .announce_call =
-              [this, rank](Rank to, uint32_t op, const CallDescriptor& call) {
-                notifications_.push_back({.from = rank, .to = to, .op = op, .call = call});
-              },
+          .announce_call = [this, rank](
+                               Rank to,
+                               const AnnouncedCall& call) { notifications_.push_back({.from = rank, .to = to, .call = call}); },
           .send_message =
               [this, rank](Rank to, Bytes payload) {
                 messages_.push_back({.from = rank, .to = to, .at = now_ + notification_delay_, .payload = std::move(payload)});
@@ -91,7 +90,7 @@ class LossyCluster {
     network_.run_until(now_);
     if (!announcements_held_) {
       for (const auto& notification : std::exchange(notifications_, {}))
-        groups_[notification.to]->on_call(notification.from, notification.op, notification.call, now_);
+        groups_[notification.to]->on_call(notification.from, notification.call, now_);
     }
     for (auto& message : std::exchange(messages_, {})) {
       if (message.at <= now_) EXPECT_TRUE(groups_[message.to]->on_message(message.from, message.payload, now_));
@@ -102,8 +101,7 @@ class LossyCluster {
 
   struct CallNotification {
     Rank from = 0, to = 0;
-    uint32_t op = 0;
-    CallDescriptor call;
+    AnnouncedCall call;
   };
 
   struct ControlMessage {

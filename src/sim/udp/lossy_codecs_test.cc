@@ -81,9 +81,9 @@ TEST(LossyCodecs, ranks_whose_codecs_differ_get_invalid) {
     EXPECT_EQ(done[rank]->status.code(), Code::invalid);
     EXPECT_EQ(done[rank]->status.message(),
               concat("all_reduce 0: calls differ: rank ", 1 - rank, " (process ", 1 - rank,
-                     ") calls all_reduce(f32 avg, 5000 elements, two_step), rank ", rank,
-                     " calls all_reduce(f32 avg, 5000 elements, two_step); all ranks must make the same call: these two differ "
-                     "in root, block sizes, slice size, agreement, or options of the codec"));
+                     ") calls all_reduce(f32 avg, 5000 elements, two_step) with codec ", rank == 0 ? other_codec : one_codec,
+                     ", rank ", rank, " calls all_reduce(f32 avg, 5000 elements, two_step) with codec ",
+                     rank == 0 ? one_codec : other_codec, "; all ranks must make the same call"));
   }
 }
 
@@ -100,6 +100,10 @@ TEST(LossyCodecs, if_the_announcement_comes_after_the_data_the_next_call_names_t
       EXPECT_EQ(outcomes[rank].ok(), !differs) << rank;
       if (!differs) continue;
       EXPECT_EQ(outcomes[rank].status().code(), Code::invalid);
+      EXPECT_NE(outcomes[rank].status().message().find(concat(" with codec ", one_codec)), std::string::npos)
+          << outcomes[rank].status().message();
+      EXPECT_NE(outcomes[rank].status().message().find(concat(" with codec ", other_codec)), std::string::npos)
+          << outcomes[rank].status().message();
       EXPECT_NE(outcomes[rank].status().message().find(
                     concat("the result of lossy operation 0 is wrong: calls differ: rank ", 1 - rank, " (process ")),
                 std::string::npos)

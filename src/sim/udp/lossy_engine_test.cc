@@ -199,6 +199,80 @@ TEST(CallOrder, repeated_equal_calls_need_no_notification) {
   EXPECT_LE(engines.lossy_frames(0) + engines.lossy_frames(1) + engines.lossy_frames(2), before + 2);
 }
 
+// Returns a call of which `variant` 1 differs from variant 0.
+struct DifferingLossyCall {
+  const char* name;
+  std::function<Result<OperationRequest>(const Caller&, Values& values, bool variant)> make;
+  const char *with_0, *with_1;
+};
+
+CallOptions lossy_with(const char* codec) {
+  auto options = lossy;
+  options.codec = *Codec::parse(codec);
+  return options;
+}
+
+std::vector<DifferingLossyCall> differing_lossy_calls() {
+  const auto sum_of = [](const Caller& caller, std::vector<float>& values, size_t count, const CallOptions& options) {
+    const Tensor tensor{std::span<float>(values).first(count)};
+    return all_reduce_call(caller, ConstTensor(tensor), tensor, options);
+  };
+  return {{"number of elements",
+           [=](const Caller& c, Values& v, bool variant) { return sum_of(c, v[c.self], variant ? 900 : 1000, lossy); },
+           "(f32 sum, 1000 elements", "(f32 sum, 900 elements"},
+          {"type",
+           [](const Caller& c, Values& v, bool variant) {
+             const Tensor tensor(v[c.self].data(), 1000, variant ? DType::bf16 : DType::f32);
+             return all_reduce_call(c, ConstTensor(tensor), tensor, lossy);
+           },
+           "(f32 sum, 1000 elements", "(bf16 sum, 1000 elements"},
+          {"operation",
+           [=](const Caller& c, Values& v, bool variant) {
+             auto options = lossy;
+             options.op = variant ? ReduceOp::avg : ReduceOp::sum;
+             return sum_of(c, v[c.self], 1000, options);
+           },
+           "(f32 sum, 1000 elements", "(f32 avg, 1000 elements"},
+          {"codec",
+           [=](const Caller& c, Values& v, bool variant) {
+             static const CallOptions options[] = {lossy_with("int8:metadata=f16"), lossy_with("int8:metadata=bf16")};
+             return sum_of(c, v[c.self], 1000, options[variant ? 1 : 0]);
+           },
+           " with codec int8:metadata=f16", " with codec int8:metadata=bf16"}};
+}
+
+TEST(CallOrder, lossy_calls_that_differ_end_with_both_values_on_every_rank_and_leave_the_group_usable) {
+  for (const auto& call : differing_lossy_calls()) {
+    for (const Rank odd : {0u, 1u, 3u}) {
+      for (const int late : {0, 1}) {  // the odd rank calls with the others, or after them
+        SCOPED_TRACE(concat(call.name, ", odd rank ", odd, late > 0 ? ", late" : ""));
+        LossyEngines engines({.ranks = 4});
+        Values values(4, std::vector<float>(1000, 1));
+        Completions done(4);
+        for (Rank r = 0; r < 4; ++r) {
+          if (r != odd) done[r] = engines.submit(r, call.make(engines.caller(r), values, false));
+        }
+        if (late > 0) engines.pass(3 * millisecond);
+        const auto started = engines.now();
+        done[odd] = engines.submit(odd, call.make(engines.caller(odd), values, true));
+        engines.finish(done);
+        EXPECT_LT(engines.now() - started, 10 * millisecond);
+        for (const auto& one : done) {
+          EXPECT_EQ(one->status.code(), Code::invalid) << one->status.to_string();
+          for (const auto* part : {"calls differ: rank ", call.with_0, call.with_1})
+            EXPECT_NE(one->status.message().find(part), std::string::npos) << one->status.message();
+        }
+        for (Rank r = 0; r < 4; ++r) values[r].assign(1000, 1), done[r] = engines.sum(r, values[r], lossy);
+        engines.finish(done);
+        for (Rank r = 0; r < 4; ++r) {
+          EXPECT_TRUE(done[r]->status.ok()) << done[r]->status.to_string();
+          EXPECT_EQ(values[r], std::vector<float>(1000, 4)) << r;
+        }
+      }
+    }
+  }
+}
+
 TEST(CallOrder, calls_with_an_id_are_not_ordered) {
   LossyEngines engines({.ranks = 2});
   Values values(2, std::vector<float>(1000, 1)), more = values;

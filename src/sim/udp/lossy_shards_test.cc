@@ -208,6 +208,23 @@ TEST(LossyShards, calls_out_of_step_are_detected_by_the_datagrams_phase) {
   }
 }
 
+TEST(LossyShards, calls_of_different_sizes_that_were_announced_before_end_with_both_sizes) {
+  LossyCluster cluster({.ranks = 3});
+  Shards large(cluster, 3, 5'000), small(cluster, 3, 4'000);
+  for (int round = 0; round < 3; ++round) large.reduce(), small.reduce();
+  for (const Rank odd : {0u, 2u}) {
+    const auto start = cluster.now();
+    const auto done =
+        large.run([&](Rank rank) { return rank == odd ? small.reduce_request(rank) : large.reduce_request(rank); });
+    for (const auto& one : done) {
+      EXPECT_EQ(one->status.code(), Code::invalid) << one->status.to_string();
+      for (const auto* size : {"5000 elements", "4000 elements"})
+        EXPECT_NE(one->status.message().find(size), std::string::npos) << one->status.message();
+    }
+    EXPECT_LE(cluster.now() - start, 10 * millisecond);
+  }
+}
+
 TEST(LossyShards, invalid_sizes_and_options_are_refused) {
   const Caller caller{.self = 1, .world = 3, .timeout = second};
   Floats whole(1000), shard(336), wrong(335);

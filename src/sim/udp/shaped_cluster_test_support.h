@@ -77,15 +77,14 @@ class ShapedCluster : Sink {
  private:
   struct CallNotification {
     Rank from = 0, to = 0;
-    uint32_t op = 0;
-    CallDescriptor call;
+    AnnouncedCall call;
   };
   static PeerId id(size_t rank) { return {rank + 1, 1000}; }
   // Implementation of Sink: these tests expect no frames.
   std::byte* receive_buffer(PeerIndex, const FrameHeader&) override { return nullptr; }
   void received(PeerIndex, const FrameHeader&, const View&) override { ADD_FAILURE(); }
   void sent(uint64_t) override {}
-  void lost(PeerIndex, const Status& why) override { ADD_FAILURE() << why.to_string(); }
+  void lost(PeerIndex, const Status& why, PeerFate) override { ADD_FAILURE() << why.to_string(); }
   void credit(PeerIndex) override {}
 
   void link_all() {
@@ -112,8 +111,8 @@ class ShapedCluster : Sink {
                             .datagram_bytes = transports_[rank]->datagram_bytes(peers),
                             .location = [](Rank r) { return concat("process ", r); },
                             .announce_call =
-                                [this, rank](Rank to, uint32_t op, const CallDescriptor& call) {
-                                  notifications_.push_back({.from = rank, .to = to, .op = op, .call = call});
+                                [this, rank](Rank to, const AnnouncedCall& call) {
+                                  notifications_.push_back({.from = rank, .to = to, .call = call});
                                 }};
       groups_[rank] = std::move(LossyGroup::make(*transports_[rank]->datagrams(), std::move(setup)).value());
     }
@@ -129,7 +128,7 @@ class ShapedCluster : Sink {
     now_ = std::max(now_, next);
     network_.run_until(now_, [this](size_t rank) { arrived_[rank] = true; });
     for (const auto& notification : std::exchange(notifications_, {}))
-      groups_[notification.to]->on_call(notification.from, notification.op, notification.call, now_);
+      groups_[notification.to]->on_call(notification.from, notification.call, now_);
     for (size_t rank = 0; rank < settings_.ranks; ++rank) {
       if (wakes_[rank] == never && (arrived_[rank] || due(rank) <= now_)) wakes_[rank] = now_ + latency();
       if (wakes_[rank] > now_) continue;

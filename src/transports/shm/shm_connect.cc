@@ -248,6 +248,8 @@ void ShmTransport::handle_event(uint64_t tag) {
   const ssize_t size = ::recv(link->socket.get(), &byte, 1, MSG_DONTWAIT);
   if (size == 1 && byte == shm::goodbye_byte) {
     link->goodbye_received = true;
+  } else if (size == 1 && byte == shm::given_up_byte) {
+    link->given_up = true;
   } else if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR)) {
     link->gone = true;
     unwatch(link->socket.get());
@@ -278,6 +280,7 @@ Status ShmTransport::loss_status(const Link& link) const {
   const char* fault = link.inbound->fault() != nullptr ? link.inbound->fault() : link.outbound->fault();
   if (fault != nullptr) return {Code::corrupt, link.request.label + ": invalid data in its shared memory: " + fault + traffic};
   const char* how = link.goodbye_received ? ": the peer closed the link"
+                    : link.given_up       ? ": the peer found invalid data in the shared memory"
                     : link.died           ? ": the process died"
                                           : ": the peer closed its socket without a goodbye";
   return {Code::peer_lost, link.request.label + how + traffic};
@@ -296,9 +299,14 @@ void ShmTransport::end_link(Link& link) {
 }
 
 void ShmTransport::lose(Link& link, const Status& why, Sink& sink) {
+  const bool was_up = link.stage == Link::Stage::up;
+  const bool fault = was_up && (link.inbound->fault() != nullptr || link.outbound->fault() != nullptr);
+  if (fault) (void)::send(link.socket.get(), &shm::given_up_byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  const bool ended = was_up && why.code() == Code::peer_lost && !link.given_up;
+  const auto fate = ended ? PeerFate::ended : PeerFate::unknown;
   end_link(link);
   report_sent(sink);
-  sink.lost(link.request.peer, why);
+  sink.lost(link.request.peer, why, fate);
 }
 
 void ShmTransport::close(PeerIndex peer) {

@@ -89,6 +89,7 @@ struct Attack {
     ASSERT_TRUE(run_until({&victim}, [&] { return victim.losses.count(fake_index) == 1; }));
     EXPECT_EQ(victim.losses[fake_index].code(), Code::corrupt) << victim.losses[fake_index].to_string();
     EXPECT_NE(victim.losses[fake_index].message().find("the fake"), std::string::npos);
+    EXPECT_EQ(victim.fates[fake_index], PeerFate::unknown) << "it may live";
     EXPECT_EQ(victim.transport->counters().refused_frames[static_cast<int>(counted)], counted == FrameFault::none ? 0u : 1u);
     expect_friend_works();
   }

@@ -50,9 +50,11 @@ class Bell {
 };
 
 // The messages on a link's socket after the hellos: one byte each. The first wakes the receiver. A process sends the second
-// before it ends a link normally.
+// before it ends a link normally, and the third before it ends one because of invalid data. A socket that ends without either
+// belongs to a process that has died.
 inline constexpr char wake_byte = 'W';
 inline constexpr char goodbye_byte = 'G';
+inline constexpr char given_up_byte = 'L';
 
 // The memory of one link: a region of our arena, and the region of the peer's arena that the peer reserves for us.
 struct LinkMemory {

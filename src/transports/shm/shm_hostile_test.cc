@@ -1,6 +1,8 @@
 // A broken or hostile process writes arbitrary bytes into its arena. The bytes must not harm the transport that reads them.
 #include <gtest/gtest.h>
 
+#include <sys/socket.h>
+
 #include "base/concat.h"
 #include "transports/shm/shm_fake_peer.h"
 
@@ -15,6 +17,21 @@ TEST(ShmHostile, a_valid_frame_of_the_fake_peer_is_accepted) {
   attack.push(with_payload(1 << 20), CellType::whole, make_ref(SlotKind::large, 63));
   EXPECT_TRUE(run_until({&attack.victim}, [&] { return attack.victim.arrived.size() == 2; }));
   EXPECT_TRUE(attack.victim.losses.empty());
+}
+TEST(ShmHostile, a_peer_that_gives_up_the_link_lives) {
+  Attack attack;
+  ASSERT_EQ(::send(attack.fake.socket.get(), &given_up_byte, 1, MSG_NOSIGNAL), 1);
+  EXPECT_TRUE(run_until({&attack.victim}, [&] { return !attack.victim.losses.empty(); }));
+  EXPECT_EQ(attack.victim.fates[fake_index], PeerFate::unknown);
+  EXPECT_EQ(attack.victim.losses[fake_index].code(), Code::peer_lost);
+}
+TEST(ShmHostile, a_peer_is_told_that_its_link_is_given_up_because_of_invalid_data) {
+  Attack attack;
+  attack.push({}, static_cast<CellType>(200), 0);
+  attack.expect_corrupt(FrameFault::kind);
+  char byte = 0;  // the last message; the first is the victim's hello
+  while (::recv(attack.fake.socket.get(), &byte, 1, MSG_DONTWAIT) == 1) {}
+  EXPECT_EQ(byte, given_up_byte);
 }
 TEST(ShmHostile, a_missing_small_slot_ends_the_link) {
   Attack attack;

@@ -25,6 +25,7 @@ struct Link {
   std::string last_error;         // The last error while connecting. It is reported if the deadline passes.
   bool hello_sent = false;        // our hello has been sent
   bool goodbye_received = false;  // the peer has sent a goodbye, which ends the link
+  bool given_up = false;          // the peer lives, and has ended the link because of invalid data
   // The peer no longer reads our memory, because it has shut down its socket, or because its process is dead.
   bool gone = false;
   bool died = false;    // the peer's process is known to be dead

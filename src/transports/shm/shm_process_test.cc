@@ -127,6 +127,7 @@ TEST(ShmProcess, a_killed_peer_is_lost_within_a_fifth_of_a_second_and_leaves_not
     best = std::min(best, test_now() - killed);
     EXPECT_EQ(parent.losses[attempt].code(), Code::peer_lost);
     EXPECT_NE(parent.losses[attempt].message().find("child "), std::string::npos) << parent.losses[attempt].message();
+    EXPECT_EQ(parent.fates[attempt], PeerFate::ended);
   }
   EXPECT_LT(best, 200 * millisecond);
   ASSERT_TRUE(run_until({&parent}, [&] { return parent.transport->regions_in_use() == 0; }));

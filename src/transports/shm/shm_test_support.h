@@ -79,9 +79,10 @@ class TestNode : public Sink {
   }
   bool has_enough() const override { return enough; }
   void sent(uint64_t send_id) override { sent_ids.push_back(send_id); }
-  void lost(PeerIndex peer, const Status& why) override {
+  void lost(PeerIndex peer, const Status& why, PeerFate fate) override {
     EXPECT_EQ(losses.count(peer), 0u) << "lost twice";
     losses[peer] = why;
+    fates[peer] = fate;
   }
   void credit(PeerIndex peer) override {
     credits.push_back(peer);
@@ -104,6 +105,7 @@ class TestNode : public Sink {
   std::vector<uint64_t> sent_ids;
   std::vector<PeerIndex> credits;
   std::map<PeerIndex, Status> losses;
+  std::map<PeerIndex, PeerFate> fates;
 };
 
 // Polls all nodes until done() is true. Returns false if done() is still false after `limit`.

@@ -275,7 +275,7 @@ bool ShmTransport::poll_link(Link& link, Sink& sink) {
   shm::Inbound& inbound = *link.inbound;
   shm::Outbound& outbound = *link.outbound;
   // If the peer has ended the link, the frames that it published before are still delivered.
-  const bool ending = link.goodbye_received || link.gone;
+  const bool ending = link.goodbye_received || link.given_up || link.gone;
   bool any = ending ? inbound.receive_rest(sink) : inbound.receive(sink, frames_per_link_and_poll);
   any |= outbound.service();
   if (link.stage != Link::Stage::up) return true;
@@ -329,7 +329,7 @@ bool ShmTransport::has_work() {
   if (!host_.sent.empty()) return true;
   for (const Link* link : active_) {
     if (link->stage != Link::Stage::up) continue;
-    if (link->goodbye_received || link->gone || link->inbound->ready() || link->inbound->fault() != nullptr ||
+    if (link->goodbye_received || link->given_up || link->gone || link->inbound->ready() || link->inbound->fault() != nullptr ||
         link->outbound->ready())
       return true;
   }

@@ -51,6 +51,8 @@ class ShmTransport final : public Transport, public Connector {
   void set_job(const JobKey& key) override;
   Status add_peer(const LinkRequest& request) override;
   LinkState state(PeerIndex peer) const override;
+  bool is_reconnecting(PeerIndex) const override { return false; }
+  bool is_host_silent(PeerIndex, Nanos) const override { return false; }
   void stop_listening() override;
 
   const char* name() const override { return "shm"; }

@@ -85,4 +85,14 @@ bool host_is_silent(int socket, Nanos silence) {
          info.tcpi_last_data_recv >= limit;
 }
 
+bool awaits_host(int socket, Nanos silence) {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
+  const auto limit = static_cast<uint64_t>(silence / millisecond);
+  // If this host has no way to the peer, nothing is sent but probes, as for a closed window. A host answers probes at once.
+  const bool awaits = info.tcpi_unacked > 0 || info.tcpi_probes > 0;
+  return awaits && info.tcpi_last_ack_recv >= limit && info.tcpi_last_data_recv >= limit;
+}
+
 }  // namespace unisono

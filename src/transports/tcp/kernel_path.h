@@ -31,4 +31,7 @@ Unacknowledged unacknowledged(int socket);
 // close the link, because it treats a closed window as silence.
 bool host_is_silent(int socket, Nanos silence);
 
+// See StreamSocket::awaits_host.
+bool awaits_host(int socket, Nanos silence);
+
 }  // namespace unisono

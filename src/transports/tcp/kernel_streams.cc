@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -35,7 +36,7 @@ ptrdiff_t written_by(Operation operation) {
 }
 
 template <typename Operation>
-ptrdiff_t read_by(Operation operation, bool& ended) {
+[[gnu::always_inline]] inline ptrdiff_t read_by(Operation operation, bool& ended) {
   ended = false;
   for (;;) {
     const auto count = operation();
@@ -104,9 +105,14 @@ class KernelSocket final : public StreamSocket {
   TcpAddress local() const override { return local_address(socket_.get()); }
   TcpAddress remote() const override { return remote_.bytes > 0 ? remote_ : remote_address(socket_.get()); }
   bool host_is_silent(Nanos silence) const override { return unisono::host_is_silent(socket_.get(), silence); }
+  bool awaits_host(Nanos silence) const override { return unisono::awaits_host(socket_.get(), silence); }
   uint64_t unacknowledged_bytes() const override {
     int left = 0;
     return ::ioctl(socket_.get(), SIOCOUTQ, &left) == 0 ? static_cast<uint64_t>(left) : unknown;
+  }
+  void acknowledge_now() override {
+    const int now = 1;
+    (void)::setsockopt(socket_.get(), IPPROTO_TCP, TCP_QUICKACK, &now, sizeof now);
   }
   Unacknowledged unacknowledged() const override { return unisono::unacknowledged(socket_.get()); }
 

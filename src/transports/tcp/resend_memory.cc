@@ -6,9 +6,10 @@ namespace unisono {
 
 // The counters order no other memory, so relaxed operations are enough.
 bool ResendMemory::take(size_t bytes) {
+  const size_t bytes_max = bytes_max_.load(std::memory_order_relaxed);
   size_t used = used_.load(std::memory_order_relaxed);
   do {
-    if (bytes > bytes_max_ || used > bytes_max_ - bytes) return false;
+    if (bytes > bytes_max || used > bytes_max - bytes) return false;
   } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
   if (whole_ == nullptr || whole_->take(bytes)) return true;
   used_.fetch_sub(bytes, std::memory_order_relaxed);

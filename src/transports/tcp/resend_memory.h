@@ -22,10 +22,12 @@ class ResendMemory {
   // Returns false, and counts nothing, if this counter or the whole would exceed its limit.
   [[nodiscard]] bool take(size_t bytes);
   void give(size_t bytes);
+  // If more is counted already, only new copies are refused.
+  void set_limit(size_t bytes_max) { bytes_max_.store(bytes_max, std::memory_order_relaxed); }
   size_t used() const { return used_.load(std::memory_order_relaxed); }
 
  private:
-  const size_t bytes_max_;
+  std::atomic<size_t> bytes_max_;
   ResendMemory* const whole_;
   std::atomic<size_t> used_{0};
 };

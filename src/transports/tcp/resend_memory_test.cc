@@ -30,6 +30,15 @@ TEST(ResendMemory, a_link_stops_at_the_limit_of_the_process_and_counts_nothing) 
   EXPECT_EQ(process.used(), 20u);
 }
 
+TEST(ResendMemory, a_lower_limit_refuses_new_copies_and_counts_the_old_ones) {
+  ResendMemory memory(100);
+  EXPECT_TRUE(memory.take(60));
+  memory.set_limit(50);
+  EXPECT_FALSE(memory.take(1));
+  memory.give(60);
+  EXPECT_TRUE(memory.take(50));
+}
+
 TEST(ResendMemory, several_threads_never_exceed_the_limit) {
   ResendMemory process(1000);
   std::atomic<bool> exceeded = false;

@@ -25,7 +25,7 @@ struct RecordingSink final : Sink {
     else pool.give(view.handle);
   }
   void sent(uint64_t) override {}
-  void lost(PeerIndex, const Status&) override {}
+  void lost(PeerIndex, const Status&, PeerFate) override {}
   void credit(PeerIndex) override {}
   PayloadPool& pool;
   std::function<std::byte*(const FrameHeader&)> target;

@@ -80,7 +80,7 @@ void TcpDialer::start_over(Nanos now) {
 }
 
 void TcpDialer::start(size_t candidate, uint16_t stream) {
-  state_[candidate].refused_everywhere = false;
+  state_[candidate].refused_everywhere = state_[candidate].nobody_listens = false;
   Attempt attempt;
   attempt.candidate = candidate;
   attempt.stream = stream;
@@ -104,7 +104,8 @@ TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, std::string why) {
 }
 
 TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, int error) {
-  state_[attempt.candidate].refused_everywhere = error == ECONNREFUSED;
+  auto& candidate = state_[attempt.candidate];
+  candidate.refused_everywhere = candidate.nobody_listens = error == ECONNREFUSED;
   return failed(attempt, error_text(error));
 }
 
@@ -127,7 +128,7 @@ TcpDialer::Outcome TcpDialer::advance(Attempt& attempt, Nanos now) {
   const auto error = attempt.socket->connected();
   if (!error) return Outcome::pending;
   if (*error != 0) return failed(attempt, *error);
-  answered_ = true;
+  answered_at_ = request_.candidates[attempt.candidate];
   attempt.hello_at = now;
   return send_hello(attempt);
 }
@@ -242,6 +243,13 @@ bool TcpDialer::hopeless() const {
 bool TcpDialer::refused_everywhere() const {
   return !state_.empty() &&
          std::all_of(state_.begin(), state_.end(), [](const auto& candidate) { return candidate.refused_everywhere; });
+}
+
+bool TcpDialer::refused_at(const std::function<bool(const TcpAddress&)>& matters) const {
+  for (size_t i = 0; i < state_.size(); ++i) {
+    if (state_[i].nobody_listens && matters(request_.candidates[i])) return true;
+  }
+  return false;
 }
 
 std::string TcpDialer::failures() const {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -86,7 +87,10 @@ class TcpDialer {
   // The number of the last round of dials, as TcpSessionHello::attempt.
   uint32_t attempts() const { return round_; }
   // Returns true if an address has taken a connection, whatever came of it.
-  bool answered() const { return answered_; }
+  bool answered() const { return answered_at_.has_value(); }
+  const std::optional<TcpAddress>& answered_at() const { return answered_at_; }
+  // Returns true if this function returns true for the address of an attempt that was refused.
+  bool refused_at(const std::function<bool(const TcpAddress& address)>& matters) const;
 
  private:
   enum class Phase : uint8_t { connecting, replying, introduced, accepted };
@@ -106,6 +110,7 @@ class TcpDialer {
     const char* progress = "not tried yet";
     bool hopeless = false;
     bool refused_everywhere = false;  // true: the last attempt was refused
+    bool nobody_listens = false;      // true: it was refused by the host, not by another process
   };
   enum class Outcome : uint8_t { pending, accepted, failed };
 
@@ -128,7 +133,8 @@ class TcpDialer {
   size_t accepted_count_ = 0;
   uint32_t round_ = 0;
   uint32_t peer_attempts_ = 0;
-  bool address_chosen_ = false, exhausted_ = false, greeted_ = false, answered_ = false, peer_drains_ = false;
+  bool address_chosen_ = false, exhausted_ = false, greeted_ = false, peer_drains_ = false;
+  std::optional<TcpAddress> answered_at_;
   std::optional<PeerId> introduced_;
   std::optional<TcpSessionReply> final_answer_;
   Nanos next_event_ = 0;  // At this time step() must be called even if no socket is ready.

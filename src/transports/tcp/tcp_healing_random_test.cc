@@ -74,7 +74,7 @@ class RandomSide final : public Sink {
     if (given_back_.size() > 8) given_back_.erase(given_back_.begin());
     pending_.erase(found);
   }
-  void lost(PeerIndex, const Status& why) override { ADD_FAILURE() << why.message(); }
+  void lost(PeerIndex, const Status& why, PeerFate) override { ADD_FAILURE() << why.message(); }
   void credit(PeerIndex) override {}
   void noticed(PeerIndex, EventKind, const std::string& text) override { ++texts[text.substr(text.find(": ") + 2)]; }
 

@@ -51,9 +51,11 @@ void TcpLink::make_streams(uint16_t count) {
   }
   redials_.resize(count);
   lines_.resize(count);
+  stalls_.resize(count);
 }
 
 void TcpLink::note_connected(uint16_t stream, const StreamSocket& socket) {
+  disturb();
   local_ = socket.local();
   remote_ = socket.remote();
   if (stream == 0) {
@@ -75,7 +77,7 @@ void TcpLink::mark_up_if_complete() {
 void TcpLink::dialled(std::vector<TcpDialled> connections, uint32_t attempts, StreamWatcher& watcher, Nanos now,
                       std::vector<uint64_t>& sent) {
   make_streams(static_cast<uint16_t>(connections.size()));
-  answered_before_ = true;
+  answered_at_ = connections[0].socket->remote();
   state_ = LinkState::up;
   dialer.reset();
   for (uint16_t i = 0; i < connections.size(); ++i) {
@@ -168,9 +170,11 @@ bool TcpLink::send(const FrameHeader& header, std::span<const std::byte> payload
     if (queued + 1 >= options_.queue_frames_max) credit_refused_ = true;
     if (queued >= options_.queue_frames_max + options_.extra_frames_max) {
       overflowed_ = true;
+      disturb();
       return true;
     }
   }
+  care_soon_ |= care_at_ == never;
   return stream.send(header, payload, id);
 }
 
@@ -235,7 +239,7 @@ FrameFault TcpLink::fault() const {
   return FrameFault::none;
 }
 
-std::string TcpLink::trouble(Nanos now) const {
+std::string TcpLink::link_state(Nanos now) const {
   for (size_t i = 0; i < lines_.size(); ++i) {
     const auto& line = lines_[i];
     if (state_ != LinkState::up || line.end == TcpEnd::none) continue;
@@ -249,6 +253,9 @@ std::string TcpLink::trouble(Nanos now) const {
     if (!stream->connected()) continue;
     if (auto text = describe_unacknowledged(stream->socket().unacknowledged(), remote_); !text.empty()) return text;
   }
+  for (size_t i = 0; i < stalls_.size(); ++i) {
+    if (!stalls_[i].text.empty() && streams_[i]->queue().confirmed() == stalls_[i].confirmed) return stalls_[i].text;
+  }
   return {};
 }
 
@@ -261,7 +268,8 @@ Status TcpLink::end_status(TcpVerdict verdict) const {
     if (line.end != TcpEnd::none && why == "ended") {
       why = line.end_text;
       if (line.no_session) why += "; then the peer had given up this link";
-      else if (verdict == TcpVerdict::dead && line.refused_since != never) why += "; its process is gone: " + line.dial_text;
+      else if (verdict == TcpVerdict::dead && (line.refused_for_good || line.refused_since != never))
+        why += "; its process is gone: " + (redials_[i].dialer ? redials_[i].dialer->failures() : line.dial_text);
       else if (verdict == TcpVerdict::lost && !line.dial_text.empty())
         why += concat("; it could not be reached again for ", seconds_text(options_.link_timeout), ": ", line.dial_text);
     }
@@ -273,7 +281,7 @@ Status TcpLink::end_status(TcpVerdict verdict) const {
       code = stream.broken().code();
     }
   }
-  if (silent_) why = concat("the peer's host has not answered for ", options_.link_timeout / second, " s");
+  if (silent_) why = concat("the peer's host has not answered for ", seconds_text(options_.link_timeout));
   if (overflowed_) why = concat("the peer reads nothing, and ", queued_frames(), " frames are queued for it");
   return Status(code, concat(request_.label, ": ", why, "; ", description_, "; ", traffic_.sent_bytes, " bytes sent, ",
                              traffic_.received.bytes, " received"));
@@ -304,14 +312,16 @@ Nanos TcpLink::next_deadline() const {
   return next;
 }
 
-void TcpLink::lose(const Status& why, std::vector<uint64_t>& sent) {
+void TcpLink::lose(const Status& why, PeerFate fate, std::vector<uint64_t>& sent) {
   if (state_ == LinkState::lost) return;
   state_ = LinkState::lost;
   lost_ = why;
+  fate_ = fate;
   dialer.reset();
   credit_refused_ = false;
   overflowed_ = silent_ = false;
   care_at_ = never;
+  care_soon_ = false;
   reconnected_.clear();
   for (auto& stream : streams_) stream->end(sent);
   redials_.clear();
@@ -369,6 +379,7 @@ void TcpLink::discard_arrived(Nanos now, Sink& sink) {
 }
 
 std::optional<Status> TcpLink::take_lost_status() {
+  if (!lost_) return std::nullopt;
   auto status = std::move(lost_);
   lost_.reset();
   return status;

@@ -97,10 +97,15 @@ class TcpLink {
   // Reconnecting ----------------------------------------------------------------------------------------------------
   // From time to time, asks the network whether the peer's host has stopped answering. Most calls do nothing.
   void look_for_silence(Nanos now);
-  // Returns true if there are bytes that the peer has not confirmed, or if a connection is being made anew.
+  // Returns true if frames are not written yet, or if a connection is being made anew.
   bool is_draining() const;
-  // Returns true if keep_up() has something to do, apart from its deadlines.
-  bool needs_care() const;
+  // Returns true if either side has not confirmed all frames of the other.
+  bool awaits_confirmations() const;
+  // Returns true if keep_up() has nothing to do. Most calls of poll() end here.
+  bool is_calm(Nanos now) const { return calm_ && !care_soon_ && now < care_at_; }
+  // Something has happened, after which is_calm() must look at the streams again.
+  void disturb() { calm_ = false; }
+  bool needs_care();
   // Closes connections that have ended, and says what follows from what is known. `outage` and "nothing is wrong" mean that the
   // link goes on. Call this after reading and flushing.
   TcpVerdict keep_up(Nanos now, Sink& sink);
@@ -115,14 +120,18 @@ class TcpLink {
   std::vector<TcpAddress> last_addresses() const;
   // Returns what was reconnected since the last call, like "after 0.3 s: connection reset by peer". Empty: nothing.
   std::string take_reconnected() { return std::exchange(reconnected_, {}); }
+  bool has_reconnected() const { return !reconnected_.empty(); }
   uint64_t reconnections() const { return reconnections_; }
   // Any stream is without a connection.
   bool reconnecting() const;
+  // See Connector::is_host_silent.
+  bool is_host_silent(Nanos silence) const;
   // Returns true once after a connection has ended.
   bool take_end() { return std::exchange(has_ended_, false); }
-  // A dial of this process was answered at the peer's address. A refusal there then means that the process is gone.
-  void note_answered() { answered_before_ = true; }
-  bool answered_before() const { return answered_before_; }
+  // Takes over what an older, lost link to the same peer knew of the peer's addresses.
+  void inherit(const TcpLink& old);
+  // Returns true if the first dials were refused where a refusal means that the process is gone.
+  bool is_refused_for_good() const;
   bool leaves() const { return moved_at_ != never; }
   bool on_this_host() const { return local_.bytes > 0 && local_.same_host(remote_); }
 
@@ -132,7 +141,7 @@ class TcpLink {
   // At this time the link must be checked even if nothing arrives.
   Nanos next_deadline() const;
   // Ends all traffic, closes the sockets, and appends the ids of pending sends to `sent`.
-  void lose(const Status& why, std::vector<uint64_t>& sent);
+  void lose(const Status& why, PeerFate fate, std::vector<uint64_t>& sent);
   // Call this once while the link is up, instead of lose(). Appends the ids of pending sends to `sent`: their payloads are not
   // read any more. A payload that was begun is copied, others are dropped. Then each stream sends its last frame. What arrives
   // is discarded without an upcall, but the link goes on, also over new connections, until the peer has everything:
@@ -151,12 +160,14 @@ class TcpLink {
   // Returns the status for Sink::lost, but only once.
   std::optional<Status> take_lost_status();
   bool has_lost_status() const { return lost_.has_value(); }
+  // If the link is lost: what is known about the peer's process.
+  PeerFate fate() const { return fate_; }
 
   const TcpTraffic& traffic() const { return traffic_; }
   FrameFault fault() const;
   const std::string& describe() const { return description_; }
-  // See Transport::trouble.
-  std::string trouble(Nanos now) const;
+  // See Transport::link_state.
+  std::string link_state(Nanos now) const;
   // Adds the name of the network interface (like "eth0") to the description of the link.
   void name_interface(const std::string& interface);
   TcpAddress local() const { return local_; }
@@ -166,8 +177,9 @@ class TcpLink {
   struct Line {  // what is known of a stream's connections
     TcpEnd end = TcpEnd::none;
     std::string end_text{};
-    Nanos refused_since = never;  // all dials since then were refused
-    Nanos silent_since = never;   // the peer's host acknowledges nothing on the present connection
+    Nanos refused_since = never;    // all dials since then were refused
+    bool refused_for_good = false;  // a dial was refused where a refusal means that the process is gone
+    Nanos silent_since = never;     // the peer's host acknowledges nothing on the present connection
     bool no_session = false;
     bool left_confirmed = false;  // a `left` was sent or received
     Nanos down_since = 0;
@@ -176,10 +188,15 @@ class TcpLink {
     uint32_t retiring_for = 0;  // the attempt of the hello that was accepted while the old connection is still being read
     Nanos retiring_at = 0;
   };
+  struct Stall {  // a stream whose bytes got no acknowledgement, although other connections to the peer can be made
+    std::string text{};
+    uint64_t confirmed = 0;  // up to here the peer had confirmed
+  };
   TcpStream& stream_for(size_t payload_bytes);
   void note_connected(uint16_t stream, const StreamSocket& socket);
   bool adopt(uint16_t stream, TcpDialled made, StreamWatcher& watcher, Nanos now, std::vector<uint64_t>& sent);
   void note_end(uint16_t stream, TcpEnd end, std::string text, Nanos now);
+  void note_stall(uint16_t stream);
   void note_reconnected(uint16_t stream, Nanos now);
   void step_session(uint16_t stream, Nanos now);
   void keep_up_stream(uint16_t stream, Nanos now, Sink& sink);
@@ -189,6 +206,7 @@ class TcpLink {
   void end_redial(uint16_t stream);
   Nanos may_redial_at(uint16_t stream) const;
   void mark_up_if_complete();
+  bool refusal_counts(const TcpAddress& address) const;
   bool waits_in_circle(uint16_t stream) const;
   TcpVerdict judge_stream(uint16_t stream, Nanos now) const;
 
@@ -202,12 +220,14 @@ class TcpLink {
   std::vector<std::unique_ptr<TcpStream>> streams_;
   std::vector<TcpRedial> redials_;          // indexed like streams_
   std::vector<Line> lines_;                 // indexed like streams_
+  std::vector<Stall> stalls_;               // indexed like streams_
   std::vector<TcpAddress> told_addresses_;  // where the peer said that it can be reached
   LinkState state_ = LinkState::connecting;
   TcpAddress local_, remote_;
   std::string description_ = "tcp, not connected";
   std::string interface_text_;
   std::optional<Status> lost_;
+  PeerFate fate_ = PeerFate::unknown;
   std::string reconnected_;
   uint64_t reconnections_ = 0;
   uint64_t tag_base_;
@@ -218,10 +238,12 @@ class TcpLink {
   // credit() has returned 0. Initially this is true, because a link that is still connecting has no credit.
   bool credit_refused_ = true;
   bool overflowed_ = false;
+  bool calm_ = false;       // nothing has happened since needs_care() returned false
+  bool care_soon_ = false;  // frames were sent although care_at_ was never
   bool silent_ = false;
   bool has_ended_ = false;
-  bool answered_before_ = false;
-  Nanos care_at_ = never;  // keep_up() must look at this time for silence
+  std::optional<TcpAddress> answered_at_;  // where a dial of this process was answered last
+  Nanos care_at_ = never;                  // keep_up() must look at this time for silence
 };
 
 }  // namespace unisono

@@ -24,7 +24,9 @@ constexpr Nanos accepted_redial_delay = 1 * second;
 
 }  // namespace
 
-bool TcpLink::needs_care() const {
+// Returns true if keep_up() has something to do, apart from its deadlines.
+bool TcpLink::needs_care() {
+  calm_ = false;
   if (state_ != LinkState::up) return false;
   if (overflowed_ || silent_) return true;
   for (size_t i = 0; i < streams_.size(); ++i) {
@@ -34,6 +36,7 @@ bool TcpLink::needs_care() const {
         stream.fault() != FrameFault::none || !stream.broken().ok())
       return true;
   }
+  calm_ = true;
   return false;
 }
 
@@ -108,6 +111,7 @@ void TcpLink::keep_up_stream(uint16_t index, Nanos now, Sink& sink) {
 
 // A connection has ended, or is replaced although it stands. If the stream is down already, the first end counts.
 void TcpLink::note_end(uint16_t stream, TcpEnd end, std::string text, Nanos now) {
+  disturb();
   auto& line = lines_[stream];
   if (line.end != TcpEnd::none || state_ != LinkState::up) return;
   has_ended_ = true;
@@ -123,6 +127,23 @@ void TcpLink::note_reconnected(uint16_t stream, Nanos now) {
   reconnected_ = concat("after ", seconds_text(now - line.down_since), ": ", line.end_text);
   ++reconnections_;
   line = {};
+}
+
+// Returns true if a refusal at this address means that the process is gone. At other addresses of the peer, a firewall may
+// refuse, or another host. Within one host, nothing but the process itself can refuse.
+bool TcpLink::refusal_counts(const TcpAddress& address) const {
+  const auto same = [&](const TcpAddress& other) { return address.same_host(other) && address.port() == other.port(); };
+  return (answered_at_ && same(*answered_at_)) || (on_this_host() && address.same_host(local_));
+}
+
+void TcpLink::inherit(const TcpLink& old) {
+  answered_at_ = old.answered_at_;
+  local_ = old.local_;
+  remote_ = old.remote_;
+}
+
+bool TcpLink::is_refused_for_good() const {
+  return dialer && dialer->refused_at([this](const TcpAddress& address) { return refusal_counts(address); });
 }
 
 // Returns true if the stream waits for memory that another stream of the link holds, and if that one lacks a connection. The
@@ -143,21 +164,25 @@ TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
   seen.end = line.end == TcpEnd::none ? TcpEnd::reset : line.end;
   seen.no_session = line.no_session;
   seen.confirmed = line.left_confirmed;
-  seen.refused = line.refused_since != never;
-  seen.refused_for = seen.refused ? now - line.refused_since : 0;
-  // Within one host, nothing but the process itself can refuse.
-  seen.answered_before = answered_before_ || on_this_host();
+  seen.refused = line.refused_for_good || line.refused_since != never;
+  seen.refused_for = line.refused_since != never ? now - line.refused_since : 0;
+  seen.answered_before = line.refused_for_good || answered_at_ || on_this_host();
   seen.down_for = now - std::max(line.down_since, line.answered_at);
   return judge(seen, {.link_timeout = options_.link_timeout});
 }
 
 bool TcpLink::is_draining() const {
-  return reconnecting() ||
-         std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->queue().has_unconfirmed(); });
+  return reconnecting() || std::any_of(streams_.begin(), streams_.end(),
+                                       [](const auto& stream) { return stream->queue().unwritten_frames() > 0; });
+}
+
+bool TcpLink::awaits_confirmations() const {
+  return std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->awaits_confirmations(); });
 }
 
 void TcpLink::look_for_silence(Nanos now) {
   if (state_ != LinkState::up || (care_at_ != never && now < care_at_)) return;
+  care_soon_ = false;
   const bool unconfirmed =
       std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->awaits_answer(); });
   const auto due_at = std::exchange(care_at_, unconfirmed ? now + care_interval : never);
@@ -168,6 +193,7 @@ void TcpLink::look_for_silence(Nanos now) {
     const bool up = stream.connected() && stream.session().stage() == TcpSession::Stage::up;
     if (up && stream.socket().host_is_silent(suspicious_silence)) {
       stream.session().suspect();
+      note_stall(i);
       if (since == never) since = now;
       // While this process was stopped, it dialled no other connection.
       else if (now - due_at > stopped_after) since += now - due_at;
@@ -180,6 +206,14 @@ void TcpLink::look_for_silence(Nanos now) {
       stream.session().end_dial();
     }
   }
+}
+
+// Call it before a connection that stands is replaced.
+void TcpLink::note_stall(uint16_t index) {
+  const auto& stream = *streams_[index];
+  if (!stream.connected()) return;
+  if (auto text = describe_unacknowledged(stream.socket().unacknowledged(), remote_); !text.empty())
+    stalls_[index] = {.text = std::move(text), .confirmed = stream.queue().confirmed()};
 }
 
 // From this time on the stream may be dialled. One that the peer has never begun is dialled by the side that makes the link,
@@ -196,6 +230,7 @@ bool TcpLink::redial_is_due(uint16_t stream, Nanos now) const {
 }
 
 void TcpLink::begin_redial(uint16_t stream, std::unique_ptr<TcpDialer> redialer, Nanos now) {
+  disturb();
   auto& redial = redials_[stream];
   redial = {};
   redial.dialer = std::move(redialer);
@@ -216,8 +251,10 @@ bool TcpLink::step_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sin
   bool any = !redial.made && own.step(now);
   // From the moment of the hello the network's word counts no more. Nobody has asked for it since.
   if (own.greeted() && !std::exchange(redial.greeted, true)) session.send_hello(now);
+  if (line.end != TcpEnd::none && own.refused_at([this](const TcpAddress& address) { return refusal_counts(address); }))
+    line.refused_for_good = true;
   if (own.answered()) {
-    answered_before_ = true;
+    answered_at_ = own.answered_at();
     // Its host answers, so a clean end is not the end of the host. The peer may have ended the connection for this dial.
     if (line.end == TcpEnd::clean) line.end = TcpEnd::reset;
   }
@@ -267,6 +304,7 @@ bool TcpLink::step_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sin
 
 // Reads the former connection to its end, and goes on over the new one. Returns false if the former one cannot be read yet.
 bool TcpLink::finish_redial(uint16_t index, StreamWatcher& watcher, Nanos now, Sink& sink, std::vector<uint64_t>& sent) {
+  note_stall(index);
   if (waits_in_circle(index)) streams_[index]->exceed_share();
   if (!streams_[index]->drain(now, sink)) return false;
   if (state_ != LinkState::up) return true;  // an upcall has ended the link
@@ -278,6 +316,7 @@ bool TcpLink::finish_redial(uint16_t index, StreamWatcher& watcher, Nanos now, S
 }
 
 TcpAcceptor::Decision TcpLink::decide(const TcpSessionHello& hello, Nanos waited, Nanos now, Sink& sink) {
+  disturb();
   const auto index = hello.stream_index;
   auto& stream = *streams_[index];
   auto& session = stream.session();
@@ -305,6 +344,7 @@ TcpAcceptor::Decision TcpLink::decide(const TcpSessionHello& hello, Nanos waited
 TcpAcceptor::Decision TcpLink::take_over(uint16_t index, Nanos waited, Nanos now, Sink& sink) {
   auto& stream = *streams_[index];
   const bool was_up = state_ == LinkState::up;
+  note_stall(index);
   if (waits_in_circle(index)) stream.exceed_share();
   const bool drained = stream.drain(now, sink);
   if (was_up && state_ != LinkState::up) return {.refusal = TcpRefusal::no_session};  // an upcall has ended the link
@@ -323,9 +363,15 @@ TcpAcceptor::Decision TcpLink::take_over(uint16_t index, Nanos waited, Nanos now
 
 std::vector<TcpAddress> TcpLink::last_addresses() const {
   std::vector<TcpAddress> addresses;
-  if (request_.dial && remote_.bytes > 0) addresses.push_back(remote_);
+  if (answered_at_) addresses.push_back(*answered_at_);
   addresses.insert(addresses.end(), told_addresses_.begin(), told_addresses_.end());
   return addresses;
+}
+
+bool TcpLink::is_host_silent(Nanos silence) const {
+  return state_ == LinkState::up && std::any_of(streams_.begin(), streams_.end(), [&](const auto& stream) {
+           return stream->connected() && stream->socket().awaits_host(silence);
+         });
 }
 
 bool TcpLink::reconnecting() const {

@@ -222,7 +222,7 @@ bool TcpResendQueue::copy(Frame& frame, uint32_t from, bool counted) {
 
 // Copies those bytes of the payload that may have to be written again. Returns false if there is no memory for them.
 bool TcpResendQueue::keep(Frame& frame, uint64_t start) {
-  if (copy(frame, payload_bytes_before(std::max(confirmed_, acknowledged_), frame, start), true)) return true;
+  if (copy(frame, payload_bytes_before(known_to_arrive(), frame, start), true)) return true;
   wants_confirm_ |= !frame.asked;
   frame.asked = true;
   return false;
@@ -314,7 +314,7 @@ Status TcpResendQueue::rewind(uint64_t position, uint64_t received, std::vector<
     }
     const uint32_t first = payload_bytes_before(position, frame, start);
     if (frame.header.kind != FrameKind::nothing && first < frame.kept_from) {
-      return Status(Code::peer_lost, concat(frame.kept_from - first, " bytes beyond recall: a frame at position ", start,
+      return Status(Code::peer_lost, concat(frame.kept_from - first, " bytes cannot be sent again: a frame at position ", start,
                                             " was given back before the peer had read it, and the peer stopped at ", position));
     }
     start += frame.bytes();

@@ -51,6 +51,8 @@ class TcpResendQueue {
   // Returns true if the frame that was queued last will be written although the peer confirms nothing more. If not, what it
   // confirms may come too late: two ends that both reached their limit would wait for each other.
   bool last_will_be_written() const { return count_ == 0 || may_begin(count_ - 1, queued_ - at(count_ - 1).bytes()); }
+  // Up to this position the peer has confirmed, or its host has acknowledged.
+  uint64_t known_to_arrive() const { return std::max(confirmed_, acknowledged_); }
   // Returns true if the peer has yet to confirm a frame that does more than confirm.
   bool has_unconfirmed() const { return unconfirmed_ > 0; }
   // Returns true if a frame that is completely written waits for a confirmation or an acknowledgement before sent(id).

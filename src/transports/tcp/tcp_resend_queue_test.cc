@@ -296,7 +296,7 @@ TEST_F(TcpResendQueueTest, a_peer_that_stopped_inside_a_withdrawn_frame_is_lost_
   EXPECT_TRUE(queue.cancel(1, UINT64_MAX));
   const auto status = rewind(header_bytes + 30'000);
   EXPECT_EQ(status.code(), Code::peer_lost);
-  EXPECT_NE(status.message().find("70000 bytes beyond recall"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("70000 bytes cannot be sent again"), std::string::npos) << status.message();
 }
 
 TEST_F(TcpResendQueueTest, a_peer_that_stopped_behind_what_is_missing_goes_on) {
@@ -359,7 +359,7 @@ TEST_F(TcpResendQueueTest, a_wrong_acknowledgement_is_noticed_at_the_rewind) {
   queue.acknowledged(queue.written(), sent);
   const auto status = rewind(header_bytes + 9'000);
   EXPECT_EQ(status.code(), Code::peer_lost);
-  EXPECT_NE(status.message().find("1000 bytes beyond recall"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("1000 bytes cannot be sent again"), std::string::npos) << status.message();
 }
 
 TEST_F(TcpResendQueueTest, a_position_that_cannot_be_right_is_corrupt) {

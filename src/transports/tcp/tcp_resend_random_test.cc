@@ -185,7 +185,7 @@ class RandomStream final : private Sink {
     expected_.pop_front();
   }
   void sent(uint64_t) override {}
-  void lost(PeerIndex, const Status&) override {}
+  void lost(PeerIndex, const Status&, PeerFate) override {}
   void credit(PeerIndex) override {}
 
   Random random_;

@@ -359,7 +359,7 @@ class StreamEnd final : private Sink, private TcpDecoder::Confirmations {
     expected_.pop_front();
   }
   void sent(uint64_t) override {}
-  void lost(PeerIndex, const Status&) override {}
+  void lost(PeerIndex, const Status&, PeerFate) override {}
   void credit(PeerIndex) override {}
 
   int index_;

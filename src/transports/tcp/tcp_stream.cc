@@ -7,6 +7,14 @@
 #include "base/error_text.h"
 
 namespace unisono {
+namespace {
+
+// After so many bytes, the peer gets an acknowledgement at once, which saves it the copy of as many bytes.
+constexpr size_t acknowledged_bytes_min = 64u << 10;
+// A copy of so few bytes costs less than asking the network how many of them it still needs.
+constexpr uint64_t unasked_bytes_max = 32u << 10;
+
+}  // namespace
 
 // Connections ---------------------------------------------------------------------------------------------------------
 
@@ -161,11 +169,6 @@ bool TcpStream::write_queue() {
   return any;
 }
 
-bool TcpStream::wants_flush(Nanos now) const {
-  return can_write() &&
-         (own_begin_left_ > 0 || queue_.unwritten_frames() > 0 || queue_.has_early() || sweep_is_due() || confirm_is_due(now));
-}
-
 bool TcpStream::flush(Nanos now, std::vector<uint64_t>& sent) {
   if (!can_write()) return false;
   if (confirm_is_due(now) && queue_.push_confirm(decoder_.position())) confirm_.said(decoder_.position());
@@ -186,7 +189,7 @@ void TcpStream::ask_network(std::vector<uint64_t>& sent) {
 }
 
 void TcpStream::release_early(uint64_t match, uint64_t mask, std::vector<uint64_t>& sent) {
-  if (queue_.has_held()) ask_network(sent);
+  if (queue_.has_held() && queue_.written() - queue_.known_to_arrive() > unasked_bytes_max) ask_network(sent);
   queue_.release_early(match, mask, sent);
 }
 
@@ -211,12 +214,14 @@ bool TcpStream::read(Nanos now, Sink& sink) {
     if (!begun || !socket_) return ended_ || !broken_.ok();
   }
   const bool any = read_frames(sink);
+  if (!any) return false;
   confirm_.read(decoder_.take_request(), now);
   if (decoder_.left()) session_.peer_left();
   return any;
 }
 
 bool TcpStream::read_frames(Sink& sink) {
+  const bool resumes = paused_;
   if (paused_) {
     const auto progress = decoder_.resume(sink);
     // Even if writing has failed: the peer's host has acknowledged what is unread, so the peer may not have it any more.
@@ -241,7 +246,7 @@ bool TcpStream::read_frames(Sink& sink) {
         orderly_ = ended && write_error_ == 0;
         connection_ended(ended ? write_error_ : static_cast<int>(-count));
       }
-      return taken > 0 || ended_;
+      return resumes || taken > 0 || ended_;
     }
     taken += static_cast<size_t>(count);
     const auto progress = decoder_.took(static_cast<size_t>(count), sink);
@@ -257,6 +262,7 @@ bool TcpStream::read_frames(Sink& sink) {
     // After a short read the socket is empty; another system call would tell nothing new.
     if (static_cast<size_t>(count) < space.bytes()) {
       empty_ = true;
+      if (taken >= acknowledged_bytes_min && decoder_.between_frames()) socket_->acknowledge_now();
       return true;
     }
   }

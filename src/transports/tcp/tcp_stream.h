@@ -78,7 +78,10 @@ class TcpStream final : private TcpDecoder::Confirmations {
            socket_->unacknowledged_bytes() == 0;
   }
   // Returns true if flush() has something to do.
-  bool wants_flush(Nanos now) const;
+  bool wants_flush(Nanos now) const {
+    return can_write() && (own_begin_left_ > 0 || queue_.unwritten_frames() > 0 || queue_.has_early() || sweep_is_due() ||
+                           confirm_is_due(now));
+  }
   bool flush(Nanos now, std::vector<uint64_t>& sent);
   // Reads until the socket is empty, read_bytes_max is reached, or the connection has ended. Returns true if it has read
   // anything, or if the connection has ended.
@@ -115,6 +118,8 @@ class TcpStream final : private TcpDecoder::Confirmations {
   Nanos next_deadline() const { return can_write() ? confirm_.deadline() : never; }
 
   const TcpResendQueue& queue() const { return queue_; }
+  // Returns true if the peer has not confirmed a frame, or waits for a confirmation: its memory may depend on it.
+  bool awaits_confirmations() const { return queue_.has_unconfirmed() || (can_write() && confirm_.deadline() != never); }
   // Returns true if the peer must answer: it has not confirmed a frame, or it was not heard on this connection yet.
   bool awaits_answer() const {
     return queue_.has_unconfirmed() || (session_.stage() == TcpSession::Stage::up && !session_.was_heard());

@@ -19,17 +19,22 @@ constexpr size_t direct_streams_max = 3;
 // when control_interval has passed.
 constexpr uint32_t control_every = 64;
 constexpr Nanos control_interval = millisecond;
+
 // Links that end with their transport have no sink any more, and make no upcalls.
 class NoSink final : public Sink {
  public:
   std::byte* receive_buffer(PeerIndex, const FrameHeader&) override { return nullptr; }
   void received(PeerIndex, const FrameHeader&, const View&) override {}
   void sent(uint64_t) override {}
-  void lost(PeerIndex, const Status&) override {}
+  void lost(PeerIndex, const Status&, PeerFate) override {}
   void credit(PeerIndex) override {}
 };
 
 bool is_gone(const TcpLink& link) { return link.request().fail_if_refused && link.dialer->refused_everywhere(); }
+
+PeerFate fate_of(TcpVerdict verdict) {
+  return verdict == TcpVerdict::dead || verdict == TcpVerdict::left ? PeerFate::ended : PeerFate::unknown;
+}
 
 }  // namespace
 
@@ -116,7 +121,7 @@ void TcpTransport::stop_listening() {
 }
 
 Status TcpTransport::add_peer(const LinkRequest& request) {
-  if (request.peer >= tcp_peers_max) return Status(Code::invalid, concat("tcp: peer index ", request.peer, " is too large"));
+  if (request.peer >= peers_max) return Status(Code::invalid, concat("tcp: peer index ", request.peer, " is too large"));
   if (request.id == options_.self) return Status(Code::invalid, "tcp: " + request.label + ": is this process itself");
   const bool anyone = request.id == PeerId{};
   if (anyone && (registry_ == nullptr || !request.dial)) {
@@ -125,13 +130,15 @@ Status TcpTransport::add_peer(const LinkRequest& request) {
   }
   if (by_id_.contains(request.id))
     return Status(Code::invalid, "tcp: " + request.label + ": a link to this peer exists already");
-  if (auto* old = find(request.peer); old != nullptr && (old->state() != LinkState::lost || old->has_lost_status())) {
+  const auto* old = find(request.peer);
+  if (old != nullptr && (old->state() != LinkState::lost || old->has_lost_status())) {
     return Status(Code::invalid, "tcp: " + request.label + ": its index is in use for " + old->request().label);
   }
   if (auto status = open_watchers(); !status.ok()) return status;
   auto made = std::make_unique<TcpLink>(request, pool_, process_resend_memory(), options_.link);
   // Random, because the id is; and different for each link.
   made->set_session(mix64(options_.self.low ^ mix64(options_.self.high + ++sessions_)), options_.self);
+  if (old != nullptr && old->request().id == request.id) made->inherit(*old);
   if (request.dial) {
     auto dialer = make_dialer(*made);
     if (!dialer.ok()) return dialer.status();
@@ -152,6 +159,16 @@ Status TcpTransport::add_peer(const LinkRequest& request) {
 LinkState TcpTransport::state(PeerIndex peer) const {
   const auto* link = find(peer);
   return link == nullptr ? LinkState::unknown : link->state();
+}
+
+bool TcpTransport::is_reconnecting(PeerIndex peer) const {
+  const auto* link = find(peer);
+  return link != nullptr && link->reconnecting();
+}
+
+bool TcpTransport::is_host_silent(PeerIndex peer, Nanos silence) const {
+  const auto* link = find(peer);
+  return link != nullptr && link->is_host_silent(silence);
 }
 
 void TcpTransport::mark_up(TcpLink& link) {
@@ -228,8 +245,6 @@ void TcpTransport::cancel(const Cancellation& what) {
   std::erase_if(sent_, [&](uint64_t id) { return what.concerns_send(id); });
 }
 
-// Transport: driving ------------------------------------------------------------------------------------------------
-
 bool TcpTransport::poll(Nanos now, Sink& sink) {
   UNISONO_CHECK(!polling_);
   polling_ = true;
@@ -291,7 +306,9 @@ bool TcpTransport::step_connecting(TcpLink& link, Nanos now) {
   else if (registry_ == nullptr && !link.dialer && !listener_->exhausted().empty()) what = "cannot be accepted";
   if (what == nullptr) return any;
   --connecting_;
-  link.lose(unreachable(link, what), sent_);
+  // A refusal proves a death only where a dial was answered before. Otherwise a firewall may have refused.
+  const bool ended = link.dialer && is_gone(link) && link.is_refused_for_good();
+  link.lose(unreachable(link, what), ended ? PeerFate::ended : PeerFate::unknown, sent_);
   return true;
 }
 
@@ -307,13 +324,17 @@ bool TcpTransport::move_bytes(Nanos now, Sink& sink) {
   for (size_t i = 0; i < live_.size(); ++i) {
     auto* link = live_[i];
     if (link->state() != LinkState::up) continue;
-    any |= link->flush(now, sent_);
-    if (direct || link->wants_poll()) any |= link->read_all(now, sink);
+    bool moved = link->flush(now, sent_);
+    if (direct || link->wants_poll()) moved |= link->read_all(now, sink);
+    if (moved) link->disturb();
+    any |= moved;
   }
   for (size_t i = 0; i < leaving_.size(); ++i) {
     auto& link = *leaving_[i].link;
-    any |= link.flush(now, sent_);
-    if (direct || link.wants_poll()) any |= link.read_all(now, sink);
+    bool moved = link.flush(now, sent_);
+    if (direct || link.wants_poll()) moved |= link.read_all(now, sink);
+    if (moved) link.disturb();
+    any |= moved;
   }
   if (!direct) any |= move_ready(now, sink);
   for (size_t i = 0; i < live_.size(); ++i) any |= keep_up(*live_[i], now, sink);
@@ -322,6 +343,7 @@ bool TcpTransport::move_bytes(Nanos now, Sink& sink) {
 
 // Looks after connections that have ended or look broken. Most calls find nothing to do.
 bool TcpTransport::keep_up(TcpLink& link, Nanos now, Sink& sink) {
+  if (link.is_calm(now)) return false;
   link.look_for_silence(now);
   if (!link.needs_care()) return false;
   bool any = false;
@@ -331,7 +353,7 @@ bool TcpTransport::keep_up(TcpLink& link, Nanos now, Sink& sink) {
   if (verdict != TcpVerdict::outage) {
     if (const auto fault = link.fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
     if (verdict == TcpVerdict::left) remember_departure(link);
-    link.lose(link.end_status(verdict), sent_);
+    link.lose(link.end_status(verdict), fate_of(verdict), sent_);
     return true;
   }
   for (uint16_t stream = 0; stream < link.stream_count() && link.state() == LinkState::up; ++stream) {
@@ -351,7 +373,11 @@ bool TcpTransport::move_ready(Nanos now, Sink& sink) {
       continue;
     }
     // An earlier upcall of this loop may have closed or replaced the link. In that case read() finds nothing to read.
-    if (auto* link = find_tag(tags[i])) any |= link->read(static_cast<uint16_t>(tags[i]), now, sink);
+    auto* link = find_tag(tags[i]);
+    if (link == nullptr || !link->read(static_cast<uint16_t>(tags[i]), now, sink)) continue;
+    any = true;
+    // An upcall may have closed the link.
+    if (find_tag(tags[i]) == link) link->disturb();
   }
   return any;
 }
@@ -374,13 +400,13 @@ bool TcpTransport::report(Sink& sink) {
       listener_->recheck_waiting();
       check_control_ = true;
       count_streams();
-      sink.lost(peer, *why);
+      sink.lost(peer, *why, link->fate());
       any = true;
       continue;
     }
     ++i;
-    if (const auto text = link->take_reconnected(); !text.empty()) {
-      sink.noticed(peer, EventKind::reconnected, "reconnected to it " + text);
+    if (link->has_reconnected()) {
+      sink.noticed(peer, EventKind::reconnected, "reconnected to it " + link->take_reconnected());
       any = true;
     }
     if (!link->take_credit_returned()) continue;
@@ -392,6 +418,10 @@ bool TcpTransport::report(Sink& sink) {
 
 bool TcpTransport::draining() const {
   return !leaving_.empty() || std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->is_draining(); });
+}
+
+bool TcpTransport::awaits_confirmations() const {
+  return std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->awaits_confirmations(); });
 }
 
 Nanos TcpTransport::next_deadline() const {
@@ -443,13 +473,13 @@ TransportCounters TcpTransport::counters() const {
 std::string TcpTransport::describe(PeerIndex peer) const {
   const auto* link = find(peer);
   if (link == nullptr) return "tcp, no link";
-  const auto stuck = link->trouble(now_);
+  const auto stuck = link->link_state(now_);
   return link->describe() + (stuck.empty() ? "" : "; " + stuck);
 }
 
-std::string TcpTransport::trouble(PeerIndex peer) const {
+std::string TcpTransport::link_state(PeerIndex peer) const {
   const auto* link = find(peer);
-  return link == nullptr ? std::string() : link->trouble(now_);
+  return link == nullptr ? std::string() : link->link_state(now_);
 }
 
 }  // namespace unisono

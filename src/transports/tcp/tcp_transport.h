@@ -52,8 +52,6 @@ struct TcpOptions {
   Nanos accept_other_after = 1 * second;
 };
 
-inline constexpr PeerIndex tcp_peers_max = 1u << 16;
-
 // A link that has ended in order. The peer may lack the confirmation of its last frame, so its hellos are answered for a while.
 struct TcpDeparture {
   PeerId peer{};
@@ -76,6 +74,8 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   void set_job(const JobKey& key) override;
   Status add_peer(const LinkRequest& request) override;
   LinkState state(PeerIndex peer) const override;
+  bool is_reconnecting(PeerIndex peer) const override;
+  bool is_host_silent(PeerIndex peer, Nanos silence) const override;
   void stop_listening() override;
 
   // Functions of Transport.
@@ -93,6 +93,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
   bool draining() const override;
+  bool awaits_confirmations() const override;
   bool has_pending() const override;
   int wait_handle() const override { return watcher_ ? watcher_->wait_handle() : -1; }
   int idle_handle() const override { return control_ ? control_->wait_handle() : -1; }
@@ -100,7 +101,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   void disarm() override { slept_ = true; }
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override;
-  std::string trouble(PeerIndex peer) const override;
+  std::string link_state(PeerIndex peer) const override;
 
   // After this call the transport accepts processes that nobody added, and hellos that are for any process (PeerId{}). Call it
   // before any link is made. `registry` must live longer than the transport.
@@ -114,6 +115,9 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
     registry_ = &registry;
     listener_->answer_anyone();
   }
+  // Like close(), but sends nothing more, and closes the connections at once: the peer is not what it says, or breaks the
+  // rules.
+  void abort(PeerIndex peer);
   // Returns the peer's address on this link, even if the link has ended. The address is empty if the link was never up.
   TcpAddress remote(PeerIndex peer) const;
 
@@ -125,6 +129,9 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   std::string last_refusal() const { return listener_->last_refusal(); }
 
  private:
+  static constexpr PeerIndex peers_max = 1u << 16;
+  static constexpr uint64_t leaving_tag_base = peers_max;  // links that leave are named by numbers above all peer indexes
+
   TcpTransport(const TcpOptions& options, StreamNetwork& network);
   Status open();
   Status open_watchers();
@@ -137,13 +144,13 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   // The following functions are in tcp_transport_inbound.cc.
   Decision admit(const TcpSessionHello& hello);
   std::optional<Decision> choose_connection(const TcpSessionHello& hello, TcpLink& link, Nanos waited);
+  Decision replace_link(TcpLink& link, Nanos waited);
   void identify_peer(TcpLink& link, const PeerId& id);
 
   bool control_is_due(Nanos now);
   bool step_control(Nanos now);
   bool step_connecting(TcpLink& link, Nanos now);
   void finish_dialling(TcpLink& link, Nanos now);
-  // The following functions are in tcp_transport_leaving.cc.
   TcpLink* find_leaving(const PeerId& id, uint64_t session) const;
   TcpLink* find_tag(uint64_t tag) const;
   bool step_leaving(Nanos now, Sink& sink);

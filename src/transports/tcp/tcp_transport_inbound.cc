@@ -1,4 +1,5 @@
 // How a TcpTransport handles inbound connections, and how it chooses between two connections of the same pair of processes.
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -40,6 +41,8 @@ TcpAcceptor::Decision TcpTransport::decide(const TcpInbound& inbound, Nanos wait
   const bool another = link.state() == LinkState::up && hello.session != link.session_number();
   if (registry_ != nullptr && hello.resumes == 0 && (another || link.state() == LinkState::connecting)) {
     if (const auto decision = choose_connection(hello, link, waited)) return *decision;
+  } else if (registry_ == nullptr && another && hello.resumes == 0 && link.reconnecting()) {
+    return replace_link(link, waited);
   } else if (registry_ == nullptr && link.state() == LinkState::connecting && link.request().dial) {
     // A hello that resumes a link is for one that this process has given up before.
     return {.refusal = hello.resumes != 0 ? TcpRefusal::no_session : TcpRefusal::not_expected};
@@ -47,6 +50,20 @@ TcpAcceptor::Decision TcpTransport::decide(const TcpInbound& inbound, Nanos wait
   if (link.stream_count() != 0 && link.stream_count() != hello.stream_count) return {.refusal = TcpRefusal::stream};
   link.make_streams(hello.stream_count);
   return link.decide(hello, waited, now_, *sink_);
+}
+
+TcpLink* TcpTransport::find_leaving(const PeerId& id, uint64_t session) const {
+  const auto found = std::find_if(leaving_.begin(), leaving_.end(), [&](const auto& leaving) {
+    return leaving.link->request().id == id && leaving.link->session_number() == session;
+  });
+  return found == leaving_.end() ? nullptr : found->link.get();
+}
+
+const TcpDeparture* TcpTransport::find_departure(const PeerId& id, uint64_t session) const {
+  const auto found = std::find_if(departures_.begin(), departures_.end(), [&](const auto& departure) {
+    return departure.peer == id && departure.session == session && now_ < departure.until;
+  });
+  return found == departures_.end() ? nullptr : &*found;
 }
 
 TcpAcceptor::Decision TcpTransport::admit(const TcpSessionHello& hello) {
@@ -68,19 +85,24 @@ TcpAcceptor::Decision TcpTransport::admit(const TcpSessionHello& hello) {
 std::optional<TcpAcceptor::Decision> TcpTransport::choose_connection(const TcpSessionHello& hello, TcpLink& link,
                                                                      Nanos waited) {
   if (link.state() == LinkState::up) {
-    // If the old link has no connection, its peer has given it up.
-    if (waited >= options_.replace_after || link.reconnecting()) {
-      link.lose(Status(Code::peer_lost, link.request().label + ": the peer has connected again; " + link.describe()), sent_);
-      count_streams();
-      return Decision{.wait = true};
-    }
-    return Decision{.wait = true, .recheck_after = options_.replace_after};
+    return replace_link(link, waited);
   }
   if (!link.request().dial) return std::nullopt;
   if (options_.self < hello.from && waited < options_.accept_other_after)
     return Decision{.wait = true, .recheck_after = options_.accept_other_after};
   link.withdraw_dial();
   return std::nullopt;
+}
+
+// The peer asks for a new link, so it has given up the present one, or ends it. In a group, its last frames may be on the way,
+// also over a connection that is still to come. A peer of an elastic run ends a link with a handshake.
+TcpAcceptor::Decision TcpTransport::replace_link(TcpLink& link, Nanos waited) {
+  if (waited < options_.replace_after && (registry_ == nullptr || !link.reconnecting()))
+    return {.wait = true, .recheck_after = options_.replace_after};
+  link.lose(Status(Code::peer_lost, link.request().label + ": the peer has connected again; " + link.describe()),
+            PeerFate::unknown, sent_);
+  count_streams();
+  return {.wait = true};
 }
 
 void TcpTransport::take_connection(const TcpInbound& inbound, std::unique_ptr<StreamSocket> socket) {

@@ -1,13 +1,12 @@
-// How a TcpTransport ends links in order: they go on without upcalls until their peers have everything.
+// How a TcpTransport ends links: a closed link goes on until its peer has everything.
 #include <algorithm>
+#include <utility>
 
 #include "transports/tcp/tcp_transport.h"
 
 namespace unisono {
 namespace {
 
-// The names of links that leave begin here, above all peer indexes.
-constexpr uint64_t leaving_tag_base = tcp_peers_max;
 constexpr size_t departures_max = 4096;
 
 }  // namespace
@@ -27,12 +26,19 @@ void TcpTransport::close(PeerIndex peer) {
     link->leave(leaving_tag_base + number, now_, sent_);
     leaving_.push_back({number, std::move(owned)});
   } else {
-    link->lose(Status(Code::peer_lost, "closed"), sent_);
+    link->lose(Status(Code::peer_lost, "closed"), PeerFate::unknown, sent_);
     retire(*link);
     if (polling_) closed_links_.push_back(std::move(owned));
   }
   count_streams();
   check_control_ = true;
+}
+
+void TcpTransport::abort(PeerIndex peer) {
+  auto* link = find(peer);
+  if (link != nullptr && link->state() == LinkState::up)
+    link->lose(Status(Code::peer_lost, "aborted"), PeerFate::unknown, sent_);
+  close(peer);
 }
 
 // The link is about to be deleted.
@@ -43,6 +49,8 @@ void TcpTransport::retire(const TcpLink& link) {
   retired_.received.frames += traffic.received.frames;
   retired_.received.bytes += traffic.received.bytes;
 }
+
+// Transport: driving ------------------------------------------------------------------------------------------------
 
 // Links that leave make no upcalls.
 bool TcpTransport::step_leaving(Nanos now, Sink& sink) {
@@ -88,20 +96,6 @@ TcpLink* TcpTransport::find_tag(uint64_t tag) const {
 
 bool TcpTransport::has_pending() const {
   return std::any_of(leaving_.begin(), leaving_.end(), [](const auto& leaving) { return leaving.link->may_be_missed(); });
-}
-
-TcpLink* TcpTransport::find_leaving(const PeerId& id, uint64_t session) const {
-  const auto found = std::find_if(leaving_.begin(), leaving_.end(), [&](const auto& leaving) {
-    return leaving.link->request().id == id && leaving.link->session_number() == session;
-  });
-  return found == leaving_.end() ? nullptr : found->link.get();
-}
-
-const TcpDeparture* TcpTransport::find_departure(const PeerId& id, uint64_t session) const {
-  const auto found = std::find_if(departures_.begin(), departures_.end(), [&](const auto& departure) {
-    return departure.peer == id && departure.session == session && now_ < departure.until;
-  });
-  return found == departures_.end() ? nullptr : &*found;
 }
 
 }  // namespace unisono

@@ -227,7 +227,7 @@ void FaultyTransport::deliver_copy(PeerIndex from, const FrameHeader& header, By
   outer_->received(from, header, {copies_[index].data(), copies_[index].size(), own_handle | index});
 }
 
-void FaultyTransport::on_lost(PeerIndex peer, const Status& why) {
+void FaultyTransport::on_lost(PeerIndex peer, const Status& why, PeerFate fate) {
   auto& link = links_[peer];
   if (link.broken) return;
   link.broken = true;
@@ -242,7 +242,7 @@ void FaultyTransport::on_lost(PeerIndex peer, const Status& why) {
     deliver_copy(peer, held.header, std::move(held.payload));
   }
   report_kept();
-  outer_->lost(peer, why);
+  outer_->lost(peer, why, fate);
 }
 
 void FaultyTransport::on_credit(PeerIndex peer) {
@@ -277,7 +277,7 @@ bool FaultyTransport::poll(Nanos now, Sink& sink) {
   // The previous poll() closed these links. Meanwhile inner_.poll() above has made the last sent() upcalls for them, so `lost`
   // can be reported.
   for (const auto& event : std::exchange(lost_events_, {})) {
-    sink.lost(event.peer, event.why);
+    sink.lost(event.peer, event.why, PeerFate::unknown);
     any = true;
   }
   for (auto& event : std::exchange(breaking_, {})) {

@@ -75,10 +75,11 @@ class FaultyTransport final : public Transport {
   void disarm() override { inner_.disarm(); }
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override { return "faulty " + inner_.describe(peer); }
-  std::string trouble(PeerIndex peer) const override { return inner_.trouble(peer); }
+  std::string link_state(PeerIndex peer) const override { return inner_.link_state(peer); }
 
   uint64_t sends() const { return send_count_; }
   uint64_t receives() const { return receive_count_; }
+  size_t kept_sends() const { return kept_.size(); }
 
  private:
   struct Link {
@@ -109,7 +110,7 @@ class FaultyTransport final : public Transport {
     }
     void received(PeerIndex from, const FrameHeader& header, const View& view) override { owner_.on_frame(from, header, view); }
     void sent(uint64_t id) override { owner_.on_sent(id); }
-    void lost(PeerIndex peer, const Status& why) override { owner_.on_lost(peer, why); }
+    void lost(PeerIndex peer, const Status& why, PeerFate fate) override { owner_.on_lost(peer, why, fate); }
     void credit(PeerIndex peer) override { owner_.on_credit(peer); }
     void noticed(PeerIndex peer, EventKind kind, const std::string& text) override { owner_.outer_->noticed(peer, kind, text); }
 
@@ -128,7 +129,7 @@ class FaultyTransport final : public Transport {
   bool report_kept();
   std::byte* on_receive_buffer(PeerIndex from, const FrameHeader& header);
   void on_frame(PeerIndex from, const FrameHeader& header, const View& view);
-  void on_lost(PeerIndex peer, const Status& why);
+  void on_lost(PeerIndex peer, const Status& why, PeerFate fate);
   void on_credit(PeerIndex peer);
 
   bool broken(PeerIndex peer) const;

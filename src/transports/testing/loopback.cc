@@ -271,7 +271,7 @@ class LoopbackHub::Endpoint final : public Transport {
       auto item = next_item();
       if (!item) break;
       any = true;
-      if (item->lost) sink.lost(item->from, *item->lost);
+      if (item->lost) sink.lost(item->from, *item->lost, PeerFate::ended);
       else deliver(*item, sink);
     }
     for (const auto peer : take_credit_returned()) {

@@ -45,6 +45,7 @@ class Closer final : public DatagramSink {
     if (transport != nullptr) transport->close_group(group);
     return DatagramFault::none;
   }
+  void stream_requested(uint32_t, Rank, const StreamRequest&, Nanos) override {}
   void stream_sent(uint32_t, Rank, StreamName) override {}
   UdpTransport* transport = nullptr;
   size_t calls = 0;

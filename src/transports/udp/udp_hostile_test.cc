@@ -38,6 +38,7 @@ struct Silent final : DatagramSink {
   DatagramFault datagram(uint32_t, Rank, const DatagramHeader&, std::span<const std::byte>, Nanos) override {
     return ++heard, DatagramFault::none;
   }
+  void stream_requested(uint32_t, Rank, const StreamRequest&, Nanos) override {}
   void stream_sent(uint32_t, Rank, StreamName) override {}
   uint64_t heard = 0;
 };

@@ -41,6 +41,10 @@ class Collector final : public DatagramSink {
     stream.duplicates += !fresh;
     return fresh ? verdict : DatagramFault::duplicate;
   }
+  void stream_requested(uint32_t group, Rank from, const StreamRequest& request, Nanos) override {
+    EXPECT_EQ(group, group_number);
+    requests.emplace_back(from, request);
+  }
   void stream_sent(uint32_t, Rank to, StreamName stream) override { ++sent[{to, stream.op, stream.phase}]; }
   Bytes whole(Rank from, uint32_t op, uint8_t phase) {
     Bytes bytes;
@@ -50,6 +54,7 @@ class Collector final : public DatagramSink {
 
   std::map<std::tuple<Rank, uint32_t, uint8_t>, Stream> streams;
   std::map<std::tuple<Rank, uint32_t, uint8_t>, int> sent;
+  std::vector<std::pair<Rank, StreamRequest>> requests;
   DatagramFault verdict = DatagramFault::none;
   size_t calls = 0;
   uint32_t deadline_us = 0;
@@ -169,6 +174,35 @@ TEST_F(UdpLossy, lost_ranges_are_missing_and_arrive_when_requested) {
   const auto quiet = cluster.transports[0]->datagram_counters(group_number, 1).sent;
   cluster.pass(500 * millisecond);
   EXPECT_EQ(cluster.transports[0]->datagram_counters(group_number, 1).sent, quiet) << "it is confirmed, and goes on";
+}
+
+TEST_F(UdpLossy, each_request_and_each_answer_is_reported_and_an_answer_changes_no_stream) {
+  begin(3);
+  const StreamName name{.op = 5, .phase = 1}, unsent{.op = 5, .phase = 0};
+  const auto payload = pattern(30'000, 4);
+  cluster.transports[0]->send_stream(group_number, stream(1, payload, name));
+  ASSERT_TRUE(cluster.until([&] { return got(1, 0, name).ends > 0; }));
+  const auto say = [&](StreamName stream, uint32_t first, std::span<const std::byte> bitmap) {
+    sinks[0].requests.clear();
+    cluster.transports[1]->request_repair(group_number, 0, stream, 0, first, bitmap);
+    (void)cluster.until([&] { return !sinks[0].requests.empty(); });
+    EXPECT_EQ(sinks[0].requests.size(), 1u);
+    if (sinks[0].requests.empty()) return StreamRequest{};
+    EXPECT_EQ(sinks[0].requests[0].first, 1u);
+    EXPECT_EQ(sinks[0].requests[0].second.stream, stream);
+    return sinks[0].requests[0].second;
+  };
+  const auto bitmap = pattern(1, 1);
+  EXPECT_EQ(say(unsent, 0, bitmap).kind, StreamRequest::Kind::ranges) << "this process does not hold it yet";
+  const auto repaired = cluster.transports[0]->datagram_counters(group_number, 1).repaired;
+  const auto answer = say(name, 2, pending_bitmap);
+  EXPECT_EQ(answer.kind, StreamRequest::Kind::pending);
+  EXPECT_EQ(answer.waits_for, 2u);
+  cluster.pass(20 * millisecond);
+  EXPECT_EQ(cluster.transports[0]->datagram_counters(group_number, 1).repaired, repaired);
+  EXPECT_TRUE(cluster.transports[0]->stream_unconfirmed(group_number, 1, name));
+  EXPECT_EQ(say(name, 0, {}).kind, StreamRequest::Kind::complete);
+  EXPECT_FALSE(cluster.transports[0]->stream_unconfirmed(group_number, 1, name));
 }
 
 TEST_F(UdpLossy, a_receiver_that_missed_the_whole_tail_receives_the_end) {

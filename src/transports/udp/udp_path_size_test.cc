@@ -38,7 +38,7 @@ class UdpPathSize : public testing::Test {
   DatagramSizeChange change(size_t from) const {
     return cluster.transports[from]->size_change(static_cast<PeerIndex>(1 - from));
   }
-  std::string trouble(size_t from) const { return cluster.transports[from]->trouble(static_cast<PeerIndex>(1 - from)); }
+  std::string link_state(size_t from) const { return cluster.transports[from]->link_state(static_cast<PeerIndex>(1 - from)); }
   void send(const Bytes& payload) {
     cluster.transports[0]->send(1, data_header(next_, payload.size()), payload, next_), ++next_;
   }
@@ -69,7 +69,7 @@ TEST_F(UdpPathSize, frames_in_flight_arrive_after_the_path_became_smaller) {
     EXPECT_EQ(cluster.frame_sinks[0]->sent_ids[id], 1) << "its memory is given back once";
   EXPECT_TRUE(cluster.frame_sinks[0]->losses.empty());
   EXPECT_EQ(change(0), (DatagramSizeChange{.count = 1, .bytes = 1200, .before = whole, .largest = whole}));
-  EXPECT_EQ(trouble(0), acknowledgement_text);
+  EXPECT_EQ(link_state(0), acknowledgement_text);
   EXPECT_NE(cluster.transports[0]->describe(1).find(acknowledgement_text), std::string::npos);
 }
 
@@ -140,7 +140,7 @@ TEST_F(UdpPathSize, a_size_that_comes_back_is_used_again) {
   ASSERT_EQ(bytes(0), 1200u);
   cluster.network.filter = nullptr;
   ASSERT_TRUE(cluster.until([&] { return bytes(0) == whole; }, PathProbe::raise_max + second));
-  EXPECT_EQ(trouble(0), "");
+  EXPECT_EQ(link_state(0), "");
   EXPECT_EQ(change(0).count, 2u);
   EXPECT_EQ(describe_size_change("rank 1", change(0)),
             "datagrams to rank 1 are now 1472 bytes, because datagrams of this size get acknowledgements");
@@ -181,7 +181,7 @@ TEST_F(UdpPathSize, a_size_that_the_own_host_refuses_ends_no_link) {
   cluster.network.datagram_bytes_max = 1400;
   ASSERT_TRUE(cluster.until([&] { return all_arrived(1); }, 3 * second));
   EXPECT_TRUE(same(cluster.frame_sinks[1]->frames[0].payload, payload));
-  EXPECT_EQ(trouble(0), "datagrams to it are now 1200 bytes, because the network of this host refuses larger ones");
+  EXPECT_EQ(link_state(0), "datagrams to it are now 1200 bytes, because the network of this host refuses larger ones");
   cluster.network.datagram_bytes_max = whole;
   ASSERT_TRUE(cluster.until([&] { return bytes(0) == whole; }, PathProbe::raise_max + second));
 }
@@ -200,6 +200,7 @@ class Ranges final : public DatagramSink {
     const bool fresh = ranges.emplace(header.packet_index, Bytes(payload.begin(), payload.end())).second;
     return fresh ? DatagramFault::none : DatagramFault::duplicate;
   }
+  void stream_requested(uint32_t, Rank, const StreamRequest&, Nanos) override {}
   void stream_sent(uint32_t, Rank, StreamName) override { ++sent; }
   Bytes joined() const {
     Bytes bytes;

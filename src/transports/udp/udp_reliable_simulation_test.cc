@@ -166,7 +166,7 @@ class Network : Sink {
     pool_.give(view.handle);
   }
   void sent(uint64_t) override {}
-  void lost(PeerIndex, const Status&) override {}
+  void lost(PeerIndex, const Status&, PeerFate) override {}
   void credit(PeerIndex) override {}
 
   PathSettings path_;

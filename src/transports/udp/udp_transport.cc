@@ -146,11 +146,13 @@ Status UdpTransport::add_peer(const LinkRequest& request) {
   if (request.peer >= peers_max) return invalid(concat("peer index ", request.peer, " is too large"));
   if (request.id == options_.self) return invalid("is this process itself");
   if (by_id_.contains(request.id)) return invalid("a link to this peer exists already");
-  if (const auto* old = find(request.peer); old != nullptr && (old->state != LinkState::lost || old->lost)) {
+  const auto* old = find(request.peer);
+  if (old != nullptr && (old->state != LinkState::lost || old->lost))
     return invalid("its index is in use for " + old->request.label);
-  }
   auto link = std::make_unique<Link>();
   link->request = request;
+  if (old != nullptr && old->request.id == request.id)
+    link->answered_at = old->flow != nullptr ? old->at.address : old->answered_at;
   if (request.dial) {
     if (!job_) return invalid("the job's key is not set, so no peer can be dialled");
     for (const auto& endpoint : request.endpoints) {
@@ -350,10 +352,12 @@ bool UdpTransport::step_links(Nanos now) {
     any |= link->flow->step(now);
     notice_size(*link);
     if (link->overflowed) {
-      lose(*link, Status(Code::peer_lost,
-                         concat("the peer confirms nothing, and ", link->flow->frames().count(), " frames are queued for it")));
+      lose(*link,
+           Status(Code::peer_lost,
+                  concat("the peer confirms nothing, and ", link->flow->frames().count(), " frames are queued for it")),
+           PeerFate::unknown);
     } else if (!link->flow->end().ok()) {
-      lose(*link, link->flow->end());
+      lose(*link, link->flow->end(), link->flow->fate());
     } else {
       send_unpaced(*link, now);
     }
@@ -396,10 +400,11 @@ bool UdpTransport::report(Sink& sink) {
     const auto peer = link->request.peer;
     if (link->lost) {
       const auto why = *link->lost;
+      const auto fate = link->fate;
       link->lost.reset();
       live_.erase(live_.begin() + static_cast<ptrdiff_t>(i));
       by_id_.erase(link->request.id);
-      sink.lost(peer, why);
+      sink.lost(peer, why, fate);
       any = true;
       continue;
     }

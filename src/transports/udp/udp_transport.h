@@ -44,6 +44,8 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   void set_job(const JobKey& key) override { job_ = key; }
   Status add_peer(const LinkRequest& request) override;
   LinkState state(PeerIndex peer) const override;
+  bool is_reconnecting(PeerIndex) const override { return false; }
+  bool is_host_silent(PeerIndex, Nanos) const override { return false; }
   void stop_listening() override {}  // the sockets at which it listens carry the links
 
   // Functions of Transport.
@@ -67,7 +69,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   void disarm() override {}
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override;
-  std::string trouble(PeerIndex peer) const override;
+  std::string link_state(PeerIndex peer) const override;
 
   // Functions of DatagramService.
   DatagramService* datagrams() override { return this; }
@@ -113,11 +115,14 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
     LinkRequest request;
     LinkState state = LinkState::connecting;
     std::optional<UdpHandshake> handshake;
-    std::vector<Candidate> candidates;  // addresses to dial
-    Candidate at;                       // the peer has answered from this address
-    std::unique_ptr<UdpFlow> flow;      // null until the link is up
-    UdpSendCounters sending;            // counters of hello datagrams
-    std::optional<Status> lost;         // status that report() passes to Sink::lost
+    std::vector<Candidate> candidates;       // addresses to dial
+    Candidate at;                            // the peer has answered from this address
+    std::unique_ptr<UdpFlow> flow;           // null until the link is up
+    UdpSendCounters sending;                 // counters of hello datagrams
+    std::optional<Status> lost;              // status that report() passes to Sink::lost
+    PeerFate fate = PeerFate::unknown;       // if the link is lost
+    std::optional<TcpAddress> answered_at;   // an earlier link to this process was there
+    uint64_t refused_where_it_answered = 0;  // how many of our hellos were refused there
     bool credit_refused = true, overflowed = false;
     uint64_t noticed_size_changes = 0;  // so many changes of the size of datagrams have been reported to the sink
     Nanos drain_deadline = 0;           // A closed link is given up at this time; 0 until the first poll() after close().
@@ -182,10 +187,10 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   // `to` must be a member of the link, because the outbox reads it later.
   void send_hello(Link& link, const Candidate& to);
   void bring_up(Link& link, Nanos now);
-  void lose(Link& link, const Status& why);
+  void lose(Link& link, const Status& why, PeerFate fate);
   void retire(Link& link);
   void step_drains(Nanos now);
-  Status unreachable(const Link& link) const;
+  Status unreachable(const Link& link, const char* what) const;
   Status ended(const Link& link, const Status& why, Nanos now) const;
 
   void refresh();

@@ -14,6 +14,8 @@ namespace {
 // only slowly at first. Segmentation offload makes up for the smaller size.
 constexpr uint32_t path_packet_bytes = 9'000;
 constexpr uint32_t longest_datagram_bytes = 65'507;
+// So many hellos must be refused where the peer has answered before, until it counts as gone.
+constexpr uint64_t refusals_min = 3;
 
 }  // namespace
 
@@ -29,7 +31,11 @@ void UdpTransport::send_hello(Link& link, const Candidate& to) {
 
 void UdpTransport::step_handshake(Link& link, Nanos now) {
   if (link.state == LinkState::connecting && now >= link.request.deadline) {
-    lose(link, unreachable(link));
+    lose(link, unreachable(link, "cannot be reached in time"), PeerFate::unknown);
+    return;
+  }
+  if (link.state == LinkState::connecting && link.request.fail_if_refused && link.refused_where_it_answered >= refusals_min) {
+    lose(link, unreachable(link, "is gone"), PeerFate::ended);
     return;
   }
   if (!link.handshake) {
@@ -82,15 +88,16 @@ void UdpTransport::bring_up(Link& link, Nanos now) {
   send_unpaced(link, now);
 }
 
-void UdpTransport::lose(Link& link, const Status& why) {
+void UdpTransport::lose(Link& link, const Status& why, PeerFate fate) {
   ++changes_;
+  link.fate = fate;
   if (link.state == LinkState::up) {
     auto& flow = *link.flow;
     if (const auto fault = flow.fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
     link.lost = ended(link, why, now_);
-    // The peer may be alive, and not know that this process has ended the link. If it got no goodbye, it would keep the link
-    // for ever.
-    if (!flow.goodbye_received()) flow.send_last_goodbye(now_, ports_[link.at.port]->outbox);
+    // The peer may be alive, and not know that this process has ended the link. If nobody told it, it would keep the link for
+    // ever.
+    if (!flow.goodbye_received()) flow.send_given_up(now_, ports_[link.at.port]->outbox);
     send_unpaced(link, now_);  // If the peer has sent a goodbye, this sends the answer.
     pacer_.want(flow.destination(), 0);
     flow.frames().clear(sent_);
@@ -108,10 +115,10 @@ bool UdpTransport::has_pending() const {
   return !drains_.empty() || std::any_of(live_.begin(), live_.end(), unconfirmed);
 }
 
-Status UdpTransport::unreachable(const Link& link) const {
+Status UdpTransport::unreachable(const Link& link, const char* what) const {
   std::string text = link.request.label + ": ";
   if (link.request.dial) {
-    text += "cannot be reached in time; tried";
+    text += concat(what, "; tried");
     for (const auto& candidate : link.candidates) text += " " + udp_endpoint(candidate.address);
     if (link.refused > 0) text += concat("; ", link.refused, " datagrams were refused there");
   } else {
@@ -226,6 +233,7 @@ void UdpTransport::refused(Port& port, const TcpAddress& to) {
     if (link->state == LinkState::up && same_endpoint(link->at.address, to)) link->flow->refused(now_);
     if (link->state != LinkState::connecting) continue;
     for (const auto& candidate : link->candidates) link->refused += same_endpoint(candidate.address, to) ? 1 : 0;
+    if (link->answered_at && same_endpoint(*link->answered_at, to)) ++link->refused_where_it_answered;
   }
   for (const auto& link : drains_) {
     if (same_endpoint(link->at.address, to)) link->flow->refused(now_);
@@ -267,9 +275,9 @@ DatagramFault UdpTransport::on_link_datagram(Link& link, const DatagramHeader& h
   }
   if (!link.drain && !UdpFlow::is_goodbye(header, payload) &&
       (header.kind == DatagramKind::fragment || header.kind == DatagramKind::control)) {
-    // The link has ended here, but the peer still uses it, because it missed our goodbye. Therefore send the goodbye again. (A
-    // goodbye from the peer is not handled here: on_datagram() below answers it.)
-    flow.send_last_goodbye(now_, ports_[link.at.port]->outbox);
+    // The link has ended here, but the peer still uses it, because it does not know that. Therefore tell it again. (A goodbye
+    // from the peer is not handled here: on_datagram() below answers it.)
+    flow.send_given_up(now_, ports_[link.at.port]->outbox);
     return DatagramFault::late;
   }
   // The link has ended, so the fragment is not acknowledged.
@@ -288,7 +296,7 @@ std::string UdpTransport::describe(PeerIndex peer) const {
   const auto entry =
       std::find_if(interfaces_.begin(), interfaces_.end(), [&](const auto& known) { return known.address.same_host(own); });
   if (entry != interfaces_.end()) text += concat(" (", entry->interface, ", ", link->flow->datagram_bytes(), " bytes)");
-  if (const auto why = trouble(peer); !why.empty()) text += ", " + why;
+  if (const auto why = link_state(peer); !why.empty()) text += ", " + why;
   if (link->flow->group().auth == DatagramAuth::checksum) text += ", checksums only";
   if (options_.loss.per_mille > 0)
     text += concat(", drops ", options_.loss.per_mille, " per mille of the arriving datagrams on purpose");
@@ -308,7 +316,7 @@ DatagramSizeChange UdpTransport::size_change(PeerIndex peer) const {
   return link == nullptr || !link->flow ? DatagramSizeChange() : link->flow->size_change();
 }
 
-std::string UdpTransport::trouble(PeerIndex peer) const {
+std::string UdpTransport::link_state(PeerIndex peer) const {
   const auto change = size_change(peer);
   return change.is_reduced() ? describe_size_change("it", change) : std::string();
 }

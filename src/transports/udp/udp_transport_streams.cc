@@ -200,6 +200,11 @@ DatagramFault UdpTransport::deliver(Group& group, UdpGroupPeer& peer, const Data
     case DatagramKind::repair_request: {
       const auto fault = peer.streams.on_repair_request(header, payload);
       if (auto* link = find(group.peers[peer.rank]); link != nullptr && link->state == LinkState::up) update_pacer(*link, now_);
+      if (fault == DatagramFault::size || fault == DatagramFault::place) return fault;
+      uint32_t first = 0;
+      std::memcpy(&first, payload.data(), sizeof first);
+      group.sink->stream_requested(group.number, header.sender, stream_request(header, first, payload.subspan(sizeof first)),
+                                   now_);
       return fault;
     }
     default: return DatagramFault::kind;  // Datagrams of these kinds belong to links, not to groups.

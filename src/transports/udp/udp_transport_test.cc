@@ -261,6 +261,23 @@ TEST(UdpTransport, a_peer_that_answers_nothing_is_lost_after_ten_seconds_with_it
   for (const auto& part : {VirtualCluster::label(1), cluster.endpoint(1), std::string("no answer for 10")}) {
     EXPECT_NE(why.message().find(part), std::string::npos) << why.message();
   }
+  EXPECT_EQ(cluster.frame_sinks[0]->fates[1], PeerFate::unknown) << "it may live";
+}
+
+TEST(UdpTransport, a_peer_that_is_told_of_a_link_that_was_given_up_does_not_take_its_process_for_dead) {
+  VirtualCluster cluster(2);
+  cluster.link_all();
+  const auto payload = pattern(3000, 9);
+  cluster.transports[0]->send(1, data_header(1, payload.size()), payload, 1);
+  cluster.network.filter = [](const VirtualNetwork::Datagram&) { return false; };
+  cluster.paused = 1;
+  ASSERT_TRUE(cluster.until([&] { return !cluster.frame_sinks[0]->losses.empty(); }, 20 * second));
+  cluster.network.filter = nullptr;
+  cluster.paused = -1;
+  ASSERT_TRUE(cluster.until([&] { return !cluster.frame_sinks[1]->losses.empty(); }, 20 * second));
+  EXPECT_EQ(cluster.frame_sinks[1]->fates[0], PeerFate::unknown);
+  EXPECT_NE(cluster.frame_sinks[1]->losses[0].at(0).message().find("given up"), std::string::npos)
+      << cluster.frame_sinks[1]->losses[0].at(0).message();
 }
 
 TEST(UdpTransport, a_silence_that_ends_in_time_costs_no_link) {
@@ -303,6 +320,7 @@ TEST(UdpTransport, a_dead_process_is_detected_within_a_second_on_an_idle_link) {
   ASSERT_TRUE(cluster.until([&] { return !cluster.frame_sinks[0]->losses.empty(); }));
   EXPECT_LE(cluster.network.now - since, second);
   EXPECT_NE(cluster.frame_sinks[0]->losses[1].at(0).message().find("refused"), std::string::npos);
+  EXPECT_EQ(cluster.frame_sinks[0]->fates[1], PeerFate::ended);
 }
 
 TEST(UdpTransport, one_refusal_among_answers_does_not_end_the_link) {

@@ -57,6 +57,9 @@ bool UdpStreams::is_unconfirmed(StreamName name) const {
 DatagramFault UdpStreams::on_repair_request(const DatagramHeader& header, std::span<const std::byte> payload) {
   if (payload.size() < sizeof(uint32_t) || payload.size() > sizeof(uint32_t) + repair_bitmap_bytes_max)
     return DatagramFault::size;
+  const auto bitmap = payload.subspan(sizeof(uint32_t));
+  // An answer of the other rank is about its own stream, not about one that this process holds.
+  if (stream_request(header, 0, bitmap).kind == StreamRequest::Kind::pending) return DatagramFault::none;
   auto* stream = find({header.op, header.phase});
   if (stream == nullptr) {
     // This process does not hold the stream. There are two cases. The stream was dropped, and the receiver is behind (op_old).
@@ -66,7 +69,6 @@ DatagramFault UdpStreams::on_repair_request(const DatagramHeader& header, std::s
     }
     return live_.empty() ? DatagramFault::op_old : DatagramFault::op_ahead;
   }
-  const auto bitmap = payload.subspan(sizeof(uint32_t));
   if (bitmap.empty()) {
     if (is_begun(*stream)) begun_ = {};
     stream->confirmed = true;

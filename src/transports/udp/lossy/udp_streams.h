@@ -49,8 +49,8 @@ class UdpStreams {
   void drop(StreamName name);
   // Returns true if this process holds the stream, and its receiver has not confirmed it.
   bool is_unconfirmed(StreamName name) const;
-  // Handles a repair request. Returns the fault `place` if the stream does not have this slice. Returns op_old or op_ahead if
-  // this process does not hold the stream.
+  // Handles a repair request. An answer to one (pending_bitmap) has no effect. Returns the fault `place` if the stream does not
+  // have this slice. Returns op_old or op_ahead if this process does not hold the stream.
   DatagramFault on_repair_request(const DatagramHeader& header, std::span<const std::byte> payload);
 
   // Fills in the next datagram. Returns false if there is nothing to send now.

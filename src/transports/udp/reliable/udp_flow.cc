@@ -203,8 +203,9 @@ DatagramFault UdpFlow::probe(const DatagramHeader& header, std::span<const std::
 }
 
 bool UdpFlow::is_goodbye(const DatagramHeader& header, std::span<const std::byte> payload) {
-  return header.kind == DatagramKind::control && payload.size() == sizeof(uint32_t) + 1 &&
-         static_cast<ControlKind>(payload.back()) == ControlKind::goodbye;
+  if (header.kind != DatagramKind::control || payload.size() != sizeof(uint32_t) + 1) return false;
+  const auto kind = static_cast<ControlKind>(payload.back());
+  return kind == ControlKind::goodbye || kind == ControlKind::given_up;
 }
 
 DatagramFault UdpFlow::control(std::span<const std::byte> payload, Nanos now) {
@@ -212,10 +213,16 @@ DatagramFault UdpFlow::control(std::span<const std::byte> payload, Nanos now) {
   if (payload.size() != sizeof id + 1) return DatagramFault::size;
   std::memcpy(&id, payload.data(), sizeof id);
   const auto kind = static_cast<ControlKind>(payload[sizeof id]);
-  if (kind != ControlKind::ping && kind != ControlKind::goodbye) return DatagramFault::place;
+  const bool leaves = kind == ControlKind::goodbye, gives_up = kind == ControlKind::given_up;
+  if (kind != ControlKind::ping && !leaves && !gives_up) return DatagramFault::place;
   if (control_answers_.size() < control_answers_.capacity()) control_answers_.push_back(id);
-  goodbye_received_ |= kind == ControlKind::goodbye;
-  if (kind == ControlKind::goodbye && end_.ok()) end_ = Status(Code::peer_lost, "the peer closed the link");
+  goodbye_received_ |= leaves || gives_up;
+  if (end_.ok() && leaves) {
+    end_ = Status(Code::peer_lost, "the peer closed the link");
+    fate_ = PeerFate::ended;
+  } else if (end_.ok() && gives_up) {
+    end_ = Status(Code::peer_lost, "the peer had given up the link");
+  }
   return DatagramFault::none;
 }
 
@@ -236,6 +243,7 @@ bool UdpFlow::step(Nanos now) {
   if (!end_.ok()) return any;
   if (refusals_in_row_ >= refusals_min && now - first_refusal_ >= refusals_time_min) {
     end_ = Status(Code::peer_lost, concat("the peer's process is gone: its host refused ", refusals_in_row_, " datagrams"));
+    fate_ = PeerFate::ended;
   } else if (now - silent_since_ > options_.silence && ping_.active && ping_.tries >= unanswered_pings_min) {
     end_ = Status(Code::peer_lost,
                   concat("no answer for ", (now - last_received_at_) / millisecond, " ms to ", ping_.tries, " pings"));
@@ -262,6 +270,10 @@ void UdpFlow::start_goodbye(Nanos now) {
 
 void UdpFlow::send_last_goodbye(Nanos now, UdpOutbox& outbox) {
   if (outbox.credit() > 0) add_control(next_control_++, ControlKind::goodbye, now, outbox);
+}
+
+void UdpFlow::send_given_up(Nanos now, UdpOutbox& outbox) {
+  if (outbox.credit() > 0) add_control(next_control_++, ControlKind::given_up, now, outbox);
 }
 
 void UdpFlow::detach(const UdpGroupPeer& group) {

@@ -115,8 +115,9 @@ class UdpFlow {
 
   // Begins to send a goodbye, which is repeated until it is answered. Call this when all frames have arrived.
   void start_goodbye(Nanos now);
-  // Sends one goodbye at once, and does not wait for an answer.
+  // These send one message at once, and do not wait for an answer. send_given_up(): this process ends the link, and lives.
   void send_last_goodbye(Nanos now, UdpOutbox& outbox);
+  void send_given_up(Nanos now, UdpOutbox& outbox);
   bool goodbye_answered() const { return goodbye_answered_; }
   // Returns true if the goodbye was repeated for long enough, or if nobody listens at the peer's address. If the peer missed
   // the goodbye, it will find that our port is closed.
@@ -124,11 +125,12 @@ class UdpFlow {
     return goodbye_.active &&
            (goodbye_refused_ || (goodbye_.tries > goodbye_tries_min && now - goodbye_.since >= goodbye_timeout));
   }
-  // Returns true if the peer has sent a goodbye.
+  // Returns true if the peer has sent a goodbye, or has given up the link.
   bool goodbye_received() const { return goodbye_received_; }
   static bool is_goodbye(const DatagramHeader& header, std::span<const std::byte> payload);
   // Returns why the link must end; ok if it need not end.
   const Status& end() const { return end_; }
+  PeerFate fate() const { return fate_; }
   FrameFault fault() const { return reassembler_.fault(); }
 
   void attach(UdpGroupPeer& group) { groups_.push_back(&group); }
@@ -158,7 +160,7 @@ class UdpFlow {
   std::string numbers(Nanos now) const;
 
  private:
-  enum class ControlKind : uint8_t { ping = 1, goodbye = 2 };
+  enum class ControlKind : uint8_t { ping = 1, goodbye = 2, given_up = 3 };
   // A control message that is repeated until it is answered.
   struct Control {
     bool active = false;
@@ -242,6 +244,7 @@ class UdpFlow {
   uint32_t refusals_in_row_ = 0;
   uint64_t refusals_ = 0, received_frames_ = 0, received_bytes_ = 0;
   Status end_;
+  PeerFate fate_ = PeerFate::unknown;
 };
 
 }  // namespace unisono

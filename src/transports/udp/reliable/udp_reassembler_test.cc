@@ -50,7 +50,7 @@ struct TestSink : Sink {
     handles.push_back(view.handle);
   }
   void sent(uint64_t) override {}
-  void lost(PeerIndex, const Status&) override {}
+  void lost(PeerIndex, const Status&, PeerFate) override {}
   void credit(PeerIndex) override {}
   int asked = 0;
   std::vector<std::byte> target;  // the receive buffer that receive_buffer() returns; empty: receive_buffer() returns null
