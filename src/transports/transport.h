@@ -163,7 +163,9 @@ class Transport {
   virtual bool poll(Nanos now, Sink& sink) = 0;
   // Returns the time at which poll() must be called even if nothing arrives. `never` means that there is no such time.
   virtual Nanos next_deadline() const = 0;
-  // Ends the link normally: first writes those queued frames that the kernel takes now. No `lost` follows.
+  // Ends the link normally. The peer still gets the frames that were begun or copied, and is told the end. Sends that were not
+  // begun are dropped. The payloads of all sends may be freed afterwards; sent() follows for those that were pending. No `lost`
+  // follows.
   virtual void close(PeerIndex peer) = 0;
 
   // Returns true while the transport still has to write data of closed links or finished operations. In that case the caller
