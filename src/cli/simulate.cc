@@ -40,7 +40,8 @@ const CommandLineText simulate_text{
   unisono simulate random --faults stop --seeds 16 --trace run.txt   every frame of one run, a line each
 
 Fault profiles: none; light (slow processes, a little packet loss); heavy (much loss, links that break); kill; stop
-(for a while); partition; mixed (any of them, by seed).
+(for a while); partition; mixed (any of them, by seed); links (connections that are reset and made anew, hosts that
+are cut off for a while).
 
 A failing seed is printed with the command that runs it again. Exit code: 0 if every seed passed; 1 if one failed, or
 a file cannot be written; 2 for a wrong command line.)"};

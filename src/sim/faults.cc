@@ -12,7 +12,8 @@ namespace {
 constexpr double lossy = 0.05;
 
 constexpr FaultProfile profiles[] = {FaultProfile::none, FaultProfile::light,     FaultProfile::heavy, FaultProfile::kill,
-                                     FaultProfile::stop, FaultProfile::partition, FaultProfile::mixed};
+                                     FaultProfile::stop, FaultProfile::partition, FaultProfile::mixed, FaultProfile::links};
+constexpr auto mixed_profiles = static_cast<uint64_t>(FaultProfile::mixed);  // `mixed` chooses one of the first ones
 
 Nanos time_below(Random& random, Nanos bound) { return static_cast<Nanos>(random.below(static_cast<uint64_t>(bound) + 1)); }
 
@@ -36,13 +37,27 @@ Fault make_kill(const FaultRequest& q, Random& random) {
   return fault;
 }
 
-Fault make_cut(const FaultRequest& q, Random& random) {
-  Fault fault{.kind = FaultKind::cut,
+Fault make_link_fault(FaultKind kind, Nanos time_max, const FaultRequest& q, Random& random) {
+  Fault fault{.kind = kind,
               .at = time_below(random, q.span),
               .process = any(random, q.processes),
-              .time = time_below(random, q.timeout / 4)};
+              .time = time_below(random, time_max)};
   fault.other = (fault.process + 1 + any(random, q.processes - 1)) % q.processes;
   return fault;
+}
+
+Fault make_cut(const FaultRequest& q, Random& random) { return make_link_fault(FaultKind::cut, q.timeout / 4, q, random); }
+
+// Mostly, a link heals while its operation runs.
+Fault make_reset(const FaultRequest& q, Random& random) {
+  return make_link_fault(FaultKind::reset, random.chance(0.8) ? q.span : q.timeout / 20, q, random);
+}
+
+Fault make_outage(const FaultRequest& q, Random& random) {
+  return {.kind = FaultKind::outage,
+          .at = time_below(random, q.span),
+          .process = any(random, q.processes),
+          .time = time_below(random, q.timeout / 20)};
 }
 
 Fault make_partition(const FaultRequest& q, Random& random) {
@@ -71,6 +86,10 @@ std::string to_string(const Fault& f) {
     case FaultKind::cut:
       return "the link of " + process_text(f.process) + " and " + process_text(f.other) + " is cut" + at + ", noticed after " +
              time_text(f.time);
+    case FaultKind::reset:
+      return "the link of " + process_text(f.process) + " and " + process_text(f.other) + " is reset" + at +
+             ", connected again after " + time_text(f.time);
+    case FaultKind::outage: return process_text(f.process) + " is cut off" + at + " for " + time_text(f.time);
     case FaultKind::partition: {
       std::string text = "partition" + at + " for " + time_text(f.time) + ", noticed after " + time_text(f.notice) + ": ";
       for (const bool side : f.side) text += side ? '1' : '0';
@@ -88,7 +107,7 @@ Nanos end_of(const Fault& f) {
 }  // namespace
 
 const char* name(FaultProfile profile) {
-  constexpr const char* names[] = {"none", "light", "heavy", "kill", "stop", "partition", "mixed"};
+  constexpr const char* names[] = {"none", "light", "heavy", "kill", "stop", "partition", "mixed", "links"};
   return names[static_cast<size_t>(profile)];
 }
 
@@ -97,7 +116,7 @@ Result<FaultProfile> parse_fault_profile(std::string_view text) {
     if (text == name(profile)) return profile;
   }
   return Status(Code::invalid, "'" + std::string(text) +
-                                   "' is not a fault profile; expected none, light, heavy, kill, stop, partition or mixed");
+                                   "' is not a fault profile; expected none, light, heavy, kill, stop, partition, mixed or links");
 }
 
 std::string FaultPlan::to_string() const {
@@ -117,7 +136,7 @@ FaultPlan make_fault_plan(const FaultRequest& q, Random& random) {
   };
   auto profile = q.profile;
   const bool mixed = profile == FaultProfile::mixed;
-  if (mixed) profile = profiles[random.below(std::size(profiles) - 1)];
+  if (mixed) profile = profiles[random.below(mixed_profiles)];
   if (random.chance(0.5) && profile != FaultProfile::none) plan.loss = random.unit() * 0.02;
   add(make_slow, 1);
   switch (profile) {
@@ -128,6 +147,11 @@ FaultPlan make_fault_plan(const FaultRequest& q, Random& random) {
     case FaultProfile::kill: at_least_one(make_kill, 2); break;
     case FaultProfile::stop: at_least_one(make_stop, 2); break;
     case FaultProfile::partition: at_least_one(make_partition, 1); break;
+    case FaultProfile::links:
+      at_least_one(make_reset, 12);
+      add(make_outage, 2);
+      if (random.chance(0.2)) add(make_kill, 1), add(make_stop, 1);
+      break;
     default: break;
   }
   if (mixed && random.chance(0.3)) add(make_kill, 1), add(make_stop, 1), add(make_cut, 1);
@@ -136,10 +160,13 @@ FaultPlan make_fault_plan(const FaultRequest& q, Random& random) {
   return plan;
 }
 
+// Returns true for faults that no process notices, apart from the time.
+static bool heals(const Fault& fault) { return fault.kind == FaultKind::reset || fault.kind == FaultKind::outage; }
+
 bool harmless(const FaultPlan& plan, const FaultRequest& q) {
   if (plan.loss > lossy) return false;
   return std::all_of(plan.faults.begin(), plan.faults.end(), [&](const Fault& f) {
-    return f.kind == FaultKind::slow ||
+    return f.kind == FaultKind::slow || heals(f) ||
            ((f.kind == FaultKind::stop || f.kind == FaultKind::partition) && f.time <= q.timeout / 10 && f.notice == never);
   });
 }
@@ -147,6 +174,7 @@ bool harmless(const FaultPlan& plan, const FaultRequest& q) {
 bool is_faulty(const FaultPlan& plan, PeerIndex process) {
   if (plan.loss > lossy) return true;  // loss may break any link
   return std::any_of(plan.faults.begin(), plan.faults.end(), [&](const Fault& f) {
+    if (heals(f)) return false;
     return f.kind == FaultKind::partition || f.process == process || (f.kind == FaultKind::cut && f.other == process);
   });
 }

@@ -14,7 +14,8 @@
 
 namespace unisono::sim {
 
-enum class FaultProfile : uint8_t { none, light, heavy, kill, stop, partition, mixed };
+// `mixed` chooses one of those before it. `links`: links lose their connections and heal.
+enum class FaultProfile : uint8_t { none, light, heavy, kill, stop, partition, mixed, links };
 const char* name(FaultProfile profile);
 Result<FaultProfile> parse_fault_profile(std::string_view text);
 
@@ -24,7 +25,9 @@ enum class FaultKind : uint8_t {
   // The process dies. The other processes notice this after `time`; if `time` is `never`, they notice it only by their
   // deadlines.
   kill,
-  cut,  // the link between `process` and `other` breaks; both notice after about `time`
+  cut,     // the link between `process` and `other` breaks; both notice after about `time`
+  reset,   // the connection between `process` and `other` breaks; the link heals after `time`
+  outage,  // for `time`, nothing reaches or leaves the host of `process`; then its links heal
   // For `time`, the processes are divided into two sets that cannot communicate. The bits of `side` say which process is in
   // which set. The links between the sets break after `notice`.
   partition,
@@ -58,7 +61,7 @@ struct FaultRequest {
 FaultPlan make_fault_plan(const FaultRequest& request, Random& random);
 
 // Returns whether every operation must succeed in spite of the faults. This is the case if no process is killed, no link is
-// cut, loss is rare, and stops and partitions are much shorter than the timeout.
+// cut, loss is rare, and stops and partitions are much shorter than the timeout. Links that heal do so in time.
 bool harmless(const FaultPlan& plan, const FaultRequest& request);
 // Returns whether an error may blame this process. In a partition, an error may blame any process.
 bool is_faulty(const FaultPlan& plan, PeerIndex process);

@@ -79,6 +79,8 @@ class Network {
   void commit(PeerIndex self, const Slot& slot, const FrameHeader& header);
   void abandon(PeerIndex self, const Slot& slot);
   bool send(PeerIndex self, PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id);
+  bool release_acknowledged(PeerIndex self, uint64_t match, uint64_t mask);
+  void release_early(PeerIndex self, uint64_t match, uint64_t mask);
   void release(PeerIndex self, const View& view);
   void cancel(PeerIndex self, const Cancellation& what);
   bool poll(PeerIndex self, Sink& sink);
@@ -93,6 +95,8 @@ class Network {
   // Cuts the link between `a` and `b` at once. Process `a` notices this after `notice_a`, and process `b` after `notice_b`.
   // With `never`, the process does not notice it.
   void cut(PeerIndex a, PeerIndex b, Nanos notice_a, Nanos notice_b, const std::string& why);
+  // The link between `a` and `b` has no connection until time `until`. Then it goes on where it stopped.
+  void reset(PeerIndex a, PeerIndex b, Nanos until);
   // Kills the process: it no longer receives or polls. Its links are not cut.
   void kill(PeerIndex self);
   // Divides the processes into two sides. Frames from one side to the other wait until time `until`.
@@ -149,6 +153,7 @@ class Network {
   struct Link {  // one direction between two processes
     Nanos last_arrival = 0;
     Nanos refused_until = 0;
+    Nanos down_until = 0;
     uint32_t in_flight = 0;
     bool cut = false, lost = false, wants_credit = false;
   };

@@ -20,6 +20,8 @@ void Network::add_event(PeerIndex self, const NetworkEvent& event) {
 void Network::arrive(uint64_t key) {
   auto& frame = frame_at(key);
   if (separated(frame.from, frame.to)) return event_queue_.add(heals_ + settings_.retransmit, EventKind::arrive, frame.to, key);
+  if (const auto until = link(frame.from, frame.to).down_until; event_queue_.now() < until)
+    return event_queue_.add(until, EventKind::arrive, frame.to, key);
   if (++counters_.receives == settings_.fail_receive)
     cut(frame.from, frame.to, 10 * microsecond, 0, "injected: a receive failed");
   auto& l = link(frame.from, frame.to);

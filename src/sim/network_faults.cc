@@ -1,4 +1,5 @@
 // Faults, and the clean-up after them: cancelled operations, cut links, dead processes and partitions.
+#include <algorithm>
 #include <utility>
 
 #include "base/concat.h"
@@ -29,6 +30,30 @@ void Network::cancel(PeerIndex self, const Cancellation& what) {
   for (auto& event : stations_[self].events) {
     if (event.kind == NetworkEventKind::sent && what.concerns_send(event.value)) event.kind = NetworkEventKind::nothing;
   }
+}
+
+// The network knows of some of the frames that have arrived.
+bool Network::release_acknowledged(PeerIndex self, uint64_t match, uint64_t mask) {
+  bool any = false;
+  if (settings_.single_copy) return false;
+  each_frame([&](Frame& frame, uint64_t) {
+    const bool arrived = frame.state == State::queued || frame.state == State::writing;
+    if (frame.from != self || frame.notify == NotifySender::never || (frame.send_id & mask) != match || !arrived) return;
+    if (!random_.chance(0.5)) return;
+    own_payload(frame);
+    report_sent(frame);
+    any = true;
+  });
+  return any;
+}
+
+void Network::release_early(PeerIndex self, uint64_t match, uint64_t mask) {
+  if (settings_.single_copy) return;
+  each_frame([&](Frame& frame, uint64_t) {
+    if (frame.from != self || frame.notify == NotifySender::never || (frame.send_id & mask) != match) return;
+    own_payload(frame);
+    report_sent(frame);
+  });
 }
 
 void Network::report_lost(PeerIndex self, const NetworkEvent& event, Sink& sink) {
@@ -85,6 +110,15 @@ void Network::close(PeerIndex self, PeerIndex peer) {
   cut(self, peer, never, settings_.latency, "the other side closed the link");
   link(self, peer).lost = true;
   drop_sends(self, peer);
+}
+
+void Network::reset(PeerIndex a, PeerIndex b, Nanos until) {
+  trace_.event(event_queue_.now(), "reset", a, b);
+  for (auto* l : {&link(a, b), &link(b, a)}) {
+    l->down_until = std::max(l->down_until, until);
+    // What was on its way arrives then. Later frames do not overtake it.
+    if (settings_.ordered) l->last_arrival = std::max(l->last_arrival, l->down_until);
+  }
 }
 
 void Network::kill(PeerIndex self) {

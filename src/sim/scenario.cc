@@ -108,6 +108,12 @@ void schedule_faults(const FaultPlan& plan, Cluster& cluster) {
         case FaultKind::stop: return cluster.stop(f.process, until);
         case FaultKind::kill: return cluster.kill(f.process, f.time);
         case FaultKind::cut: return network.cut(f.process, f.other, f.time / 2, f.time, "the link broke");
+        case FaultKind::reset: return network.reset(f.process, f.other, until);
+        case FaultKind::outage:
+          for (PeerIndex other = 0; other < cluster.size(); ++other) {
+            if (other != f.process) network.reset(f.process, other, until);
+          }
+          return;
         case FaultKind::partition:
           network.partition(f.side, until);
           for (PeerIndex a = 0; a < cluster.size() && f.notice != never; ++a) {

@@ -24,6 +24,10 @@ class SimTransport final : public Transport {
   bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override {
     return network_.send(self_, peer, header, payload, id);
   }
+  bool release_acknowledged(uint64_t match, uint64_t mask) override {
+    return network_.release_acknowledged(self_, match, mask);
+  }
+  void release_early(uint64_t match, uint64_t mask) override { network_.release_early(self_, match, mask); }
   void release(const View& view) override { network_.release(self_, view); }
   void cancel(const Cancellation& what) override { network_.cancel(self_, what); }
   bool poll(Nanos, Sink& sink) override { return network_.poll(self_, sink); }
