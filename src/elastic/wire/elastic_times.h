@@ -21,7 +21,7 @@ struct ElasticTimes {
   // that listens at a dead peer's address.
   Nanos heal_period = 10 * second;
   Nanos forget_dead = 3600 * second;
-  Nanos coordinator_timeout = 1 * second;
+  Nanos coordinator_timeout = 2 * second;  // longer than an outage of 1 s, after which links heal
   Nanos gather_timeout = 2 * second;      // how long a coordinator waits for members that have not registered
   Nanos stall_timeout = 2 * second;       // how long a round waits for a silent member
   Nanos contribute_timeout = 5 * second;  // a lower limit; see contribute_timeout_for
