@@ -115,8 +115,9 @@ Result<FaultProfile> parse_fault_profile(std::string_view text) {
   for (const auto profile : profiles) {
     if (text == name(profile)) return profile;
   }
-  return Status(Code::invalid, "'" + std::string(text) +
-                                   "' is not a fault profile; expected none, light, heavy, kill, stop, partition, mixed or links");
+  return Status(
+      Code::invalid,
+      "'" + std::string(text) + "' is not a fault profile; expected none, light, heavy, kill, stop, partition, mixed or links");
 }
 
 std::string FaultPlan::to_string() const {

@@ -125,8 +125,7 @@ TEST_P(Profiles, a_group_that_loses_members_re_forms_and_continues) {
 
 INSTANTIATE_TEST_SUITE_P(All, Profiles,
                          testing::Values(FaultProfile::none, FaultProfile::light, FaultProfile::heavy, FaultProfile::kill,
-                                         FaultProfile::stop, FaultProfile::partition, FaultProfile::mixed,
-                                         FaultProfile::links),
+                                         FaultProfile::stop, FaultProfile::partition, FaultProfile::mixed, FaultProfile::links),
                          [](const auto& instance) { return std::string(name(instance.param)); });
 
 TEST(Scenario, equal_seeds_give_equal_traces) {

@@ -143,6 +143,16 @@ Nanos GroupSeeker::next_deadline() const {
   return std::min({repeat_at_, silence_deadline(), holder_deadline()});
 }
 
+const PeerId* GroupSeeker::silent_coordinator(Nanos now) const {
+  if (phase_ == Phase::idle || holder_ >= holders_.size() || (phase_ == Phase::pre && acknowledged_)) return nullptr;
+  return now >= silence_deadline() ? &holders_[holder_] : nullptr;
+}
+
+void GroupSeeker::excuse_silence(Nanos now) {
+  answered_at_ = now - options_.times.coordinator_timeout + options_.times.coordinator_timeout / repeats;
+  send_register(now);
+}
+
 void GroupSeeker::woke(Nanos now) {
   if (next_deadline() > now) return;
   const auto abandon_at = std::min(silence_deadline(), holder_deadline());

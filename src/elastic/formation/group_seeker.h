@@ -109,6 +109,10 @@ class GroupSeeker {
   // peer. But if this process has declined the group, declines it again instead.
   void unknown_group(const GroupId& id, const PeerId& from, Nanos now);
   void woke(Nanos now);
+  // Returns the coordinator that woke() would now replace because it is silent. Returns null if there is none.
+  const PeerId* silent_coordinator(Nanos now) const;
+  // The link to the silent coordinator is out. Waits for it until the next REGISTER is repeated, and asks again.
+  void excuse_silence(Nanos now);
   // Returns when woke() must be called next, or `never` if no request is under way.
   Nanos next_deadline() const;
 

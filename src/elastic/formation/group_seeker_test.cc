@@ -109,6 +109,27 @@ TEST(GroupSeeker, tries_the_next_holder_after_coordinator_timeout_of_silence) {
   EXPECT_GT(std::get<Register>(sends[1].message).attempt, first.second.attempt);
 }
 
+TEST(GroupSeeker, waits_for_a_silent_coordinator_whose_link_is_out) {
+  SeekerFixture fixture;
+  fixture.seeker.seek(fixture.request, fixture.now);
+  const auto timeout = fixture.times.coordinator_timeout;
+  fixture.advance(timeout - 1);
+  EXPECT_EQ(fixture.seeker.silent_coordinator(fixture.now), nullptr);
+  fixture.now += 1;
+  for (int i = 0; i < 3; ++i) {
+    const auto* silent = fixture.seeker.silent_coordinator(fixture.now);
+    ASSERT_NE(silent, nullptr);
+    EXPECT_EQ(*silent, fixture.holders[0]);
+    (void)fixture.seeker.take_sends();
+    fixture.seeker.excuse_silence(fixture.now);
+    EXPECT_EQ(fixture.sent<Register>().back().first, fixture.holders[0]) << "it is asked again";
+    fixture.advance(timeout / 4 - 1);
+    fixture.now += 1;
+  }
+  fixture.seeker.woke(fixture.now);
+  EXPECT_EQ(fixture.sent<Register>().back().first, fixture.holders[1]) << "the link is no longer out";
+}
+
 TEST(GroupSeeker, ignores_signs_of_life_of_an_earlier_attempt_or_another_peer) {
   SeekerFixture fixture;
   fixture.seeker.seek(fixture.request, fixture.now);

@@ -11,6 +11,8 @@ namespace unisono {
 namespace {
 
 constexpr Nanos idle_check_period = 1 * second;  // how often idle links are searched
+// A link whose host has acknowledged nothing for this long is out.
+constexpr Nanos out_after = 250 * millisecond;
 
 }  // namespace
 
@@ -150,6 +152,12 @@ bool ElasticLinks::linked(const PeerId& peer) const {
   const auto* connection = find(peer);
   return connection != nullptr && connection->phase == LinkPhase::up && !connection->sent_parting &&
          !connection->received_parting;
+}
+
+bool ElasticLinks::is_out(const PeerId& peer) const {
+  const auto* connection = find(peer);
+  return connection != nullptr && connection->phase == LinkPhase::up &&
+         (transport_->is_reconnecting(connection->index) || transport_->is_host_silent(connection->index, out_after));
 }
 
 void ElasticLinks::close(const PeerId& peer) {

@@ -110,6 +110,8 @@ class ElasticLinks final : private Sink, private InboundRegistry {
   // of ElasticSink::credit or ElasticSink::lost follows.
   bool credit(const PeerId& peer);
   bool linked(const PeerId& peer) const;
+  // Returns true if the link to the peer is up, but its connection is being made anew, or the peer's host does not answer.
+  bool is_out(const PeerId& peer) const;
   // Ends a link in order: sends the waiting messages, and then both sides part. Forgets the peer and its addresses.
   // ElasticSink::lost is not called.
   void close(const PeerId& peer);

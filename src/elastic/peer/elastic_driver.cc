@@ -28,6 +28,7 @@ class ElasticDriver::Port final : public ElasticPort {
     if (!links_.send_to_address(address, std::move(message), now)) failed_addresses.push_back(address);
   }
   bool credit(const PeerId& to) override { return links_.credit(to); }
+  bool is_out(const PeerId& peer) const override { return links_.is_out(peer); }
   void close(const PeerId& peer) override { links_.close(peer); }
 
   Nanos now = 0;

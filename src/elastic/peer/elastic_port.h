@@ -25,6 +25,8 @@ class ElasticPort {
   // Returns true if few bytes are queued for the peer, so that large messages may be sent. If it has returned false, the port
   // calls MoshpitPeer::credit once large messages may be sent again.
   virtual bool credit(const PeerId& to) = 0;
+  // Returns true if the link to the peer is up, but its connection is being made anew, or the peer's host does not answer.
+  virtual bool is_out(const PeerId& /*peer*/) const { return false; }
   // Ends the link, because no further message will be sent to the peer.
   virtual void close(const PeerId& peer) = 0;
 };

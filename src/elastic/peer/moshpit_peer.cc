@@ -138,6 +138,9 @@ void MoshpitPeer::woke(Nanos now) {
   if (left_) return;
   keeper_.woke(now);
   coordinator_.woke(now);
+  // Whether a peer that cannot be reached is dead is decided by the roster.
+  if (const auto* silent = seeker_.silent_coordinator(now); silent != nullptr && port_.is_out(*silent))
+    seeker_.excuse_silence(now);
   seeker_.woke(now);
   state_.woke(now);
   if (group_ != nullptr) group_->round().woke(now);

@@ -21,11 +21,11 @@ struct ElasticTimes {
   // that listens at a dead peer's address.
   Nanos heal_period = 10 * second;
   Nanos forget_dead = 3600 * second;
-  Nanos coordinator_timeout = 2 * second;  // longer than an outage of 1 s, after which links heal
-  Nanos gather_timeout = 2 * second;      // how long a coordinator waits for members that have not registered
-  Nanos stall_timeout = 2 * second;       // how long a round waits for a silent member
-  Nanos contribute_timeout = 5 * second;  // a lower limit; see contribute_timeout_for
-  Nanos result_timeout = 4 * second;      // must be longer than stall_timeout
+  Nanos coordinator_timeout = 1 * second;  // does not run while the link to the coordinator is out
+  Nanos gather_timeout = 2 * second;       // how long a coordinator waits for members that have not registered
+  Nanos stall_timeout = 2 * second;        // how long a round waits for a silent member
+  Nanos contribute_timeout = 5 * second;   // a lower limit; see contribute_timeout_for
+  Nanos result_timeout = 4 * second;       // must be longer than stall_timeout
   Nanos ballot_timeout = 1 * second;
   Nanos round_timeout = 30 * second;  // a lower limit; see round_timeout_for
   Nanos relayout_period = 10 * second;
