@@ -6,6 +6,22 @@
 #include <utility>
 
 namespace unisono {
+namespace {
+
+bool is_in_last_stage(const Plan& plan, const OperationLane& lane) {
+  return lane.stage + 1 == plan.chunks[lane.chunk].stage_end;
+}
+
+// Returns true if the lane only sends in this stage, to one rank, and then only waits for a message of that rank. That message
+// mostly confirms what was sent. So the lane waits for it in the next stage, which overwrites nothing before it has come.
+bool is_answered(const Plan& plan, const OperationLane& lane) {
+  const auto& stage = plan.stages[lane.stage];
+  if (plan.relayed || stage.recv_begin != stage.recv_end || is_in_last_stage(plan, lane)) return false;
+  const auto to = plan.sends(stage), from = plan.receives(plan.stages[lane.stage + 1]);
+  return to.size() == 1 && from.size() == 1 && to[0] == from[0];
+}
+
+}  // namespace
 
 const std::byte* Operation::value(const Lane& lane) const {
   const auto& memory = chunk_memory_[lane.chunk];
@@ -40,10 +56,7 @@ void Operation::run(Nanos now) {
   }
   ready_.clear();
   running_ = false;
-  // A lane whose last messages are in transit may wait while others still get theirs. One that must go on may not: what the
-  // others wait for may depend on it.
-  const bool all_wait = lanes_waiting_for_memory_ + lanes_awaiting_answers_ >= lanes_left_;
-  if (all_wait && (lanes_blocked_ > 0 || lanes_awaiting_answers_ == 0)) release_memory_early();
+  if (in_transit_.need_memory(lanes_left_)) release_memory_early();
 }
 
 // Returns true if combining does not overwrite what the lane sends. While it combines, most of that is acknowledged.
@@ -52,38 +65,20 @@ bool Operation::keeps_what_it_sends(const Lane& lane) const {
   return lane.combined || (!lane.has_output && !coded_ && !plan_->relayed && memory.input != memory.output);
 }
 
-// Returns true if the lane only sends in this stage, to one rank, and then only waits for a message of that rank. That message
-// mostly confirms what was sent. So the lane waits for it in the next stage, which overwrites nothing before it has come.
-bool Operation::is_answered(const Lane& lane) const {
-  const auto& stage = plan_->stages[lane.stage];
-  if (plan_->relayed || stage.recv_begin != stage.recv_end || is_in_last_stage(lane)) return false;
-  const auto to = plan_->sends(stage), from = plan_->receives(plan_->stages[lane.stage + 1]);
-  return to.size() == 1 && from.size() == 1 && to[0] == from[0];
-}
-
-bool Operation::is_in_last_stage(const Lane& lane) const { return lane.stage + 1 == plan_->chunks[lane.chunk].stage_end; }
-
-void Operation::await_answer(Lane& lane, bool awaits) {
-  if (lane.awaits_answer == awaits) return;
-  lane.awaits_answer = awaits;
-  if (awaits) ++lanes_awaiting_answers_;
-  else --lanes_awaiting_answers_;
-}
-
 // The lane has all messages of its stage, and transports have all that it sends. If it must now combine what has arrived, the
 // result may overwrite what is being sent, so it asks for that memory at once. A lane that only sends can wait longer, because
 // other lanes make progress meanwhile.
 void Operation::wait_for_memory(Lane& lane, uint32_t index) {
   if (std::exchange(lane.waits_for_memory, true)) return;
-  ++lanes_waiting_for_memory_;
-  lanes_blocked_ += is_in_last_stage(lane) ? 0 : 1;
+  ++in_transit_.waiting;
+  in_transit_.blocked += is_in_last_stage(*plan_, lane) ? 0 : 1;
   if (lane.arrived_messages > 0) port_->release_early(index);
 }
 
 // A lane whose messages have arrived may go on without copies. The others may wait until it needs no more messages: by then,
 // theirs have mostly arrived, too.
 void Operation::release_memory_early() {
-  if (done_ || lanes_waiting_for_memory_ == 0 || std::exchange(asked_for_all_memory_, true)) return;
+  if (done_ || in_transit_.waiting == 0 || std::exchange(in_transit_.asked_for_all, true)) return;
   if (!port_->release_acknowledged()) port_->release_all_early();
 }
 
@@ -96,7 +91,7 @@ void Operation::advance(uint32_t index) {
     const auto& stage = plan_->stages[lane.stage];
     const auto expected = stage.recv_end - stage.recv_begin;
     if (lane.computing || lane.arrived_messages < expected) return;
-    await_answer(lane, false);
+    in_transit_.await_answer(lane, false);
     const bool only_in_transit = lane.sends_pending == lane.in_transit;
     if (lane.sends_pending > 0 && !(only_in_transit && keeps_what_it_sends(lane))) {
       if (only_in_transit) wait_for_memory(lane, index);
@@ -104,8 +99,8 @@ void Operation::advance(uint32_t index) {
     }
     if (expected > 0 && !lane.combined && !combine(index)) return;
     if (lane.sends_pending > 0) {
-      if (!only_in_transit || !is_answered(lane)) return wait_for_memory(lane, index);
-      await_answer(lane, true);
+      if (!only_in_transit || !is_answered(*plan_, lane)) return wait_for_memory(lane, index);
+      in_transit_.await_answer(lane, true);
     }
     ++lane.stage;
     lane.entered = lane.combined = false;
@@ -433,11 +428,11 @@ void Operation::sent(uint32_t lane, Nanos now) {
   auto& sender = lanes_[lane];
   --sender.sends_pending;
   --sender.in_transit;
-  if (sender.sends_pending == 0) await_answer(sender, false);
+  if (sender.sends_pending == 0) in_transit_.await_answer(sender, false);
   if (std::exchange(sender.waits_for_memory, false)) {
-    --lanes_waiting_for_memory_;
-    lanes_blocked_ -= is_in_last_stage(sender) ? 0 : 1;
-    asked_for_all_memory_ = false;
+    --in_transit_.waiting;
+    in_transit_.blocked -= is_in_last_stage(*plan_, sender) ? 0 : 1;
+    in_transit_.asked_for_all = false;
   }
   make_ready(lane);
   run(now);

@@ -159,9 +159,6 @@ class Operation {
 
   void run(Nanos now);
   void make_ready(uint32_t lane);
-  bool is_in_last_stage(const Lane& lane) const;
-  bool is_answered(const Lane& lane) const;
-  void await_answer(Lane& lane, bool awaits);
   bool keeps_what_it_sends(const Lane& lane) const;
   void wait_for_memory(Lane& lane, uint32_t index);
   void advance(uint32_t lane);
@@ -235,13 +232,11 @@ class Operation {
   std::vector<Piece> messages_;
   kernels::BlockCounts encoding_;
   size_t lanes_left_ = 0;
-  size_t lanes_waiting_for_memory_ = 0;  // lanes that only wait until transports need the memory of their messages no longer
-  size_t lanes_blocked_ = 0;             // those of them that have further stages
-  size_t lanes_awaiting_answers_ = 0;    // lanes with messages in transit that the next message will confirm
-  uint32_t ranks_heard_ = 0;             // number of other ranks from which a message has arrived
-  uint32_t oldest_ = 0;                  // the first unfinished lane; the order of lanes is the same on all ranks
+  LanesInTransit in_transit_;
+  uint32_t ranks_heard_ = 0;  // number of other ranks from which a message has arrived
+  uint32_t oldest_ = 0;       // the first unfinished lane; the order of lanes is the same on all ranks
   bool done_ = true, running_ = false, prepared_ = false, copied_local_ = false, failure_is_ours_ = false, answered_ = false,
-       asked_for_all_memory_ = false, inquiring_ = false, inquiry_due_ = false, disputed_ = false, description_due_ = false;
+       inquiring_ = false, inquiry_due_ = false, disputed_ = false, description_due_ = false;
   Status status_;
   Nanos started_ = 0, ended_ = 0, now_ = 0;
   Report counts_;

@@ -25,6 +25,26 @@ struct OperationLane {
        waits_for_memory = false, awaits_answer = false, finished = false, has_error = false;
 };
 
+// Counts the lanes with messages in transit, whose memory transports still need.
+struct LanesInTransit {
+  size_t waiting = 0;           // lanes that only wait until their memory is needed no longer
+  size_t blocked = 0;           // those of them that have further stages
+  size_t awaiting_answers = 0;  // lanes that wait for a message, which will confirm theirs
+  bool asked_for_all = false;   // the memory of all lanes was asked for
+
+  void await_answer(OperationLane& lane, bool awaits) {
+    if (lane.awaits_answer == awaits) return;
+    lane.awaits_answer = awaits;
+    if (awaits) ++awaiting_answers;
+    else --awaiting_answers;
+  }
+  // Returns true if the operation cannot go on without memory. A lane whose last messages are in transit may wait while others
+  // still get theirs. A blocked lane may not: what the others wait for may depend on it.
+  bool need_memory(size_t lanes_left) const {
+    return waiting + awaiting_answers >= lanes_left && (blocked > 0 || awaiting_answers == 0);
+  }
+};
+
 // A transport slot into which a lane's sum is written.
 struct OutgoingSlot {
   uint32_t lane = 0;

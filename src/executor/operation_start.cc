@@ -186,8 +186,7 @@ void Operation::make_lanes() {
   arrivals_.reset(entries);
   messages_.assign(coded_ ? 2 * lanes_.size() : 0, {});
   lanes_left_ = lanes_.size();
-  lanes_waiting_for_memory_ = lanes_blocked_ = lanes_awaiting_answers_ = 0;
-  asked_for_all_memory_ = false;
+  in_transit_ = {};
   oldest_ = 0;
 }
 

@@ -109,8 +109,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:  # type: ignore[override]
         """Averages gradients (missing ones are zeros), updates this rank's shard, and copies the values of other shards that
-        arrive; see report(). A rank that was away for some steps continues with the step in which the others are. So count steps
-        with current_step.
+        arrive; see report(). A rank that was away for some steps continues with the step in which the others are. So count
+        steps with current_step.
 
         DistBackendError: a rank is lost. The parameters have not changed.
         """
