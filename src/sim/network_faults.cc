@@ -116,7 +116,7 @@ void Network::reset(PeerIndex a, PeerIndex b, Nanos until) {
   trace_.event(event_queue_.now(), "reset", a, b);
   for (auto* l : {&link(a, b), &link(b, a)}) {
     l->down_until = std::max(l->down_until, until);
-    // What was on its way arrives then. Later frames do not overtake it.
+    // Frames on their way arrive when the link is back. Later frames do not overtake them.
     if (settings_.ordered) l->last_arrival = std::max(l->last_arrival, l->down_until);
   }
 }
