@@ -33,15 +33,11 @@ void TcpResendQueue::grow() {
   first_ = 0;
 }
 
-// Makes room for a frame. Call count() when the frame is complete.
-TcpResendQueue::Frame& TcpResendQueue::insert(size_t index) {
+void TcpResendQueue::insert(size_t index, const Frame& frame) {
   if (count_ == ring_.size()) grow();
   for (size_t i = count_; i > index; --i) at(i) = at(i - 1);
+  at(index) = frame;
   ++count_;
-  return at(index) = {};
-}
-
-void TcpResendQueue::count(const Frame& frame) {
   queued_ += frame.bytes();
   unconfirmed_ += frame.confirms_only() ? 0 : 1;
   lent_ += frame.notify ? 1 : 0;
@@ -54,11 +50,8 @@ void TcpResendQueue::seal(Frame& frame, uint64_t received) {
 }
 
 bool TcpResendQueue::push(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id, uint64_t received) {
-  auto& frame = insert(count_);
-  frame.header = header;
+  Frame frame{.header = header, .kept = payload.data(), .id = id};
   frame.header.payload_bytes = static_cast<uint32_t>(payload.size());
-  frame.kept = payload.data();
-  frame.id = id;
   frame.notify = !payload.empty();
   if (frame.notify && payload.size() <= copied_bytes_max) {
     if (copy(frame, 0, true, true)) frame.notify = false;
@@ -67,7 +60,7 @@ bool TcpResendQueue::push(const FrameHeader& header, std::span<const std::byte> 
   if (wants_confirm_) frame.header.flags |= frame_flag_confirm_now;
   wants_confirm_ = false;
   seal(frame, received);
-  count(frame);
+  insert(count_, frame);
   return !frame.notify;
 }
 
@@ -75,12 +68,13 @@ bool TcpResendQueue::push_confirm(uint64_t received) {
   const size_t index = begun(next_) ? next_ + 1 : next_;
   if (index >= unconfirmed_frames_max + confirming_frames_max) return false;
   const bool waits = index < count_ && at(index).confirms_only();
-  auto& frame = waits ? at(index) : insert(index);
-  frame.header.kind = FrameKind::confirm;
+  Frame frame{.header = {.kind = FrameKind::confirm}};
+  if (waits) frame = at(index);
   if (wants_confirm_) frame.header.flags |= frame_flag_confirm_now;
   wants_confirm_ = false;
   seal(frame, received);
-  if (!waits) count(frame);
+  if (waits) at(index) = frame;
+  else insert(index, frame);
   return true;
 }
 

@@ -125,8 +125,7 @@ class TcpResendQueue {
 
   Frame& at(size_t index) { return ring_[(first_ + index) & (ring_.size() - 1)]; }
   const Frame& at(size_t index) const { return ring_[(first_ + index) & (ring_.size() - 1)]; }
-  Frame& insert(size_t index);
-  void count(const Frame& frame);
+  void insert(size_t index, const Frame& frame);
   void grow();
   bool begun(size_t index) const { return index < next_ || (index == next_ && written_ > next_start_); }
   bool may_begin(size_t index, uint64_t start) const;
