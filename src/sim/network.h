@@ -189,6 +189,8 @@ class Network {
   uint64_t key_of(uint32_t index) { return uint64_t{frame_at(index).generation} << 32 | index; }
   template <typename F>
   void each_frame(F&& call);
+  template <typename F>
+  bool give_back(PeerIndex self, uint64_t match, uint64_t mask, F&& gives);
   uint64_t take_frame();
   void drop_frame(uint64_t key);
   uint32_t take_block(size_t bytes);

@@ -32,14 +32,13 @@ void Network::cancel(PeerIndex self, const Cancellation& what) {
   }
 }
 
-// The network knows of some of the frames that have arrived.
-bool Network::release_acknowledged(PeerIndex self, uint64_t match, uint64_t mask) {
+// Gives back the memory of the matching sends for which `gives(frame)` is true. Returns true if there are any.
+template <typename F>
+bool Network::give_back(PeerIndex self, uint64_t match, uint64_t mask, F&& gives) {
   bool any = false;
   if (settings_.single_copy) return false;
   each_frame([&](Frame& frame, uint64_t) {
-    const bool arrived = frame.state == State::queued || frame.state == State::writing;
-    if (frame.from != self || frame.notify == NotifySender::never || (frame.send_id & mask) != match || !arrived) return;
-    if (!random_.chance(0.5)) return;
+    if (frame.from != self || frame.notify == NotifySender::never || (frame.send_id & mask) != match || !gives(frame)) return;
     own_payload(frame);
     report_sent(frame);
     any = true;
@@ -47,13 +46,16 @@ bool Network::release_acknowledged(PeerIndex self, uint64_t match, uint64_t mask
   return any;
 }
 
-void Network::release_early(PeerIndex self, uint64_t match, uint64_t mask) {
-  if (settings_.single_copy) return;
-  each_frame([&](Frame& frame, uint64_t) {
-    if (frame.from != self || frame.notify == NotifySender::never || (frame.send_id & mask) != match) return;
-    own_payload(frame);
-    report_sent(frame);
+// The network knows of some of the frames that have arrived.
+bool Network::release_acknowledged(PeerIndex self, uint64_t match, uint64_t mask) {
+  return give_back(self, match, mask, [&](const Frame& frame) {
+    const bool arrived = frame.state == State::queued || frame.state == State::writing;
+    return arrived && random_.chance(0.5);
   });
+}
+
+void Network::release_early(PeerIndex self, uint64_t match, uint64_t mask) {
+  give_back(self, match, mask, [](const Frame&) { return true; });
 }
 
 void Network::report_lost(PeerIndex self, const NetworkEvent& event, Sink& sink) {
