@@ -325,10 +325,20 @@ DatagramFault LossyGroup::datagram(uint32_t, Rank from, const DatagramHeader& he
   return deliver(from, header, payload, now);
 }
 
+void LossyGroup::send_stream(const OutStream& stream) {
+  auto marked = stream;
+  marked.call = own_call_.mark();
+  service_.send_stream(setup_.number, marked);
+}
+
 // Hands a datagram to the running operation.
 DatagramFault LossyGroup::deliver(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now) {
   auto fault = DatagramFault::none;
-  if (header.kind == DatagramKind::end) current().end_seen(from, header, now);
+  const bool shows_call =
+      header.kind == DatagramKind::data && (header.phase == 0 || call_.request.collective == Collective::all_gather);
+  // The sizes of two calls may be equal although their codecs differ.
+  if (shows_call && header.contributors != own_call_.mark()) fault = DatagramFault::place;
+  else if (header.kind == DatagramKind::end) current().end_seen(from, header, now);
   else fault = current().data(from, header, payload, now);
   const bool is_other_call = header.phase < lossy_phases && !current().phase(header.phase).runs;
   // The ranks make different calls, but may have announced both of them before.

@@ -100,7 +100,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   void stream_sent(uint32_t group, Rank to, StreamName stream) override;
 
   // The functions of StreamPort:
-  void send_stream(const OutStream& stream) override { service_.send_stream(setup_.number, stream); }
+  void send_stream(const OutStream& stream) override;
   void drop_stream(Rank to, StreamName stream) override { service_.drop_stream(setup_.number, to, stream); }
   void request_repair(Rank from, StreamName stream, uint16_t slice, uint32_t first,
                       std::span<const std::byte> bitmap) override {

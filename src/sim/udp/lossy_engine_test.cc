@@ -244,15 +244,21 @@ std::vector<DifferingLossyCall> differing_lossy_calls() {
 TEST(CallOrder, lossy_calls_that_differ_end_with_both_values_on_every_rank_and_leave_the_group_usable) {
   for (const auto& call : differing_lossy_calls()) {
     for (const Rank odd : {0u, 1u, 3u}) {
-      for (const int late : {0, 1}) {  // the odd rank calls with the others, or after them
-        SCOPED_TRACE(concat(call.name, ", odd rank ", odd, late > 0 ? ", late" : ""));
+      for (const int how : {0, 1, 2, 3}) {
+        const bool late = (how & 1) != 0;   // the odd rank calls after the others
+        const bool known = (how & 2) != 0;  // both calls were made before, so none of them is announced
+        SCOPED_TRACE(concat(call.name, ", odd rank ", odd, late ? ", late" : "", known ? ", known" : ""));
         LossyEngines engines({.ranks = 4});
         Values values(4, std::vector<float>(1000, 1));
         Completions done(4);
+        for (const bool variant : {false, true}) {
+          for (Rank r = 0; known && r < 4; ++r) done[r] = engines.submit(r, call.make(engines.caller(r), values, variant));
+          if (known) engines.finish(done);
+        }
         for (Rank r = 0; r < 4; ++r) {
           if (r != odd) done[r] = engines.submit(r, call.make(engines.caller(r), values, false));
         }
-        if (late > 0) engines.pass(3 * millisecond);
+        if (late) engines.pass(3 * millisecond);
         const auto started = engines.now();
         done[odd] = engines.submit(odd, call.make(engines.caller(odd), values, true));
         engines.finish(done);
