@@ -39,7 +39,7 @@ struct OutStream {
   size_t range_bytes = 0;
   // The value of DatagramHeader::contributors for each range. If the span is empty, the value is `call` for all ranges.
   std::span<const uint16_t> contributors{};
-  uint16_t call = 0;
+  uint16_t call = 0;         // a hash of the call: AnnouncedCall::mark(), or 0
   uint32_t deadline_us = 0;  // DatagramHeader::deadline_us in every datagram of the stream
 };
 
