@@ -261,11 +261,10 @@ DatagramFault LossyGroup::datagram(uint32_t, Rank from, const DatagramHeader& he
 // Hands a datagram to the running operation.
 DatagramFault LossyGroup::deliver(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now) {
   auto fault = DatagramFault::none;
-  const bool shows_call =
-      header.kind == DatagramKind::data && (header.phase == 0 || call_.request.collective == Collective::all_gather);
-  // The sizes of two calls may be equal although their codecs differ.
-  if (shows_call && header.contributors != own_call_.mark()) fault = DatagramFault::place;
-  else if (header.kind == DatagramKind::end) current().end_seen(from, header, now);
+  if (is_of_other_call(header)) {
+    fault = DatagramFault::place;
+    current().other_call_seen(from, now);
+  } else if (header.kind == DatagramKind::end) current().end_seen(from, header, now);
   else fault = current().data(from, header, payload, now);
   const bool is_other_call = header.phase < lossy_phases && !current().phase(header.phase).runs;
   // The ranks make different calls, but may have announced both of them before.

@@ -160,6 +160,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   void announce_call();
   void announce_to_all();
   void announce_call_again();
+  bool is_of_other_call(const DatagramHeader& header) const;
   void compare_call(Rank from, Nanos now);
   void compare_past_call(Rank from, const AnnouncedCall& call, Nanos now);
   std::string difference(Rank from, const AnnouncedCall& theirs, const AnnouncedCall& ours) const;

@@ -75,6 +75,14 @@ void LossyGroup::announce_call_again() {
   announce_to_all();
 }
 
+// Returns true if the header of this operation's data has the hash of another call. Sizes cannot show this if, for example,
+// only the codecs differ. In a result of a sum, the field has its other meaning.
+bool LossyGroup::is_of_other_call(const DatagramHeader& header) const {
+  const bool has_hash = header.phase == 0 || call_.request.collective == Collective::all_gather;
+  if (header.kind != DatagramKind::data || !has_hash) return false;
+  return header.contributors != 0 && header.contributors != own_call_.mark();
+}
+
 void LossyGroup::send_stream(const OutStream& stream) {
   auto marked = stream;
   marked.call = own_call_.mark();
