@@ -238,6 +238,28 @@ std::vector<DifferingLossyCall> differing_lossy_calls() {
              static const CallOptions options[] = {lossy_with("int8:metadata=f16"), lossy_with("int8:metadata=bf16")};
              return sum_of(c, v[c.self], 1000, options[variant ? 1 : 0]);
            },
+           " with codec int8:metadata=f16", " with codec int8:metadata=bf16"},
+          {"operation of a reduce_scatter",
+           [](const Caller& c, Values& v, bool variant) {
+             auto options = lossy;
+             options.op = variant ? ReduceOp::avg : ReduceOp::sum;
+             static std::array<std::vector<float>, 4> shards;
+             shards[c.self].resize(c.self == 3 ? 1000 - 3 * 256 : 256);
+             return reduce_shards_call(c, ConstTensor(std::span<const float>(v[c.self])), Tensor(std::span(shards[c.self])),
+                                       options);
+           },
+           "(f32 sum, 1000 elements", "(f32 avg, 1000 elements"},
+          {"codec of an all_gather",
+           [](const Caller& c, Values& v, bool variant) {
+             static const CallOptions options[] = {lossy_with("int8:metadata=f16"), lossy_with("int8:metadata=bf16")};
+             static std::array<std::vector<float>, 4> shards;
+             const auto& own = options[variant ? 1 : 0];
+             const auto layout =
+                 shard_layout_of(4, ConstTensor(std::span<const float>(v[c.self])), own.codec->gather, own.shard_unit, 1472);
+             shards[c.self].assign(layout->count(c.self), 1);
+             return gather_shards_call(c, ConstTensor(std::span<const float>(shards[c.self])), Tensor(std::span(v[c.self])),
+                                       own);
+           },
            " with codec int8:metadata=f16", " with codec int8:metadata=bf16"}};
 }
 
