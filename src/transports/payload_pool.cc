@@ -22,15 +22,14 @@ uint32_t PayloadPool::fresh_record(size_t size_class) {
 }
 
 bool PayloadPool::may_take(uint32_t owner, size_t bytes) const {
-  const size_t held = held_bytes(owner);
-  return owner == no_owner || held == 0 || held + block_bytes(bytes) <= limits_.owner_bytes_max;
+  return has_room(owner, bytes) || held_bytes(owner) == 0;
 }
 
 PayloadPool::Block PayloadPool::take(uint32_t owner, size_t bytes) {
   const size_t size = block_bytes(bytes);
   const size_t size_class = static_cast<size_t>(std::countr_zero(size)) - smallest_shift;
   if (size_class >= class_count || !may_take(owner, bytes)) return {};
-  if (owner != no_owner && owner >= held_.size()) held_.resize(owner + size_t{1});
+  if (has_limit(owner) && owner >= held_.size()) held_.resize(owner + size_t{1});
   uint32_t index;
   auto& list = free_[size_class];
   if (list.empty()) {
@@ -42,21 +41,36 @@ PayloadPool::Block PayloadPool::take(uint32_t owner, size_t bytes) {
     kept_bytes_ -= size;
   }
   auto& record = records_[index];
-  record.owner = owner;
-  record.out = true;
-  ++blocks_out_;
-  if (owner != no_owner) held_[owner] += size;
+  record.users = 1;
+  begin_holding(record, owner);
   return {record.data.get(), uint64_t{index} + 1};
 }
 
+void PayloadPool::begin_holding(Record& record, uint32_t owner) {
+  record.owner = owner;
+  if (owner != inbox_owner) ++blocks_out_;
+  if (has_limit(owner)) held_[owner] += class_bytes(record.size_class);
+}
+
+void PayloadPool::end_holding(Record& record) {
+  if (record.owner != inbox_owner) --blocks_out_;
+  if (has_limit(record.owner)) held_[record.owner] -= class_bytes(record.size_class);
+}
+
+void PayloadPool::set_owner(uint64_t handle, uint32_t owner) {
+  if (has_limit(owner) && owner >= held_.size()) held_.resize(owner + size_t{1});
+  auto& record = records_[handle - 1];
+  end_holding(record);
+  begin_holding(record, owner);
+}
+
 void PayloadPool::give(uint64_t handle) {
-  if (handle == 0 || handle > records_.size() || !records_[handle - 1].out) return;
+  if (handle == 0 || handle > records_.size() || records_[handle - 1].users == 0) return;
   const auto index = static_cast<uint32_t>(handle - 1);
   auto& record = records_[index];
   const size_t bytes = class_bytes(record.size_class);
-  record.out = false;
-  --blocks_out_;
-  if (record.owner != no_owner) held_[record.owner] -= bytes;
+  if (--record.users > 0) return;
+  end_holding(record);
   if (kept_bytes_ + bytes > limits_.kept_bytes_max) {
     record.data.reset();
     empty_.push_back(index);

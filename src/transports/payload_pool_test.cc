@@ -46,6 +46,26 @@ TEST(PayloadPool, never_refuses_an_owner_that_holds_nothing) {
   EXPECT_TRUE(pool.take(1, 1));
 }
 
+TEST(PayloadPool, a_shared_block_comes_back_when_each_user_has_returned_it) {
+  PayloadPool pool({.owner_bytes_max = 8192});
+  const auto block = pool.take(PayloadPool::inbox_owner, 8192);
+  EXPECT_EQ(pool.blocks_out(), 0u);
+  pool.share(block.handle);
+  EXPECT_TRUE(pool.is_shared(block.handle));
+  pool.set_owner(block.handle, 1);
+  EXPECT_EQ(pool.blocks_out(), 1u);
+  EXPECT_EQ(pool.held_bytes(1), 8192u);
+  EXPECT_FALSE(pool.has_room(1, 1));
+  pool.give(block.handle);
+  EXPECT_FALSE(pool.is_shared(block.handle));
+  EXPECT_EQ(pool.kept_bytes(), 0u);
+  EXPECT_NE(pool.take(2, 8192).data, block.data);
+  pool.give(block.handle);
+  EXPECT_EQ(pool.held_bytes(1), 0u);
+  EXPECT_EQ(pool.blocks_out(), 1u);
+  EXPECT_EQ(pool.take(1, 8192).data, block.data);
+}
+
 TEST(PayloadPool, keeps_no_more_than_its_limit) {
   PayloadPool pool({.kept_bytes_max = 8192});
   std::vector<uint64_t> handles;

@@ -8,27 +8,34 @@
 
 namespace unisono {
 
+TcpDecoder::~TcpDecoder() {
+  reset();
+  pool_.give(spare_.handle);
+  pool_.give(inbox_.handle);
+}
+
 TcpDecoder::Space TcpDecoder::space() {
   Space space;
   if (fault_ != FrameFault::none) return space;
+  if (pool_.is_shared(inbox_.handle)) replace_inbox();
   const size_t ahead = expect_large_ ? ahead_bytes : inbox_bytes;
   if (in_payload_ && !discard_) {
     if (target_ == nullptr) return space;
     // The inbox is empty here, because its bytes have already been copied into this payload.
     space.parts[space.count++] = {target_ + done_, header_.payload_bytes - done_};
-    space.parts[space.count++] = {inbox_.get(), ahead};
+    space.parts[space.count++] = {inbox_.data, ahead};
     return space;
   }
   if (discard_) {
-    space.parts[space.count++] = {inbox_.get(), inbox_bytes};
+    space.parts[space.count++] = {inbox_.data, inbox_bytes};
     return space;
   }
   if (begin_ != 0) {
-    std::memmove(inbox_.get(), inbox_.get() + begin_, end_ - begin_);  // this moves less than one header
+    std::memmove(inbox_.data, inbox_.data + begin_, end_ - begin_);  // this moves less than one header
     end_ -= begin_;
     begin_ = 0;
   }
-  space.parts[space.count++] = {inbox_.get() + end_, ahead - end_};
+  space.parts[space.count++] = {inbox_.data + end_, ahead - end_};
   return space;
 }
 
@@ -56,7 +63,7 @@ TcpDecoder::Progress TcpDecoder::took(size_t bytes, Sink& sink) {
 }
 
 bool TcpDecoder::begin_frame(Sink& sink) {
-  std::memcpy(&header_, inbox_.get() + begin_, sizeof header_);
+  std::memcpy(&header_, inbox_.data + begin_, sizeof header_);
   fault_ = check_frame(header_, FrameKind::leaving);
   if (fault_ != FrameFault::none) return false;
   begin_ += sizeof header_;
@@ -73,6 +80,12 @@ bool TcpDecoder::find_target(Sink& sink) {
   if (target_ != nullptr || discard_ || header_.payload_bytes == 0) return true;
   if (!buffer_requested_) {
     buffer_requested_ = true;
+    if (can_lend()) {
+      pool_.share(inbox_.handle);
+      target_ = inbox_.data + begin_;
+      block_ = {target_, inbox_.handle};
+      return true;
+    }
     auto* const buffer = sink.receive_buffer(from_, header_);
     if (discard_) return true;  // the upcall has called discard_all()
     target_ = buffer;
@@ -83,11 +96,31 @@ bool TcpDecoder::find_target(Sink& sink) {
   return target_ != nullptr;
 }
 
+// Returns true if the sink can get a view of the inbox: the whole payload is there, and it is as aligned as a block of the pool.
+bool TcpDecoder::can_lend() {
+  const size_t bytes = header_.payload_bytes;
+  if (bytes < lent_bytes_min || end_ - begin_ < bytes || begin_ % 64 != 0) return false;
+  if (pool_.held_bytes(from_) > held_bytes_max || !pool_.has_room(from_, inbox_bytes)) return false;
+  if (!spare_) spare_ = pool_.take(PayloadPool::inbox_owner, inbox_bytes);
+  return static_cast<bool>(spare_);
+}
+
+// Goes on with another inbox, because the sink keeps a view of the present one.
+void TcpDecoder::replace_inbox() {
+  std::memcpy(spare_.data, inbox_.data + begin_, end_ - begin_);
+  end_ -= begin_;
+  begin_ = 0;
+  pool_.set_owner(inbox_.handle, from_);
+  pool_.give(inbox_.handle);
+  inbox_ = std::exchange(spare_, {});
+}
+
 // Copies payload bytes from the inbox. Returns true if the payload is complete.
 bool TcpDecoder::fill_from_inbox() {
   const size_t count = std::min(end_ - begin_, header_.payload_bytes - done_);
   if (count > 0) {
-    if (!discard_) std::memcpy(target_ + done_, inbox_.get() + begin_, count);
+    const auto* const source = inbox_.data + begin_;
+    if (!discard_ && target_ + done_ != source) std::memcpy(target_ + done_, source, count);
     done_ += count;
     begin_ += count;
   }

@@ -4,8 +4,12 @@
 // straight into the sink's receive buffer, or into a block of the pool that the sink gets as a zero-copy view. space() returns
 // two pieces of memory: first the missing part of the payload, then the inbox (a small buffer of the decoder). Therefore one
 // readv can read the end of one frame and the beginning of the next. If small frames are expected, the inbox takes many frames
-// at once, and payloads are copied out of it. If large frames are expected, only a little is read into the inbox, so that large
-// payloads are not copied.
+// at once. A payload that lies whole in the inbox is given to the sink as a zero-copy view of it, if it is not too small; other
+// payloads are copied out of it. If large frames are expected, only a little is read into the inbox, so that large payloads
+// are not copied.
+//
+// If the sink keeps a view of the inbox, the decoder goes on with another inbox, and the old one counts as memory that the peer
+// holds.
 //
 // The decoder counts the position of the stream, which outlives connections. Where a connection breaks, also inside a header or
 // a payload, the decoder goes on with the next one's first byte of a frame: nothing has to be told to it. It handles the kinds
@@ -14,7 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <new>
 #include <utility>
 
 #include <sys/uio.h>
@@ -40,6 +44,10 @@ class TcpDecoder {
   // After a payload of at least this size, the decoder expects large frames. Frames without payload change nothing. For large
   // frames, copying costs more than a second system call.
   static constexpr size_t large_bytes = 64u << 10;
+  // Smaller payloads are always copied out of the inbox: a sink that keeps the view of one would keep a whole inbox for it.
+  static constexpr size_t lent_bytes_min = 4u << 10;
+  // If the peer holds more memory than this, payloads are copied out of the inbox, so that its share lasts longer.
+  static constexpr size_t held_bytes_max = 1u << 20;
 
   enum class Progress : uint8_t {
     more,       // read the next bytes
@@ -71,8 +79,10 @@ class TcpDecoder {
         pool_(pool),
         counters_(counters),
         confirmations_(confirmations),
-        inbox_(std::make_unique_for_overwrite<std::byte[]>(inbox_bytes)) {}
-  ~TcpDecoder() { reset(); }
+        inbox_(pool.take(PayloadPool::inbox_owner, inbox_bytes)) {
+    if (!inbox_) throw std::bad_alloc();
+  }
+  ~TcpDecoder();
   TcpDecoder(const TcpDecoder&) = delete;
   TcpDecoder& operator=(const TcpDecoder&) = delete;
 
@@ -107,13 +117,16 @@ class TcpDecoder {
   bool find_target(Sink& sink);
   bool fill_from_inbox();
   bool finish_frame(Sink& sink);
+  bool can_lend();
+  void replace_inbox();
   bool is_for_sink() const { return header_.kind < FrameKind::confirm; }
 
   PeerIndex from_;
   PayloadPool& pool_;
   TcpReceiveCounters& counters_;
   Confirmations* confirmations_;
-  std::unique_ptr<std::byte[]> inbox_;
+  PayloadPool::Block inbox_;
+  PayloadPool::Block spare_;    // the next inbox; it is taken before a view of the inbox is given away
   size_t begin_ = 0, end_ = 0;  // unread part of the inbox
   FrameHeader header_;          // header of the frame whose payload is being received
   // Where the payload of header_ is written. Null if the payload is discarded, or if there is no memory for it.

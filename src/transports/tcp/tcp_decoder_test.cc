@@ -122,6 +122,88 @@ TEST_F(TcpDecoderTest, payloads_land_in_the_receive_buffer) {
   EXPECT_EQ(pool.blocks_out(), 0u);
 }
 
+TEST_F(TcpDecoderTest, a_payload_that_lies_whole_in_the_inbox_is_a_view_of_it) {
+  sink.keep = true;
+  frame(1, 20'000);
+  const auto* const inbox = static_cast<const std::byte*>(decoder.space().parts[0].iov_base);
+  feed(SIZE_MAX);
+  ASSERT_EQ(sink.views.size(), 1u);
+  EXPECT_EQ(sink.views[0].data, inbox + sizeof(FrameHeader));
+  EXPECT_EQ(sink.buffer_requests, 0u);
+  pool.give(sink.views[0].handle);
+  EXPECT_EQ(decoder.space().parts[0].iov_base, inbox) << "nobody uses it any more";
+  EXPECT_EQ(pool.blocks_out(), 0u);
+}
+
+TEST_F(TcpDecoderTest, kept_views_of_the_inbox_keep_their_bytes) {
+  sink.keep = true;
+  for (uint64_t i = 0; i < 40; ++i) frame(i, i % 3 == 0 ? 64 : 8192 + 64 * i);
+  for (const size_t step : {50'000, 3, 20'000, 1 << 20}) feed(step, 60'000);
+  feed(SIZE_MAX);
+  expect_all(40);
+  ASSERT_EQ(sink.views.size(), 40u);
+  EXPECT_GT(pool.held_bytes(3), 0u);
+  for (size_t i = 0; i < 40; ++i) {
+    const auto& view = sink.views[i];
+    EXPECT_EQ(Bytes(view.data, view.data + view.bytes), pattern(view.bytes, i));
+    pool.give(view.handle);
+  }
+  decoder.space();
+  EXPECT_EQ(pool.blocks_out(), 0u);
+  EXPECT_EQ(pool.held_bytes(3), 0u);
+}
+
+TEST_F(TcpDecoderTest, kept_views_of_the_inbox_use_up_the_share_of_the_peer) {
+  sink.keep = true;
+  for (uint64_t i = 0; i < 400; ++i) frame(i, 5056);
+  EXPECT_EQ(feed(SIZE_MAX), TcpDecoder::Progress::no_memory);
+  EXPECT_LE(pool.held_bytes(3), 1u << 20);
+  EXPECT_GT(sink.views.size(), 100u);
+  for (const auto& view : sink.views) pool.give(view.handle);
+}
+
+TEST_F(TcpDecoderTest, a_view_of_the_inbox_may_outlive_the_stream) {
+  sink.keep = true;
+  frame(1, 8000);
+  feed(SIZE_MAX);
+  decoder.reset();
+  stream.clear();
+  at = 0;
+  frame(2, 8000);
+  feed(SIZE_MAX);
+  expect_all(2);
+  EXPECT_TRUE(std::ranges::equal(Bytes(sink.views[0].data, sink.views[0].data + 8000), pattern(8000, 1)));
+  for (const auto& view : sink.views) pool.give(view.handle);
+}
+
+TEST_F(TcpDecoderTest, a_payload_that_is_not_aligned_or_too_small_is_copied) {
+  sink.keep = true;
+  frame(1, 4095);
+  frame(2, 8000);
+  feed(SIZE_MAX);
+  expect_all(2);
+  EXPECT_EQ(sink.buffer_requests, 2u);
+  for (const auto& view : sink.views) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(view.data) % 64, 0u);
+    pool.give(view.handle);
+  }
+}
+
+TEST_F(TcpDecoderTest, a_frame_without_payload_does_not_change_what_is_read_ahead) {
+  frame(1, TcpDecoder::large_bytes);
+  feed(SIZE_MAX);
+  EXPECT_EQ(decoder.space().parts[0].iov_len, TcpDecoder::ahead_bytes);
+  frame(2, 0);
+  feed(SIZE_MAX);
+  EXPECT_EQ(decoder.space().parts[0].iov_len, TcpDecoder::ahead_bytes);
+  frame(3, 1);
+  feed(SIZE_MAX);
+  EXPECT_EQ(decoder.space().parts[0].iov_len, TcpDecoder::inbox_bytes);
+  frame(4, 0);
+  feed(SIZE_MAX);
+  EXPECT_EQ(decoder.space().parts[0].iov_len, TcpDecoder::inbox_bytes);
+}
+
 TEST_F(TcpDecoderTest, reads_large_payloads_behind_each_other_without_a_copy) {
   Bytes memory(256u << 10);
   sink.target = [&](const FrameHeader&) { return memory.data(); };
