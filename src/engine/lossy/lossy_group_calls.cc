@@ -83,9 +83,11 @@ bool LossyGroup::is_of_other_call(const DatagramHeader& header) const {
   return header.contributors != 0 && header.contributors != own_call_.mark();
 }
 
+// As long as the group has made one kind of call, data is as the method specifies it: without a hash. Another kind is announced
+// before its data, and only then two calls can be taken for each other.
 void LossyGroup::send_stream(const OutStream& stream) {
   auto marked = stream;
-  marked.call = own_call_.mark();
+  marked.call = announced_count_ > 1 ? own_call_.mark() : 0;
   service_.send_stream(setup_.number, marked);
 }
 

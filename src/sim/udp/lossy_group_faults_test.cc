@@ -68,6 +68,8 @@ TEST_F(LossyGroupFaults, phases_slices_and_indices_outside_the_shard_are_place) 
 
 TEST(LossyCallHash, data_of_another_call_is_place_and_its_sender_is_waited_for_until_it_is_lost) {
   LossyCluster cluster({.ranks = 3});
+  std::vector<std::vector<float>> before(3, std::vector<float>(8, 1));  // data has a hash from the second kind of call on
+  for (const auto& outcome : cluster.all_reduce(before, {.delivery = Delivery::lossy})) ASSERT_TRUE(outcome.ok());
   cluster.hold_announcements(true);
   std::vector<std::vector<float>> inputs, shards(3, std::vector<float>(2000));
   std::vector<std::shared_ptr<Completion>> done;
