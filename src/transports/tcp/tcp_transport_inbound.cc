@@ -18,6 +18,7 @@ TcpAcceptor::Decision TcpTransport::decide(const TcpInbound& inbound, Nanos wait
   if (hello.key != *job_) return {.refusal = TcpRefusal::other_job};
   if (registry_ != nullptr && hello.to == PeerId{}) return {.refusal = TcpRefusal::introduction};
   if (hello.to != options_.self) return {.refusal = TcpRefusal::other_process};
+  if (hello.attempt == 0) return {.refusal = TcpRefusal::stale};  // it only asks whether this process is here
   if (registry_ != nullptr && hello.stream_count != 1) return {.refusal = TcpRefusal::stream};
   if (auto* leaving = find_leaving(hello.from, hello.session)) {
     if (leaving->stream_count() != hello.stream_count) return {.refusal = TcpRefusal::stream};
@@ -113,7 +114,10 @@ void TcpTransport::take_connection(const TcpInbound& inbound, std::unique_ptr<St
   const bool was_up = link.state() == LinkState::up;
   // If the connection cannot be watched, it is closed, and the dialler starts over.
   (void)link.accepted(inbound, std::move(socket), *watcher_, now_);
-  if (!was_up && link.state() == LinkState::up) mark_up(link);
+  if (was_up || link.state() != LinkState::up) return;
+  mark_up(link);
+  // Nobody says when a process of an elastic run has all its links.
+  if (registry_ != nullptr) dial_back_.add(link);
 }
 
 void TcpTransport::identify_peer(TcpLink& link, const PeerId& id) {
