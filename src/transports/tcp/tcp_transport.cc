@@ -121,11 +121,6 @@ void TcpTransport::stop_listening() {
   watcher_.reset();
 }
 
-void TcpTransport::members_linked() {
-  for (auto* link : live_) dial_back_.add(*link);
-  check_control_ = true;
-}
-
 Status TcpTransport::add_peer(const LinkRequest& request) {
   if (request.peer >= peers_max) return Status(Code::invalid, concat("tcp: peer index ", request.peer, " is too large"));
   if (request.id == options_.self) return Status(Code::invalid, "tcp: " + request.label + ": is this process itself");

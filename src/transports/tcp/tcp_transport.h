@@ -118,6 +118,9 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
     registry_ = &registry;
     listener_->answer_anyone();
   }
+  // Does what members_linked() does for one link. Call it if the peer may be dialled. Does nothing if a dial was answered
+  // before.
+  void dial_back(PeerIndex peer);
   // Like close(), but sends nothing more, and closes the connections at once: the peer is not what it says, or breaks the
   // rules.
   void abort(PeerIndex peer);

@@ -65,4 +65,15 @@ std::unique_ptr<TcpDialer> TcpTransport::make_redialer(const TcpLink& link, uint
   return std::make_unique<TcpDialer>(std::move(dial));
 }
 
+void TcpTransport::members_linked() {
+  for (const auto* link : live_) dial_back(link->request().peer);
+}
+
+void TcpTransport::dial_back(PeerIndex peer) {
+  auto* link = find(peer);
+  if (link == nullptr) return;
+  dial_back_.add(*link);
+  check_control_ = true;
+}
+
 }  // namespace unisono

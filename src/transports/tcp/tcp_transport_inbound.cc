@@ -114,10 +114,7 @@ void TcpTransport::take_connection(const TcpInbound& inbound, std::unique_ptr<St
   const bool was_up = link.state() == LinkState::up;
   // If the connection cannot be watched, it is closed, and the dialler starts over.
   (void)link.accepted(inbound, std::move(socket), *watcher_, now_);
-  if (was_up || link.state() != LinkState::up) return;
-  mark_up(link);
-  // Nobody says when a process of an elastic run has all its links.
-  if (registry_ != nullptr) dial_back_.add(link);
+  if (!was_up && link.state() == LinkState::up) mark_up(link);
 }
 
 void TcpTransport::identify_peer(TcpLink& link, const PeerId& id) {
