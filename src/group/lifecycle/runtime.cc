@@ -381,6 +381,9 @@ Result<Report> Runtime::outcome_locked(std::shared_ptr<Completion> completion, N
 
 void Runtime::background() {
   mutex_.lock();
+  // Links may have work left from the join. Without any, nothing is polled before the first call: a message of a member that
+  // re-forms the group would end that call.
+  if (awaits_confirmations()) background_tick_ = background_tick_min;
   while (!stop_ && !orphaned_) {
     if (guarded_.engine.active() == 0 || waiters_ > 0 || driving_) {
       background_sleep();
