@@ -4,6 +4,7 @@ find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
+pkg_check_modules(OPENSSL REQUIRED IMPORTED_TARGET libssl>=3.0 libcrypto)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)  # its header only
 # Either seed_dht.cc or seed_dht_none.cc of src/elastic/seeds is compiled.
 set(UNISONO_LEFT_OUT "/seed_dht(_test)?\\.cc$")
@@ -341,7 +342,7 @@ endfunction()
 
 # `scope`: PUBLIC if programs must link what the library needs, because it is an archive.
 function(unisono_library_uses library scope)
-  target_link_libraries(${library} ${scope} Threads::Threads PkgConfig::HWY PkgConfig::SODIUM ${UNISONO_OPENDHT_LIBRARIES})
+  target_link_libraries(${library} ${scope} Threads::Threads PkgConfig::HWY PkgConfig::SODIUM PkgConfig::OPENSSL ${UNISONO_OPENDHT_LIBRARIES})
   target_compile_features(${library} INTERFACE cxx_std_20)
   target_include_directories(${library} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   target_link_options(${library} ${scope} $<BUILD_INTERFACE:$<TARGET_PROPERTY:unisono_flags,INTERFACE_LINK_OPTIONS>>)

@@ -21,7 +21,7 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/packaging/triggers)
 # Packages that programs need to link the archive.
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libhwy-dev, libsodium-dev, pkgconf | pkg-config")
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libhwy-dev, libsodium-dev, libssl-dev, pkgconf | pkg-config")
 if(UNISONO_OPENDHT)
   string(APPEND CPACK_DEBIAN_PACKAGE_RECOMMENDS ", libopendht-dev")
 endif()

@@ -27,6 +27,8 @@ inline std::string descriptor_limit_text(int error) {
 
 // Returns the text of an errno value, for example "connection refused".
 inline std::string error_text(int error) {
+  if (error == EKEYREJECTED) return "authentication failed: its key differs from ours, or it has none";
+  if (error == EBADMSG) return "its bytes were altered on the way";
   const char* text = ::strerrordesc_np(error);
   if (text == nullptr) return concat("error ", error);
   std::string result(text);

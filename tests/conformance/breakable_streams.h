@@ -103,6 +103,9 @@ class BreakableStreams final : public StreamNetwork {
       ended = false;
       return inner_ ? inner_->peek(bytes, ended) : -ECONNRESET;
     }
+    bool has_unflushed() const override { return inner_ && inner_->has_unflushed(); }
+    int flush() override { return inner_ ? inner_->flush() : ECONNRESET; }
+    bool has_buffered() const override { return inner_ && inner_->has_buffered(); }
     void shut_down() override {
       if (inner_) inner_->shut_down();
     }
