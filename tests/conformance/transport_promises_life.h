@@ -24,7 +24,7 @@ inline void a_dead_peer_is_lost_once_with_its_label(Cluster& cluster) {
     ASSERT_EQ(recorders[i].losses[static_cast<PeerIndex>(victim)].size(), 1u);
     const auto& why = recorders[i].losses[static_cast<PeerIndex>(victim)][0];
     EXPECT_EQ(why.code(), Code::peer_lost);
-    EXPECT_EQ(recorders[i].fates[static_cast<PeerIndex>(victim)], PeerFate::ended);
+    EXPECT_EQ(recorders[i].fates[static_cast<PeerIndex>(victim)], PeerFate::ended) << why.message();
     EXPECT_NE(why.message().find(label), std::string::npos) << why.message();
     if (auto* connector = cluster.connector(i)) {
       EXPECT_EQ(connector->state(static_cast<PeerIndex>(victim)), LinkState::lost);

@@ -18,6 +18,9 @@ std::unique_ptr<Cluster> tcp_cluster(size_t count, const TcpOptions& common) {
 [[maybe_unused]] const bool v6 = test_transport("TcpV6", [](size_t count) { return tcp_cluster(count, {.interface = "::1"}); });
 [[maybe_unused]] const bool three_streams = test_transport(
     "TcpThreeStreams", [](size_t count) { return tcp_cluster(count, {.streams = 3, .payload_checksum = true}); });
+[[maybe_unused]] const bool encrypted = test_transport("TcpEncrypted", [](size_t count) {
+  return tcp_cluster(count, {.tls = *TlsContext::make({*SecretKey::draw()}), .streams = 2});
+});
 
 }  // namespace
 }  // namespace unisono::conformance

@@ -1,11 +1,13 @@
 #include "transports/tcp/tcp_dialer.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
 #include "base/check.h"
 #include "base/error_text.h"
+#include "tls/tls_socket.h"
 
 namespace unisono {
 namespace {
@@ -13,10 +15,20 @@ namespace {
 // A dialer that was not stepped for longer than this belongs to a process that was stopped.
 constexpr Nanos stopped_after = 1 * second;
 
+TcpPreamble preamble_of(const TcpSessionHello& hello) {
+  TcpPreamble preamble;
+  preamble.flags = hello.flags;
+  preamble.to = hello.to;
+  seal(preamble);
+  return preamble;
+}
+
 }  // namespace
 
 TcpDialer::TcpDialer(TcpDialRequest request)
-    : request_(std::move(request)), state_(request_.candidates.size()), round_(request_.attempts_before + 1) {}
+    : request_(std::move(request)), state_(request_.candidates.size()), round_(request_.attempts_before + 1) {
+  if (request_.tls) request_.hello.flags |= tcp_flag_encrypted;
+}
 
 bool TcpDialer::step(Nanos now) {
   if (complete() || final_answer_) return false;
@@ -125,19 +137,50 @@ TcpDialer::Outcome TcpDialer::advance(Attempt& attempt, Nanos now) {
     const bool late = !request_.only_stream && now - attempt.hello_at >= reply_timeout;
     return outcome == Outcome::pending && late ? failed(attempt, "no reply to the hello") : outcome;
   }
+  if (const auto outcome = answer_in_clear(attempt)) return *outcome;
   const auto error = attempt.socket->connected();
   if (!error) return Outcome::pending;
   if (*error != 0) return failed(attempt, *error);
   answered_at_ = request_.candidates[attempt.candidate];
   attempt.hello_at = now;
-  return send_hello(attempt);
+  attempt.clear = nullptr;
+  return request_.tls && !attempt.preamble_sent ? secure(attempt) : send_hello(attempt);
+}
+
+// Sends the preamble in clear, and begins to encrypt. The attempt is connecting until the handshake is done.
+TcpDialer::Outcome TcpDialer::secure(Attempt& attempt) {
+  const auto preamble = preamble_of(request_.hello);
+  const auto written = write_some(*attempt.socket, std::as_bytes(std::span(&preamble, 1)));
+  if (written < 0) return failed(attempt, static_cast<int>(-written));
+  if (written != sizeof preamble) return failed(attempt, "the network took only a part of the preamble");
+  attempt.preamble_sent = true;
+  attempt.clear = attempt.socket.get();
+  attempt.socket = make_tls_socket(std::move(attempt.socket), request_.tls, TlsConnection::Role::client);
+  state_[attempt.candidate].progress = "connected, but no answer to the TLS handshake";
+  if (!attempt.socket->watch(*request_.watcher, false, true, 0)) return failed(attempt, ENOMEM);
+  (void)attempt.socket->connected();
+  return Outcome::pending;
+}
+
+// The host's port may belong to another process now, which answers the preamble in clear: it has no part in the handshake. Such
+// an answer can refuse, but never accept. Returns nothing if there is no answer in clear.
+std::optional<TcpDialer::Outcome> TcpDialer::answer_in_clear(Attempt& attempt) {
+  if (attempt.clear == nullptr) return std::nullopt;
+  std::array<std::byte, sizeof(TcpSessionReply)> bytes{};
+  bool ended = false;
+  const auto count = attempt.clear->peek(bytes, ended);
+  if (count <= 0 || std::memcmp(bytes.data(), &tcp_reply_magic, std::min<size_t>(4, static_cast<size_t>(count))) != 0)
+    return std::nullopt;
+  if (static_cast<size_t>(count) < bytes.size()) return Outcome::pending;
+  std::memcpy(&attempt.reply, bytes.data(), bytes.size());
+  const auto why = attempt.reply.reason;
+  const bool may_refuse = why == TcpRefusal::version || why == TcpRefusal::other_process || why == TcpRefusal::busy;
+  if (attempt.reply.accepted != 0 || !may_refuse) return failed(attempt, EKEYREJECTED);
+  return answer_of(attempt);
 }
 
 TcpDialer::Outcome TcpDialer::send_hello(Attempt& attempt) {
-  TcpPreamble preamble;
-  preamble.flags = request_.hello.flags;
-  preamble.to = request_.hello.to;
-  seal(preamble);
+  const auto preamble = preamble_of(request_.hello);
   auto hello = request_.hello;
   hello.stream_index = attempt.stream;
   hello.attempt = round_;
@@ -146,7 +189,7 @@ TcpDialer::Outcome TcpDialer::send_hello(Attempt& attempt) {
   iovec parts[3];
   int count = 0;
   // The second hello of a connection, to the process that has introduced itself, follows without a preamble.
-  if (!attempt.preamble_sent) parts[count++] = {&preamble, sizeof preamble};
+  if (!attempt.preamble_sent) parts[count++] = {const_cast<TcpPreamble*>(&preamble), sizeof preamble};
   parts[count++] = {&hello, sizeof hello};
   if (!request_.addresses.empty())
     parts[count++] = {request_.addresses.data(), request_.addresses.size() * sizeof(TcpWireAddress)};

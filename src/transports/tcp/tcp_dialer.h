@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "net/socket_address.h"
 #include "net/stream_socket.h"
+#include "tls/tls_context.h"
 #include "transports/tcp/tcp_greeting.h"
 
 namespace unisono {
@@ -29,6 +30,7 @@ struct TcpDialRequest {
   std::vector<TcpAddress> sources{};        // local addresses from which to dial; empty: the network chooses one
   StreamNetwork* network = nullptr;         // makes the connections
   StreamWatcher* watcher = nullptr;         // reports the tag 0 for this dialer's sockets
+  std::shared_ptr<const TlsContext> tls{};  // null: the connections are neither encrypted nor authenticated
   std::optional<uint16_t> only_stream{};    // the stream whose connection is made anew; none: all streams of a new link
   uint32_t attempts_before = 0;             // hellos that this process has sent for this stream, for TcpSessionHello::attempt
 };
@@ -100,6 +102,7 @@ class TcpDialer {
     Phase phase = Phase::connecting;
     bool preamble_sent = false;
     std::unique_ptr<StreamSocket> socket;
+    StreamSocket* clear = nullptr;  // while the TLS handshake goes on: the socket behind it, which `socket` owns
     TcpSessionReply reply;
     size_t reply_bytes = 0;
     Nanos hello_at = 0;
@@ -117,6 +120,8 @@ class TcpDialer {
   size_t expected() const { return request_.only_stream ? 1 : request_.hello.stream_count; }
   void start(size_t candidate, uint16_t stream);
   Outcome advance(Attempt& attempt, Nanos now);
+  Outcome secure(Attempt& attempt);
+  std::optional<Outcome> answer_in_clear(Attempt& attempt);
   Outcome send_hello(Attempt& attempt);
   Outcome read_reply(Attempt& attempt);
   Outcome answer_of(Attempt& attempt);

@@ -35,6 +35,7 @@ const char* name(TcpRefusal refusal) {
     case TcpRefusal::stale: return "a newer connection is in use";
     case TcpRefusal::no_session: return "the other side has given up this link";
     case TcpRefusal::left: return "the other side has read the end of this link";
+    case TcpRefusal::no_key: return "authentication failed: the other side has a key, and this process has none";
     case TcpRefusal::draining: return "the other side still reads the former connection";
   }
   return "unknown reason";

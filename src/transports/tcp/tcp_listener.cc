@@ -1,9 +1,11 @@
 #include "transports/tcp/tcp_listener.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "base/concat.h"
+#include "tls/tls_socket.h"
 
 namespace unisono {
 
@@ -54,11 +56,26 @@ bool TcpListener::take_arrivals(Nanos now) {
     connection.socket = std::move(arrival.socket);
     connection.preamble = arrival.preamble;
     connection.deadline = now + options_.hello_timeout;
+    if (!secure(connection)) continue;
     if (connection.socket->watch(*watcher_, true, false, 0)) waiting_.push_back(std::move(connection));
     else ++refused_;
   }
   arrived_.clear();
   return any;
+}
+
+// Begins to encrypt, if the dialler does. Returns false if only one of the two has a key.
+bool TcpListener::secure(PendingConnection& connection) {
+  const bool encrypted = (connection.preamble.flags & tcp_flag_encrypted) != 0;
+  if (encrypted == (options_.tls != nullptr)) {
+    if (encrypted)
+      connection.socket = make_tls_socket(std::move(connection.socket), options_.tls, TlsConnection::Role::server);
+    return true;
+  }
+  // What follows the preamble of an encrypted connection is TLS, so an answer in clear ends the handshake.
+  refuse(connection, encrypted ? TcpRefusal::not_unisono : TcpRefusal::no_key,
+         encrypted ? "it has a key, and this process has none" : "it has no key");
+  return false;
 }
 
 // Makes space for one more connection of a kind. There are two kinds: unauthenticated and inbound. If as many connections of
@@ -101,6 +118,10 @@ TcpListener::Outcome TcpListener::read(PendingConnection& connection, Nanos now)
     if (connection.byte_count == wanted) return take_hello(connection, now);
     const auto space = std::span(connection.bytes).subspan(connection.byte_count, wanted - connection.byte_count);
     const auto count = read_some(*connection.socket, space, ended);
+    if (count == -EKEYREJECTED) {
+      refuse(connection, TcpRefusal::not_unisono, "authentication failed: its key differs from ours");
+      return Outcome::refused;
+    }
     if (count < 0 || ended) {
       if (connection.introduced && connection.byte_count == 0)
         // The dialler has learnt our id, and does not want a link: it has one already, or it looked for another process.

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "net/stream_socket.h"
+#include "tls/tls_context.h"
 #include "transports/tcp/tcp_greeting.h"
 #include "transports/tcp/tcp_port.h"
 
@@ -23,6 +24,7 @@ namespace unisono {
 struct TcpListenerOptions {
   StreamListenRequest listen{};
   PeerId self{};
+  std::shared_ptr<const TlsContext> tls{};  // null: connections are neither encrypted nor authenticated
   bool shares_port = true;  // see TcpPortMember::shares
   Nanos hello_timeout = 5 * second;
   Nanos inbound_timeout = 10 * second;  // A connection with a good hello waits this long for its peer to be added.
@@ -105,6 +107,7 @@ class TcpListener {
       : options_(options), watcher_(&watcher), membership_(std::move(membership)), port_(membership_.port()) {}
   bool take_arrivals(Nanos now);
   void evict_oldest(bool inbound);
+  bool secure(PendingConnection& connection);
   Outcome read(PendingConnection& connection, Nanos now);
   Outcome take_hello(PendingConnection& connection, Nanos now);
   Outcome decide(PendingConnection& connection, Nanos now, TcpAcceptor& acceptor);

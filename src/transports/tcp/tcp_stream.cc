@@ -41,6 +41,8 @@ bool TcpStream::attach(std::unique_ptr<StreamSocket> socket, StreamWatcher& watc
   watcher_ = &watcher;
   tag_ = tag;
   direct_ = direct;
+  unflushed_ = socket_->has_unflushed();
+  buffered_ = socket_->has_buffered();
   return true;
 }
 
@@ -83,7 +85,7 @@ void TcpStream::disconnect() {
   // the peer's host has not acknowledged is still in the queue.
   if (socket_ && !(ended_ && orderly_)) socket_->abort();
   socket_.reset();
-  ended_ = orderly_ = empty_ = writes_watched_ = awaits_begin_ = false;
+  ended_ = orderly_ = empty_ = writes_watched_ = awaits_begin_ = unflushed_ = buffered_ = false;
   error_ = write_error_ = 0;
   begin_bytes_ = own_begin_left_ = 0;
   decoder_.exceed_share(false);
@@ -123,7 +125,7 @@ bool TcpStream::take_begin(Nanos now, std::vector<uint64_t>& sent) {
 // Frames --------------------------------------------------------------------------------------------------------------
 
 bool TcpStream::send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) {
-  const bool idle = queue_.unwritten_frames() == 0 && own_begin_left_ == 0;
+  const bool idle = !has_unwritten();
   const bool done = queue_.push(header, payload, id, decoder_.position());
   if (queue_.last_will_be_written()) confirm_.said(decoder_.position());
   if (idle) write_queue();
@@ -147,19 +149,29 @@ void TcpStream::leave(uint64_t tag, Nanos now, std::vector<uint64_t>& sent) {
 bool TcpStream::write_begin() {
   if (own_begin_left_ == 0) return true;
   const auto count = write_some(*socket_, std::as_bytes(std::span(&own_begin_, 1)).last(own_begin_left_));
+  unflushed_ = socket_->has_unflushed();
   if (count < 0) write_failed(static_cast<int>(-count));
   else own_begin_left_ -= static_cast<size_t>(count);
   return own_begin_left_ == 0;
 }
 
+// Returns false if the socket keeps bytes that it cannot write now.
+bool TcpStream::write_unflushed() {
+  if (!unflushed_) return true;
+  if (const int error = socket_->flush(); error != 0) write_failed(error);
+  unflushed_ = socket_->has_unflushed();
+  return !unflushed_;
+}
+
 bool TcpStream::write_queue() {
   bool any = false;
-  while (can_write() && write_begin()) {
+  while (can_write() && write_unflushed() && write_begin()) {
     iovec parts[TcpResendQueue::gather_max];
     size_t bytes = 0;
     const int count = queue_.gather(parts, bytes);
     if (count == 0) break;
     const auto written = socket_->write(parts, count);
+    unflushed_ = socket_->has_unflushed();
     if (written < 0) write_failed(static_cast<int>(-written));
     if (written <= 0) break;
     any = true;
@@ -177,7 +189,7 @@ bool TcpStream::flush(Nanos now, std::vector<uint64_t>& sent) {
   if (queue_.has_early() || sweep_is_due()) ask_network(sent);
   if (queue_.has_early()) queue_.copy_early(sent);
   // Otherwise the watcher would report again and again that the socket can be written.
-  if (queue_.unwritten_frames() == 0 && writes_watched_) update_interest();
+  if (!has_unwritten() && writes_watched_) update_interest();
   return any;
 }
 
@@ -227,6 +239,10 @@ bool TcpStream::read(Nanos now, Sink& sink) {
     if (!begun || !socket_) return ended_ || !broken_.ok();
   }
   const bool any = read_frames(sink);
+  if (socket_) {
+    buffered_ = socket_->has_buffered();
+    unflushed_ = socket_->has_unflushed();
+  }
   if (!any) return false;
   confirm_.read(decoder_.take_request(), now);
   if (decoder_.left()) session_.peer_left();
@@ -310,7 +326,7 @@ std::string TcpStream::end_text() const {
 }
 
 bool TcpStream::wants_poll(const PayloadPool& pool, PeerIndex peer) const {
-  return (write_error_ != 0 && !ended_ && !paused_) || (paused_ && pool.may_take(peer, decoder_.payload_bytes()));
+  return ((write_error_ != 0 || buffered_) && !ended_ && !paused_) || (paused_ && pool.may_take(peer, decoder_.payload_bytes()));
 }
 
 void TcpStream::cancel_sends(uint64_t match, uint64_t mask) {
@@ -324,7 +340,7 @@ void TcpStream::update_interest() {
   if (!socket_) return;
   iovec parts[TcpResendQueue::gather_max];
   size_t bytes = 0;
-  writes_watched_ = can_write() && (own_begin_left_ > 0 || queue_.gather(parts, bytes) > 0);
+  writes_watched_ = can_write() && (own_begin_left_ > 0 || unflushed_ || queue_.gather(parts, bytes) > 0);
   if (!socket_->watch(*watcher_, !paused_ && !ended_, writes_watched_, tag_)) connection_ended(ENOMEM);
 }
 

@@ -74,13 +74,12 @@ class TcpStream final : private TcpDecoder::Confirmations {
   void discard_all() { decoder_.discard_all(); }
   // Returns true if the peer's host has acknowledged everything, so that the peer can read it even if this process ends now.
   bool host_has_everything() const {
-    return can_write() && own_begin_left_ == 0 && queue_.unwritten_frames() == 0 && session_.believes() &&
+    return can_write() && !has_unwritten() && session_.believes() &&
            socket_->unacknowledged_bytes() == 0;
   }
   // Returns true if flush() has something to do.
   bool wants_flush(Nanos now) const {
-    return can_write() && (own_begin_left_ > 0 || queue_.unwritten_frames() > 0 || queue_.has_early() || sweep_is_due() ||
-                           confirm_is_due(now));
+    return can_write() && (has_unwritten() || queue_.has_early() || sweep_is_due() || confirm_is_due(now));
   }
   bool flush(Nanos now, std::vector<uint64_t>& sent);
   // Reads until the socket is empty, read_bytes_max is reached, or the connection has ended. Returns true if it has read
@@ -135,7 +134,9 @@ class TcpStream final : private TcpDecoder::Confirmations {
   bool attach(std::unique_ptr<StreamSocket> socket, StreamWatcher& watcher, uint64_t tag, bool direct);
   void go_on_at(uint64_t position);
   bool can_write() const { return socket_ != nullptr && session_.may_write() && !ended_ && write_error_ == 0; }
+  bool has_unwritten() const { return own_begin_left_ > 0 || unflushed_ || queue_.unwritten_frames() > 0; }
   bool write_begin();
+  bool write_unflushed();
   bool write_queue();
   bool sweep_is_due() const { return queue_.has_held() && queue_.written() - swept_at_ >= sweep_bytes; }
   bool is_worth_asking() const;
@@ -159,6 +160,8 @@ class TcpStream final : private TcpDecoder::Confirmations {
   bool awaits_begin_ = false;    // the connection was accepted, and the peer's TcpBegin is not read yet
   bool paused_ = false;          // the decoder has no memory for a payload
   bool writes_watched_ = false;  // the watcher reports when the socket can be written
+  bool unflushed_ = false;       // see StreamSocket::has_unflushed()
+  bool buffered_ = false;        // see StreamSocket::has_buffered()
   bool ended_ = false;
   bool orderly_ = false;  // the peer closed the connection without an error
   bool empty_ = false;    // the last read found the socket empty

@@ -64,6 +64,7 @@ Status TcpTransport::open() {
   if (auto status = open_watchers(); !status.ok()) return status;
   TcpListenerOptions acceptor{.listen = {.port = options_.port},
                               .self = options_.self,
+                              .tls = options_.tls,
                               .shares_port = options_.shares_port,
                               .hello_timeout = options_.hello_timeout,
                               .inbound_timeout = options_.inbound_timeout,

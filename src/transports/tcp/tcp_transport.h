@@ -30,6 +30,8 @@ struct TcpOptions {
   // Interface name ("eth0") or address ("10.0.0.7", "::1") at which to listen and from which to dial. Empty: all interfaces.
   std::string interface {};
   uint16_t port = 0;  // 0: the network chooses
+  // The job's key. Connections are encrypted, and only processes that know the key are peers. Null: none of this.
+  std::shared_ptr<const TlsContext> tls{};
   // The transports of one process share a listening port. One that accepts connections which call no process in particular
   // needs a port of its own: they could be for another transport.
   bool shares_port = true;

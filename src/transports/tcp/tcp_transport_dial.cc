@@ -20,6 +20,7 @@ TcpDialRequest TcpTransport::dial_request(const TcpLink& link) const {
     }
   }
   dial.network = &network_;
+  dial.tls = options_.tls;
   dial.watcher = control_.get();
   if (!options_.interface.empty()) {
     for (const auto& entry : listening_) dial.sources.push_back(entry.address);
