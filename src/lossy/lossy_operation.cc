@@ -45,6 +45,7 @@ void LossyOperation::start(StreamPort& port, Nanos now) {
   const auto& geometry = *setup_.geometry;
   contributors_.assign(geometry.ranges(setup_.self), 0);
   last_seen_.assign(world(), -1);
+  other_call_.assign(world(), 0);
   answers_.assign(world(), {});
   for (uint32_t number = 0; number < lossy_phases; ++number) {
     auto& phase = phases_[number];
@@ -148,6 +149,12 @@ void LossyOperation::end_seen(Rank from, const DatagramHeader& header, Nanos now
   step(header.phase, from, now);
 }
 
+void LossyOperation::other_call_seen(Rank from, Nanos now) {
+  if (done_) return;
+  last_seen_[from] = std::max(last_seen_[from], now);
+  other_call_[from] = 1;
+}
+
 void LossyOperation::request_seen(Rank from, const StreamRequest& request, Nanos now) {
   if (done_) return;
   last_seen_[from] = std::max(last_seen_[from], now);
@@ -163,8 +170,7 @@ Rank LossyOperation::waits_for() const {
   for (const auto& phase : phases_) {
     if (!phase.open || phase.closed) continue;
     for (Rank from = 0; from < phase.streams.size(); ++from) {
-      const auto& stream = phase.streams[from];
-      if (from != setup_.self && !stream.lost && stream.clock.end() == StreamEnd::open) return from;
+      if (waits_for_stream(phase, from)) return from;
     }
   }
   return setup_.self;
@@ -259,9 +265,15 @@ void LossyOperation::step_all(Nanos now) {
   }
 }
 
+// The stream of a rank that makes another call counts as open, because the phase must not close.
+bool LossyOperation::waits_for_stream(const LossyPhase& phase, Rank from) const {
+  const auto& stream = phase.streams[from];
+  return from != setup_.self && !stream.lost && (stream.clock.end() == StreamEnd::open || other_call_[from] != 0);
+}
+
 bool LossyOperation::all_ended(const LossyPhase& phase) const {
   for (Rank from = 0; from < phase.streams.size(); ++from) {
-    if (from != setup_.self && !phase.streams[from].lost && phase.streams[from].clock.end() == StreamEnd::open) return false;
+    if (waits_for_stream(phase, from)) return false;
   }
   return true;
 }
@@ -270,8 +282,7 @@ void LossyOperation::wake(Nanos now) {
   if (done_) return;
   step_all(now);
   if (done_ || now < setup_.deadline) return;
-  const auto number = phases_[0].runs && !phases_[0].closed ? 0u : 1u;
-  finish(incomplete(number, now), now);
+  finish(late_status(now), now);
 }
 
 Nanos LossyOperation::due() const {
@@ -282,8 +293,9 @@ Nanos LossyOperation::due() const {
     bool open = false;
     for (Rank from = 0; from < phase.streams.size(); ++from) {
       const auto& stream = phase.streams[from];
-      if (from == setup_.self || stream.lost || stream.clock.end() != StreamEnd::open) continue;
+      if (!waits_for_stream(phase, from)) continue;
       open = true;
+      if (stream.clock.end() != StreamEnd::open) continue;
       next = std::min({next, stream.clock.due(), stream.next_request_at});
       next = std::min(next, silent_at(static_cast<uint32_t>(&phase - phases_.data()), from));
     }
@@ -317,6 +329,15 @@ void LossyOperation::close_phase(uint32_t number, Nanos now) {
   publish(true);
   open_phase(1, now);
   step_all(now);
+}
+
+// Returns the error of an operation that has not ended at its deadline.
+Status LossyOperation::late_status(Nanos now) const {
+  const auto other = std::ranges::find(other_call_, uint8_t{1});
+  if (other == other_call_.end()) return incomplete(phases_[0].runs && !phases_[0].closed ? 0u : 1u, now);
+  const auto rank = static_cast<Rank>(other - other_call_.begin());
+  return {Code::invalid, concat("calls differ: rank ", rank, " (", port_->location(rank),
+                                ") makes another call than this rank, and its announcement has not arrived")};
 }
 
 // Returns an error that names the incomplete streams and their missing bytes.

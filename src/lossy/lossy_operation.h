@@ -69,8 +69,10 @@ struct LossySetup {
   // Only all_gather uses this. For each rank: the ranges of its shard that must arrive, in ascending order. A rank without an
   // entry has no such ranges.
   std::vector<std::vector<uint32_t>> needed{};
-  Nanos needed_hard = 0;   // in streams with needed ranges, t_hard is at least this long
-  Nanos deadline = never;  // at this absolute time, an operation that is still incomplete ends with Code::late
+  Nanos needed_hard = 0;  // in streams with needed ranges, t_hard is at least this long
+  // At this absolute time, an operation that is still incomplete ends with Code::late, or with Code::invalid if another rank
+  // makes another call.
+  Nanos deadline = never;
 };
 
 // The state of one stream: the data that one rank sends to this rank in one phase.
@@ -108,6 +110,9 @@ class LossyOperation {
   // Handles a datagram of this operation. Returns DatagramFault::none if the datagram was accepted.
   DatagramFault data(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
   void end_seen(Rank from, const DatagramHeader& header, Nanos now);
+  // Reports that data of this operation shows that its sender makes another call. The operation then cannot succeed: no phase
+  // closes while the link to the sender works. The caller should call fail() when it knows the other call.
+  void other_call_seen(Rank from, Nanos now);
   // Handles a repair request, or an answer to one, which shows that the rank lives. It may belong to another operation.
   void request_seen(Rank from, const StreamRequest& request, Nanos now);
   void wake(Nanos now);
@@ -162,6 +167,7 @@ class LossyOperation {
   Nanos silent_at(uint32_t number, Rank from) const;
   uint32_t deadline_us(uint32_t phase) const;
   void step_all(Nanos now);
+  bool waits_for_stream(const LossyPhase& phase, Rank from) const;
   bool all_ended(const LossyPhase& phase) const;
   void close_phase(uint32_t number, Nanos now);
   bool reduce_shard();
@@ -172,13 +178,15 @@ class LossyOperation {
   bool exceeds_loss_budget(uint32_t number, const LossyStream& stream) const;
   std::span<const uint32_t> needed_of(uint32_t number, Rank from) const;
   void finish(Status status, Nanos now);
+  Status late_status(Nanos now) const;
   Status incomplete(uint32_t number, Nanos now) const;
   std::string silence_text(uint32_t number, Rank from, Nanos now) const;
 
   LossySetup setup_;
   StreamPort* port_ = nullptr;
   std::array<LossyPhase, lossy_phases> phases_;
-  std::vector<Nanos> last_seen_;  // by rank: when its last datagram in this operation arrived; -1: none has arrived
+  std::vector<Nanos> last_seen_;     // by rank: when its last datagram in this operation arrived; -1: none has arrived
+  std::vector<uint8_t> other_call_;  // by rank: 1 if its data shows that it makes another call
   struct PendingAnswer {
     Nanos at = -1;
     Rank waits_for = 0;

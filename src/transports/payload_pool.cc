@@ -21,9 +21,7 @@ uint32_t PayloadPool::fresh_record(size_t size_class) {
   return index;
 }
 
-bool PayloadPool::may_take(uint32_t owner, size_t bytes) const {
-  return has_room(owner, bytes) || held_bytes(owner) == 0;
-}
+bool PayloadPool::may_take(uint32_t owner, size_t bytes) const { return has_room(owner, bytes) || held_bytes(owner) == 0; }
 
 PayloadPool::Block PayloadPool::take(uint32_t owner, size_t bytes) {
   const size_t size = block_bytes(bytes);

@@ -61,7 +61,8 @@ struct DatagramHeader {
   uint16_t slice = 0;
   uint32_t packet_index = 0;  // index of the datagram in the slice
   uint16_t payload_bytes = 0;
-  // In phase 1: how many ranks contributed to the result, or 0 if this is unknown. In phase 0: always 0.
+  // In results of sums: how many ranks contributed to the range. In other data: a hash of the call, which shows whether sender
+  // and receiver make the same call, or 0 if the sender gives no hash. In other kinds: 0.
   uint16_t contributors = 0;
   uint32_t flow_seq = 0;     // counts the datagrams from this sender to this receiver
   uint32_t sent_at_us = 0;   // when it was sent, on the sender's clock; wraps

@@ -37,8 +37,9 @@ struct OutStream {
   StreamName name;
   std::span<const std::byte> bytes;  // must not change until the stream is dropped
   size_t range_bytes = 0;
-  // The value of DatagramHeader::contributors for each range. If the span is empty, the value is 0 for all ranges.
+  // The value of DatagramHeader::contributors for each range. If the span is empty, the value is `call` for all ranges.
   std::span<const uint16_t> contributors{};
+  uint16_t call = 0;         // a hash of the call: AnnouncedCall::mark(), or 0
   uint32_t deadline_us = 0;  // DatagramHeader::deadline_us in every datagram of the stream
 };
 

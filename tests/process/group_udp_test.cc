@@ -86,6 +86,23 @@ TEST(Udp, lossy_calls_that_differ_end_with_invalid_on_all_ranks) {
   group.finish();
 }
 
+// The ranks make both calls before, so they do not announce them again. Sizes do not show the difference either.
+TEST(Udp, a_lossy_sum_and_a_lossy_average_that_were_both_called_before_end_with_both_names) {
+  Cluster group(3, {.transport = "udp"});
+  const std::string sum = "all_reduce:count=1000,lossy=1,timeout=5000", average = sum + ",op=avg";
+  for (const auto& call : {sum, average}) expect_all_ok(group.ask_all(call));
+  const auto numbers = group.send_command({0, 1}, sum);
+  auto lines = std::vector{group[2].ask(average)};
+  for (const auto& line : group.answers({0, 1}, numbers)) lines.push_back(line);
+  for (const auto& line : lines) {
+    EXPECT_EQ(line.code(), "invalid") << line.text;
+    for (const auto* part : {"calls differ: rank ", "f32 sum, 1000 elements", "f32 avg, 1000 elements"})
+      EXPECT_NE(line.text.find(part), std::string::npos) << line.text;
+  }
+  expect_all_ok(group.ask_all(sum + ",check=1"));
+  group.finish();
+}
+
 TEST(Udp, automatic_calls_have_the_bits_of_reliable_ones_with_and_without_datagrams) {
   for (const auto* transport : {"udp", "tcp"}) {
     Cluster group(3, {.transport = transport});

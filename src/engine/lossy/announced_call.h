@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/bytes.h"
+#include "base/random.h"
 #include "executor/call_text.h"
 #include "executor/request.h"
 #include "unisono/status.h"
@@ -26,6 +27,9 @@ struct AnnouncedCall {
   // Error corrupt: the message is too short or too long, or its text is too long.
   static Result<AnnouncedCall> decode(ByteView bytes);
   bool equals(const CallDescriptor& other) const { return call.bits == other.bits && call.amount == other.amount; }
+  // Returns a hash of the descriptor, which data of the call carries. It is never 0: 0 stands for data without a hash. Of two
+  // calls that differ, one pair in 65,535 has equal hashes. Only announcements tell such calls apart.
+  uint16_t mark() const { return static_cast<uint16_t>(mix64(call.bits ^ mix64(call.amount)) % 0xFFFF + 1); }
 };
 
 // Says how the calls of two ranks differ. Uses the texts if the descriptors differ only in a hash.

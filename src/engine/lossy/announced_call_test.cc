@@ -37,6 +37,23 @@ TEST(AnnouncedCall, with_a_text_beyond_the_limit_is_refused) {
   EXPECT_FALSE(AnnouncedCall::decode(large.encode()).ok());
 }
 
+TEST(AnnouncedCall, has_a_hash_of_its_descriptor_that_is_never_0) {
+  auto later = announced;
+  later.op = 0xFFFFFFFF;
+  later.text = "another text";
+  EXPECT_EQ(later.mark(), announced.mark());
+  size_t equal = 0;
+  for (uint32_t i = 0; i < 200'000; ++i) {
+    const AnnouncedCall other_bits{.call = {.bits = announced.call.bits + 1 + i, .amount = announced.call.amount}};
+    const AnnouncedCall other_amount{.call = {.bits = announced.call.bits, .amount = announced.call.amount + 1 + i}};
+    ASSERT_NE(other_bits.mark(), 0) << i;
+    ASSERT_NE(other_amount.mark(), 0) << i;
+    equal += other_bits.mark() == announced.mark();
+    equal += other_amount.mark() == announced.mark();
+  }
+  EXPECT_LE(equal, 20u) << "about 6 of 400,000 are expected";
+}
+
 TEST(AnnouncedCall, whose_hash_differs_is_shown_with_both_values) {
   const AnnouncedCall ours{.op = 7, .call = {.bits = 1, .amount = 90}, .text = "call(90); codec a; no agreement"};
   const AnnouncedCall theirs{.op = 7, .call = {.bits = 2, .amount = 90}, .text = "call(90); codec b; no agreement"};

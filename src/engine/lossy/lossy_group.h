@@ -100,7 +100,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   void stream_sent(uint32_t group, Rank to, StreamName stream) override;
 
   // The functions of StreamPort:
-  void send_stream(const OutStream& stream) override { service_.send_stream(setup_.number, stream); }
+  void send_stream(const OutStream& stream) override;
   void drop_stream(Rank to, StreamName stream) override { service_.drop_stream(setup_.number, to, stream); }
   void request_repair(Rank from, StreamName stream, uint16_t slice, uint32_t first,
                       std::span<const std::byte> bitmap) override {
@@ -160,6 +160,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   void announce_call();
   void announce_to_all();
   void announce_call_again();
+  bool is_of_other_call(const DatagramHeader& header) const;
   void compare_call(Rank from, Nanos now);
   void compare_past_call(Rank from, const AnnouncedCall& call, Nanos now);
   std::string difference(Rank from, const AnnouncedCall& theirs, const AnnouncedCall& ours) const;

@@ -160,7 +160,7 @@ class DatagramNetwork::Service final : public DatagramService {
     header.slice = static_cast<uint16_t>(range / ranges_per_slice);
     header.packet_index = range % ranges_per_slice;
     header.deadline_us = stream.what.deadline_us;
-    if (!stream.what.contributors.empty()) header.contributors = stream.what.contributors[range];
+    header.contributors = stream.what.contributors.empty() ? stream.what.call : stream.what.contributors[range];
     const auto begin = range * stream.what.range_bytes;
     const auto bytes = stream.what.bytes.subspan(begin, std::min(stream.what.range_bytes, stream.what.bytes.size() - begin));
     header.payload_bytes = static_cast<uint16_t>(bytes.size());

@@ -238,21 +238,49 @@ std::vector<DifferingLossyCall> differing_lossy_calls() {
              static const CallOptions options[] = {lossy_with("int8:metadata=f16"), lossy_with("int8:metadata=bf16")};
              return sum_of(c, v[c.self], 1000, options[variant ? 1 : 0]);
            },
+           " with codec int8:metadata=f16", " with codec int8:metadata=bf16"},
+          {"operation of a reduce_scatter",
+           [](const Caller& c, Values& v, bool variant) {
+             auto options = lossy;
+             options.op = variant ? ReduceOp::avg : ReduceOp::sum;
+             static std::array<std::vector<float>, 4> shards;
+             shards[c.self].resize(c.self == 3 ? 1000 - 3 * 256 : 256);
+             return reduce_shards_call(c, ConstTensor(std::span<const float>(v[c.self])), Tensor(std::span(shards[c.self])),
+                                       options);
+           },
+           "(f32 sum, 1000 elements", "(f32 avg, 1000 elements"},
+          {"codec of an all_gather",
+           [](const Caller& c, Values& v, bool variant) {
+             static const CallOptions options[] = {lossy_with("int8:metadata=f16"), lossy_with("int8:metadata=bf16")};
+             static std::array<std::vector<float>, 4> shards;
+             const auto& own = options[variant ? 1 : 0];
+             const auto layout =
+                 shard_layout_of(4, ConstTensor(std::span<const float>(v[c.self])), own.codec->gather, own.shard_unit, 1472);
+             shards[c.self].assign(layout->count(c.self), 1);
+             return gather_shards_call(c, ConstTensor(std::span<const float>(shards[c.self])), Tensor(std::span(v[c.self])),
+                                       own);
+           },
            " with codec int8:metadata=f16", " with codec int8:metadata=bf16"}};
 }
 
 TEST(CallOrder, lossy_calls_that_differ_end_with_both_values_on_every_rank_and_leave_the_group_usable) {
   for (const auto& call : differing_lossy_calls()) {
     for (const Rank odd : {0u, 1u, 3u}) {
-      for (const int late : {0, 1}) {  // the odd rank calls with the others, or after them
-        SCOPED_TRACE(concat(call.name, ", odd rank ", odd, late > 0 ? ", late" : ""));
+      for (const int how : {0, 1, 2, 3}) {
+        const bool late = (how & 1) != 0;   // the odd rank calls after the others
+        const bool known = (how & 2) != 0;  // both calls were made before, so none of them is announced
+        SCOPED_TRACE(concat(call.name, ", odd rank ", odd, late ? ", late" : "", known ? ", known" : ""));
         LossyEngines engines({.ranks = 4});
         Values values(4, std::vector<float>(1000, 1));
         Completions done(4);
+        for (const bool variant : {false, true}) {
+          for (Rank r = 0; known && r < 4; ++r) done[r] = engines.submit(r, call.make(engines.caller(r), values, variant));
+          if (known) engines.finish(done);
+        }
         for (Rank r = 0; r < 4; ++r) {
           if (r != odd) done[r] = engines.submit(r, call.make(engines.caller(r), values, false));
         }
-        if (late > 0) engines.pass(3 * millisecond);
+        if (late) engines.pass(3 * millisecond);
         const auto started = engines.now();
         done[odd] = engines.submit(odd, call.make(engines.caller(odd), values, true));
         engines.finish(done);

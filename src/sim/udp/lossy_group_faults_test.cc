@@ -8,7 +8,7 @@ namespace unisono::sim {
 namespace {
 
 // Four ranks have finished operation 0, and rank 0 has begun operation 1. Each shard has one range of 256 elements; the last
-// one has 232 elements.
+// one has 232 elements. The injected datagrams have no hash of their call, unless a test sets one.
 class LossyGroupFaults : public testing::Test {
  protected:
   static constexpr size_t count = 1000, own_elements = 256;
@@ -64,6 +64,51 @@ TEST_F(LossyGroupFaults, phases_slices_and_indices_outside_the_shard_are_place) 
   EXPECT_EQ(deliver([](auto& header) { header.op = 2, header.phase = 2; }), DatagramFault::place)
       << "also in the next operation";
   expect_exact_sum();
+}
+
+TEST(LossyCallHash, data_of_another_call_is_place_and_its_sender_is_waited_for_until_it_is_lost) {
+  LossyCluster cluster({.ranks = 3});
+  std::vector<std::vector<float>> before(3, std::vector<float>(8, 1));  // data has a hash from the second kind of call on
+  for (const auto& outcome : cluster.all_reduce(before, {.delivery = Delivery::lossy})) ASSERT_TRUE(outcome.ok());
+  cluster.hold_announcements(true);
+  std::vector<std::vector<float>> inputs, shards(3, std::vector<float>(2000));
+  std::vector<std::shared_ptr<Completion>> done;
+  CallOptions options{.op = ReduceOp::sum, .delivery = Delivery::lossy};
+  options.lossy.deadline = std::chrono::milliseconds(5);
+  options.lossy.loss_budget = 1;
+  for (Rank rank = 0; rank < 3; ++rank) inputs.emplace_back(6000, static_cast<float>(rank + 1));
+  for (Rank rank = 0; rank < 3; ++rank) {
+    if (rank == 2) options.op = ReduceOp::avg;
+    done.push_back(
+        cluster.submit(rank, reduce_shards_call(cluster.caller(rank), ConstTensor(std::span<const float>(inputs[rank])),
+                                                Tensor(std::span(shards[rank])), options)));
+  }
+  cluster.pass(second);
+  for (const auto& each : done) EXPECT_FALSE(each->done);
+  for (const Rank rank : {0u, 1u}) cluster.group(rank).peer_lost(2, {Code::peer_lost, "the process has ended"}, cluster.now());
+  cluster.finish({done[0], done[1]});
+  for (const Rank rank : {0u, 1u}) ASSERT_TRUE(done[rank]->status.ok()) << done[rank]->status.to_string();
+  // One of two remote contributions arrived, and counts twice. Nothing of rank 2 is in a sum.
+  EXPECT_EQ(shards[0], std::vector<float>(2000, 1 + 2 * 2));
+  EXPECT_EQ(shards[1], std::vector<float>(2000, 2 + 2 * 1));
+  EXPECT_FALSE(done[2]->done);
+}
+
+TEST_F(LossyGroupFaults, data_with_the_hash_of_another_call_is_place) {
+  for (const uint16_t hash : {1, 0x4000, 0xFFFF}) {
+    const auto fault = deliver([&](auto& header) { header.contributors = hash; });
+    EXPECT_EQ(fault, DatagramFault::place) << hash;
+  }
+  const auto results = [](auto& header) { header.phase = 1, header.contributors = 3; };
+  EXPECT_EQ(deliver(results), DatagramFault::none) << "in a result of a sum, the field has another meaning";
+  EXPECT_EQ(deliver([](auto& header) { header.kind = DatagramKind::end; }, 0), DatagramFault::none);
+  EXPECT_FALSE(completions_[0]->done);
+  for (Rank rank = 1; rank < 4; ++rank) completions_.push_back(cluster_.submit(rank, outputs_[rank], options_));
+  cluster_.finish(completions_);
+  // The other ranks make the right call, so no announcement says what differs.
+  EXPECT_EQ(completions_[0]->status.message(),
+            "all_reduce 1: calls differ: rank 1 (process 1) makes another call than this rank, and its announcement has not "
+            "arrived");
 }
 
 TEST_F(LossyGroupFaults, sizes_other_than_that_of_the_range_are_size) {

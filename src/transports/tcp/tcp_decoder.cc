@@ -96,7 +96,8 @@ bool TcpDecoder::find_target(Sink& sink) {
   return target_ != nullptr;
 }
 
-// Returns true if the sink can get a view of the inbox: the whole payload is there, and it is as aligned as a block of the pool.
+// Returns true if the sink can get a view of the inbox: the whole payload is there, and it is as aligned as a block of the
+// pool.
 bool TcpDecoder::can_lend() {
   const size_t bytes = header_.payload_bytes;
   if (bytes < lent_bytes_min || end_ - begin_ < bytes || begin_ % 64 != 0) return false;

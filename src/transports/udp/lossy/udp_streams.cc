@@ -110,7 +110,7 @@ void UdpStreams::fill(Stream& stream, uint32_t range, bool repaired, const NextO
   header.deadline_us = stream.out.deadline_us;
   header.slice = static_cast<uint16_t>(range / ranges_per_slice);
   header.packet_index = range % ranges_per_slice;
-  header.contributors = stream.out.contributors.empty() ? uint16_t{0} : stream.out.contributors[range];
+  header.contributors = stream.out.contributors.empty() ? stream.out.call : stream.out.contributors[range];
   if (range + tail_of(stream.ranges) >= stream.ranges) header.flags |= datagram_tail;
   if (repaired) header.flags |= datagram_repaired;
   const size_t begin = size_t{range} * stream.out.range_bytes;

@@ -76,6 +76,25 @@ TEST_F(UdpStreamsTest, every_range_is_sent_once_in_order) {
   EXPECT_EQ(streams.counts().sent, 20u);
 }
 
+TEST_F(UdpStreamsTest, data_without_contributors_has_the_hash_of_its_call) {
+  auto out = stream(2, {.op = 7, .phase = 0});
+  out.call = 0xABCD;
+  streams.push(out, now);
+  for (int range = 0; range < 2; ++range) {
+    ASSERT_TRUE(next());
+    EXPECT_EQ(datagram.header.contributors, 0xABCD) << range;
+  }
+  ASSERT_TRUE(next());
+  EXPECT_EQ(datagram.header.kind, DatagramKind::end);
+  EXPECT_EQ(datagram.header.contributors, 0);
+  now += 2 * millisecond;
+  EXPECT_EQ(ask({0b10}, 0, 0, out.name), DatagramFault::none);
+  ASSERT_TRUE(next());
+  EXPECT_EQ(datagram.header.kind, DatagramKind::data);
+  EXPECT_TRUE(datagram.header.flags & datagram_repaired);
+  EXPECT_EQ(datagram.header.contributors, 0xABCD) << "also if it is sent again";
+}
+
 TEST_F(UdpStreamsTest, ranges_are_numbered_in_slices) {
   streams.push(stream(4100), now);
   for (int i = 0; i < 4097; ++i) ASSERT_TRUE(next());
