@@ -19,6 +19,12 @@ namespace unisono {
 
 using Milliseconds = std::chrono::milliseconds;
 
+// Whether links and the rendezvous are encrypted and authenticated.
+// - automatic: with a key they are. Without one, rank 0 of a group that reaches beyond this host warns.
+// - required: joining fails without a key, or with one that came through a store, which others may read.
+// - off: they are not, and nobody warns.
+enum class Security : uint8_t { automatic = 0, required = 1, off = 2 };
+
 // If a field is an empty string or a negative number, the value comes from an environment variable. If that is not set, the
 // default holds. The comments name the variables. See docs/guides/operations.md.
 struct Options {
@@ -29,6 +35,12 @@ struct Options {
   std::string rendezvous{};
   // If this is set, it replaces `rendezvous`. Rank 0 stores its address in it, and the other ranks read it.
   std::shared_ptr<KeyValueStore> store{};
+  // The secret key of the job: 64 hexadecimal digits, as `unisono key` prints them. All processes of the job need the same one.
+  // UNISONO_KEY; UNISONO_KEY_FILE: the path of a file that holds it, which other users of the host must not be able to read;
+  // UNISONO_KEY_FD: a descriptor that holds it. Without these: the file unisono_key in $CREDENTIALS_DIRECTORY (systemd), if it
+  // is there.
+  std::string key{};
+  Security security = Security::automatic;  // UNISONO_SECURITY: auto, required or off
   std::string job{};  // distinguishes jobs that use the same address. UNISONO_JOB, SLURM_JOB_ID, …
   // The network interface or the address to listen on. UNISONO_INTERFACE. Default: all interfaces that peers can reach.
   std::string interface {};

@@ -13,6 +13,7 @@
 
 #include "events/event_log.h"
 #include "schedules/tuning.h"
+#include "tls/key_source.h"
 #include "unisono/options.h"
 #include "unisono/status.h"
 #include "wire/datagram.h"
@@ -47,6 +48,8 @@ struct ResolvedOptions {
   uint32_t world_size = 1;  // has no meaning if join_running is set
   RendezvousAddress rendezvous;
   std::string job;
+  KeySource key{};
+  Security security = Security::automatic;
   std::string interface;
   std::string transport = "auto";  // one of the names in transport_table
   uint32_t lose_per_mille = 0;     // This process drops so many of 1000 arriving datagrams on purpose. Used only by udp.

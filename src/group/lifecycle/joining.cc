@@ -40,7 +40,17 @@ Result<ResolvedOptions> tuned(ResolvedOptions options) {
   return options;
 }
 
+// Returns null if there is no key, or if security is off.
+Result<std::shared_ptr<const TlsContext>> make_tls(const ResolvedOptions& options) {
+  auto key = load_key(options.key);
+  if (!key) return key.status();
+  if (!*key) return std::shared_ptr<const TlsContext>();
+  return TlsContext::make({std::move(**key)});
+}
+
 Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self) {
+  const auto tls = make_tls(options);
+  if (!tls) return tls.status();
   std::vector<Link> links;
   if (options.transport == "udp") {
     UdpOptions udp;
@@ -70,6 +80,7 @@ Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self
     TcpOptions tcp;
     tcp.self = self;
     tcp.interface = options.interface;
+    tcp.tls = *tls;
     tcp.streams = std::max(1u, options.streams_per_link);
     tcp.payload_checksum = options.payload_checksum;
     tcp.link.link_timeout = options.link_timeout.count() * millisecond;

@@ -7,7 +7,7 @@
 namespace unisono::conformance {
 namespace {
 
-TEST_F(TcpHealing, a_reset_inside_a_placed_payload_costs_no_byte) {
+TEST_P(TcpHealing, a_reset_inside_a_placed_payload_costs_no_byte) {
   const auto payload = pattern(payload_bytes_max, test_seed());
   Bytes target(payload.size());
   sink_b->on_receive_buffer = [&](PeerIndex, const FrameHeader&) { return target.data(); };
@@ -25,7 +25,7 @@ TEST_F(TcpHealing, a_reset_inside_a_placed_payload_costs_no_byte) {
 }
 
 // The sender's memory may depend on the confirmation, so a process that is idle must go on polling until it is sent.
-TEST_F(TcpHealing, a_transport_says_until_when_it_has_to_confirm) {
+TEST_P(TcpHealing, a_transport_says_until_when_it_has_to_confirm) {
   const auto payload = pattern(100'000, test_seed());
   ASSERT_TRUE(within(1 * second, [&] { return !a->awaits_confirmations() && !b->awaits_confirmations(); }));
   EXPECT_FALSE(a->send(0, data_header(1, payload.size()), payload, 7));
@@ -41,7 +41,7 @@ TEST_F(TcpHealing, a_transport_says_until_when_it_has_to_confirm) {
   EXPECT_EQ(sink_a->sent_ids[7], 1);
 }
 
-TEST_F(TcpHealing, an_event_says_how_long_the_connection_was_down_and_why) {
+TEST_P(TcpHealing, an_event_says_how_long_the_connection_was_down_and_why) {
   block(true);
   reset();
   EXPECT_FALSE(within(300 * millisecond, [&] { return !sink_a->notices.empty() || !sink_b->notices.empty(); }));
@@ -58,7 +58,7 @@ TEST_F(TcpHealing, an_event_says_how_long_the_connection_was_down_and_why) {
   expect_frames_flow();
 }
 
-TEST_F(TcpHealing, both_sides_dial_and_one_connection_survives) {
+TEST_P(TcpHealing, both_sides_dial_and_one_connection_survives) {
   for (int lead = -8; lead <= 8; ++lead) {
     SCOPED_TRACE(lead);
     sink_a->notices.clear();
@@ -77,7 +77,7 @@ TEST_F(TcpHealing, both_sides_dial_and_one_connection_survives) {
   }
 }
 
-TEST_F(TcpHealing, either_side_can_reconnect_alone) {
+TEST_P(TcpHealing, either_side_can_reconnect_alone) {
   for (auto* blind : {&net_a, &net_b}) {
     // Its dials lead nowhere, but the other side's arrive.
     blind->dials_blocked = true;
@@ -90,7 +90,7 @@ TEST_F(TcpHealing, either_side_can_reconnect_alone) {
   }
 }
 
-TEST_F(TcpHealing, a_peer_whose_process_is_gone_is_dead_at_once) {
+TEST_P(TcpHealing, a_peer_whose_process_is_gone_is_dead_at_once) {
   const auto there = b->endpoints()[0].substr(6);
   b.reset();
   ASSERT_TRUE(within(20 * millisecond, [&] { return !sink_a->losses.empty(); }));
@@ -100,10 +100,10 @@ TEST_F(TcpHealing, a_peer_whose_process_is_gone_is_dead_at_once) {
   EXPECT_EQ(sink_a->fates[0], PeerFate::ended);
 }
 
-TEST_F(TcpHealing, a_refusal_where_the_peer_has_answered_is_a_death_whatever_its_other_addresses_do) {
+TEST_P(TcpHealing, a_refusal_where_the_peer_has_answered_is_a_death_whatever_its_other_addresses_do) {
   end();
-  a = transport(id_a, {}, net_a);
-  b = transport(id_b, {}, net_b);
+  a = transport(id_a, {.tls = tls}, net_a);
+  b = transport(id_b, {.tls = tls}, net_b);
   a->set_job(job());
   b->set_job(job());
   sink_a = std::make_unique<Recorder>(a.get());
@@ -119,7 +119,7 @@ TEST_F(TcpHealing, a_refusal_where_the_peer_has_answered_is_a_death_whatever_its
   EXPECT_NE(loss_of_a().message().find("; its process is gone: "), std::string::npos) << loss_of_a().message();
 }
 
-TEST_F(TcpHealing, a_link_without_any_answer_is_lost_after_the_link_timeout_with_what_was_tried) {
+TEST_P(TcpHealing, a_link_without_any_answer_is_lost_after_the_link_timeout_with_what_was_tried) {
   const auto there = b->endpoints()[0].substr(6);
   block(true);
   reset();
@@ -134,7 +134,7 @@ TEST_F(TcpHealing, a_link_without_any_answer_is_lost_after_the_link_timeout_with
   EXPECT_EQ(sink_b->fates[0], PeerFate::unknown);
 }
 
-TEST_F(TcpHealing, a_lost_link_is_made_anew_to_the_same_process) {
+TEST_P(TcpHealing, a_lost_link_is_made_anew_to_the_same_process) {
   lose_link();
   block(false);
   add_again();
@@ -143,7 +143,7 @@ TEST_F(TcpHealing, a_lost_link_is_made_anew_to_the_same_process) {
   expect_frames_flow();
 }
 
-TEST_F(TcpHealing, a_lost_link_whose_process_has_ended_since_is_proven_dead_when_it_is_dialled) {
+TEST_P(TcpHealing, a_lost_link_whose_process_has_ended_since_is_proven_dead_when_it_is_dialled) {
   lose_link();
   block(false);
   const auto endpoints = b->endpoints();
@@ -154,10 +154,10 @@ TEST_F(TcpHealing, a_lost_link_whose_process_has_ended_since_is_proven_dead_when
   EXPECT_EQ(sink_a->fates[0], PeerFate::ended);
 }
 
-TEST_F(TcpHealing, a_refusal_where_nobody_has_answered_before_proves_nothing) {
+TEST_P(TcpHealing, a_refusal_where_nobody_has_answered_before_proves_nothing) {
   const auto endpoints = b->endpoints();
   end();
-  a = transport(id_a, {}, net_a);
+  a = transport(id_a, {.tls = tls}, net_a);
   a->set_job(job());
   sink_a = std::make_unique<Recorder>(a.get());
   now = clock_now();
@@ -166,11 +166,11 @@ TEST_F(TcpHealing, a_refusal_where_nobody_has_answered_before_proves_nothing) {
   EXPECT_EQ(sink_a->fates[0], PeerFate::unknown) << "a firewall may refuse";
 }
 
-TEST_F(TcpHealing, a_peer_that_dials_anew_replaces_a_link_without_a_connection) {
+TEST_P(TcpHealing, a_peer_that_dials_anew_replaces_a_link_without_a_connection) {
   block(true);
   reset();
   ASSERT_TRUE(within(5 * second, [&] { return b->is_reconnecting(0); }));
-  a = transport(id_a, {}, net_a);
+  a = transport(id_a, {.tls = tls}, net_a);
   a->set_job(job());
   auto other = request({3, 300}, {}, false);
   other.peer = 1;
@@ -183,7 +183,7 @@ TEST_F(TcpHealing, a_peer_that_dials_anew_replaces_a_link_without_a_connection) 
   ASSERT_TRUE(within(2 * second, [&] { return both_up(); }));
 }
 
-TEST_F(TcpHealing, a_connection_that_ends_in_order_without_a_word_and_then_silence_is_a_death) {
+TEST_P(TcpHealing, a_connection_that_ends_in_order_without_a_word_and_then_silence_is_a_death) {
   block(true);
   net_b.shut_all();
   settle();
@@ -191,7 +191,7 @@ TEST_F(TcpHealing, a_connection_that_ends_in_order_without_a_word_and_then_silen
   EXPECT_TRUE(within(200 * millisecond, [&] { return !sink_a->losses.empty(); }));
 }
 
-TEST_F(TcpHealing, a_process_that_was_stopped_during_an_outage_tries_again) {
+TEST_P(TcpHealing, a_process_that_was_stopped_during_an_outage_tries_again) {
   block(true);
   reset();
   EXPECT_FALSE(within(1 * second, [&] { return !sink_a->losses.empty(); }));
@@ -201,7 +201,7 @@ TEST_F(TcpHealing, a_process_that_was_stopped_during_an_outage_tries_again) {
   expect_frames_flow();
 }
 
-TEST_F(TcpHealing, a_peer_that_has_given_up_the_link_says_so) {
+TEST_P(TcpHealing, a_peer_that_has_given_up_the_link_says_so) {
   TcpOptions impatient;
   impatient.link.link_timeout = 1 * second;
   make({}, impatient);
@@ -214,7 +214,7 @@ TEST_F(TcpHealing, a_peer_that_has_given_up_the_link_says_so) {
   EXPECT_EQ(sink_a->fates[0], PeerFate::unknown);
 }
 
-TEST_F(TcpHealing, frames_queue_up_to_the_credit_while_there_is_no_connection) {
+TEST_P(TcpHealing, frames_queue_up_to_the_credit_while_there_is_no_connection) {
   const size_t most = TcpLinkOptions().queue_frames_max;
   ASSERT_TRUE(within(1 * second, [&] { return a->credit(0) == most; }));
   sink_a->credits.clear();
@@ -235,7 +235,7 @@ TEST_F(TcpHealing, frames_queue_up_to_the_credit_while_there_is_no_connection) {
   expect_no_loss();
 }
 
-TEST_F(TcpHealing, a_cancelled_frame_takes_no_confirmation_along) {
+TEST_P(TcpHealing, a_cancelled_frame_takes_no_confirmation_along) {
   const auto large = pattern(8u << 20, test_seed()), payload = pattern(10'000, test_seed() + 1);
   EXPECT_FALSE(b->send(0, data_header(1, large.size()), large, 1));
   while (a->counters().received_bytes < (1u << 20)) poll_a(), poll_b();
@@ -248,7 +248,7 @@ TEST_F(TcpHealing, a_cancelled_frame_takes_no_confirmation_along) {
   expect_no_loss();
 }
 
-TEST_F(TcpHealing, a_cancelled_payload_is_not_read_again_while_there_is_no_connection) {
+TEST_P(TcpHealing, a_cancelled_payload_is_not_read_again_while_there_is_no_connection) {
   auto payload = pattern(8u << 20, test_seed());
   const auto whole = payload;
   a->send(0, data_header(1, payload.size()), payload, 0x11);
@@ -271,7 +271,7 @@ TEST_F(TcpHealing, a_cancelled_payload_is_not_read_again_while_there_is_no_conne
   expect_no_loss();
 }
 
-TEST_F(TcpHealing, a_connection_that_seems_dead_is_replaced_by_another_one) {
+TEST_P(TcpHealing, a_connection_that_seems_dead_is_replaced_by_another_one) {
   const auto payload = pattern(100'000, test_seed());
   a->send(0, data_header(1, payload.size()), payload, 1);
   net_a.silence = 2 * second;
@@ -285,7 +285,7 @@ TEST_F(TcpHealing, a_connection_that_seems_dead_is_replaced_by_another_one) {
   expect_frames_flow();
 }
 
-TEST_F(TcpHealing, a_dial_beside_a_connection_ends_when_that_moves_again) {
+TEST_P(TcpHealing, a_dial_beside_a_connection_ends_when_that_moves_again) {
   const auto payload = pattern(100'000, test_seed());
   net_b.arrivals_blocked = true;
   a->send(0, data_header(1, payload.size()), payload, 1);
@@ -302,7 +302,7 @@ TEST_F(TcpHealing, a_dial_beside_a_connection_ends_when_that_moves_again) {
   expect_frames_flow();
 }
 
-TEST_F(TcpHealing, a_connection_that_was_made_waits_until_the_old_one_is_read) {
+TEST_P(TcpHealing, a_connection_that_was_made_waits_until_the_old_one_is_read) {
   TcpOptions tight;
   tight.pool.owner_bytes_max = 32u << 10;
   make(tight, {});
@@ -322,7 +322,7 @@ TEST_F(TcpHealing, a_connection_that_was_made_waits_until_the_old_one_is_read) {
   expect_frames_flow();
 }
 
-TEST_F(TcpHealing, a_connection_ends_while_its_successor_waits_until_it_is_read) {
+TEST_P(TcpHealing, a_connection_ends_while_its_successor_waits_until_it_is_read) {
   TcpOptions tight;
   tight.pool.owner_bytes_max = 32u << 10;
   make({}, tight);
@@ -342,7 +342,7 @@ TEST_F(TcpHealing, a_connection_ends_while_its_successor_waits_until_it_is_read)
   expect_no_loss();
 }
 
-TEST_F(TcpHealing, a_sink_may_close_the_link_while_the_old_connection_is_read_to_its_end) {
+TEST_P(TcpHealing, a_sink_may_close_the_link_while_the_old_connection_is_read_to_its_end) {
   a->send(0, data_header(1, 0), {}, 0);
   sink_b->on_received = [&](PeerIndex, const FrameHeader&) { b->close(0); };
   net_a.reset_all();
@@ -352,6 +352,8 @@ TEST_F(TcpHealing, a_sink_may_close_the_link_while_the_old_connection_is_read_to
   EXPECT_TRUE(sink_b->losses.empty());
   ASSERT_TRUE(within(1 * second, [&] { return !sink_a->losses.empty(); }));
 }
+
+INSTANTIATE_TEST_SUITE_P(, TcpHealing, testing::Bool(), [](const auto& which) { return which.param ? "encrypted" : "plain"; });
 
 }  // namespace
 }  // namespace unisono::conformance

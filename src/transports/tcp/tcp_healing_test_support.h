@@ -12,7 +12,8 @@
 
 namespace unisono::conformance {
 
-class TcpHealing : public TcpPair {
+// The parameter: true if the connections are encrypted.
+class TcpHealing : public TcpPair, public testing::WithParamInterface<bool> {
  protected:
   void SetUp() override { make({}, {}); }
   void TearDown() override { end(); }
@@ -21,8 +22,10 @@ class TcpHealing : public TcpPair {
     a.reset();
     b.reset();
   }
-  void make(const TcpOptions& options_a, const TcpOptions& options_b) {
+  void make(TcpOptions options_a, TcpOptions options_b) {
     end();
+    if (GetParam() && !tls) tls = *TlsContext::make({*SecretKey::draw()});
+    options_a.tls = options_b.tls = tls;
     a = transport(id_a, options_a, net_a);
     b = transport(id_b, options_b, net_b);
     ASSERT_TRUE(a && b);
@@ -103,6 +106,7 @@ class TcpHealing : public TcpPair {
   }
 
   BreakableStreams net_a, net_b;
+  std::shared_ptr<const TlsContext> tls;  // null: the connections are not encrypted
   Nanos now = 0;
 };
 

@@ -8,7 +8,7 @@ namespace {
 
 using TcpLeaving = TcpHealing;
 
-TEST_F(TcpLeaving, a_peer_that_has_left_is_lost_without_a_redial) {
+TEST_P(TcpLeaving, a_peer_that_has_left_is_lost_without_a_redial) {
   const auto dials = net_a.dials();
   b->close(0);
   settle();
@@ -19,11 +19,11 @@ TEST_F(TcpLeaving, a_peer_that_has_left_is_lost_without_a_redial) {
   EXPECT_EQ(sink_a->fates[0], PeerFate::ended);
 }
 
-TEST_F(TcpLeaving, the_last_frames_of_a_peer_that_leaves_at_once_arrive) {
+TEST_P(TcpLeaving, the_last_frames_of_a_peer_that_leaves_at_once_arrive) {
   // `b` has accepted the connection, but has not read that the dialler has begun.
   end();
-  a = transport(id_a, {}, net_a);
-  b = transport(id_b, {}, net_b);
+  a = transport(id_a, {.tls = tls}, net_a);
+  b = transport(id_b, {.tls = tls}, net_b);
   a->set_job(job());
   b->set_job(job());
   sink_a = std::make_unique<Recorder>(a.get());
@@ -39,7 +39,7 @@ TEST_F(TcpLeaving, the_last_frames_of_a_peer_that_leaves_at_once_arrive) {
   EXPECT_EQ(sink_a->losses[0].size(), 1u);
 }
 
-TEST_F(TcpLeaving, last_results_survive_a_reset_at_leaving) {
+TEST_P(TcpLeaving, last_results_survive_a_reset_at_leaving) {
   auto large = pattern(4u << 20, test_seed());
   const auto small = pattern(4000, test_seed() + 1), whole = large;
   a->send(0, data_header(0, large.size()), large, 1);
@@ -62,7 +62,7 @@ TEST_F(TcpLeaving, last_results_survive_a_reset_at_leaving) {
   EXPECT_EQ(a->blocks_out(), 0u);
 }
 
-TEST_F(TcpLeaving, a_reset_instead_of_the_last_confirmation_is_healed_by_either_side) {
+TEST_P(TcpLeaving, a_reset_instead_of_the_last_confirmation_is_healed_by_either_side) {
   for (auto* blind : {&net_a, &net_b}) {
     a->send(0, data_header(7, 0), {}, 0);
     a->close(0);
@@ -78,7 +78,7 @@ TEST_F(TcpLeaving, a_reset_instead_of_the_last_confirmation_is_healed_by_either_
   }
 }
 
-TEST_F(TcpLeaving, a_process_that_has_left_answers_for_the_link_timeout) {
+TEST_P(TcpLeaving, a_process_that_has_left_answers_for_the_link_timeout) {
   a->send(0, data_header(7, 0), {}, 0);
   a->close(0);
   while (sink_b->frames.empty()) poll_b();
@@ -93,7 +93,7 @@ TEST_F(TcpLeaving, a_process_that_has_left_answers_for_the_link_timeout) {
   EXPECT_EQ(a->last_refusal(), "");
 }
 
-TEST_F(TcpLeaving, a_leaving_process_need_not_stay_when_the_peers_host_has_everything) {
+TEST_P(TcpLeaving, a_leaving_process_need_not_stay_when_the_peers_host_has_everything) {
   a->send(0, data_header(7, 0), {}, 0);
   b->send(0, data_header(8, 0), {}, 0);
   settle();
@@ -107,7 +107,7 @@ TEST_F(TcpLeaving, a_leaving_process_need_not_stay_when_the_peers_host_has_every
   EXPECT_EQ(sink_b->losses[0].size(), 1u);
 }
 
-TEST_F(TcpLeaving, a_closed_index_can_be_used_again_while_its_link_still_leaves) {
+TEST_P(TcpLeaving, a_closed_index_can_be_used_again_while_its_link_still_leaves) {
   block(true);
   reset();
   a->send(0, data_header(7, 0), {}, 0);
@@ -123,6 +123,8 @@ TEST_F(TcpLeaving, a_closed_index_can_be_used_again_while_its_link_still_leaves)
   ASSERT_TRUE(within(2 * second, [&] { return both_up() && !a->draining(); }));
   expect_frames_flow();
 }
+
+INSTANTIATE_TEST_SUITE_P(, TcpLeaving, testing::Bool(), [](const auto& which) { return which.param ? "encrypted" : "plain"; });
 
 }  // namespace
 }  // namespace unisono::conformance
