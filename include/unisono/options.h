@@ -41,7 +41,7 @@ struct Options {
   // is there.
   std::string key{};
   Security security = Security::automatic;  // UNISONO_SECURITY: auto, required or off
-  std::string job{};  // distinguishes jobs that use the same address. UNISONO_JOB, SLURM_JOB_ID, …
+  std::string job{};                        // distinguishes jobs that use the same address. UNISONO_JOB, SLURM_JOB_ID, …
   // The network interface or the address to listen on. UNISONO_INTERFACE. Default: all interfaces that peers can reach.
   std::string interface {};
   std::string transport{};            // one of the names in transport_table. UNISONO_TRANSPORT

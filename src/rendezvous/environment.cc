@@ -356,14 +356,14 @@ Status resolve_security(const Options& options, const Environment& environment, 
   if (const auto text = lookup(environment, "UNISONO_SECURITY"); text && options.security == Security::automatic) {
     if (*text == "required") resolved.security = Security::required;
     else if (*text == "off") resolved.security = Security::off;
-    else if (*text != "auto")
-      return invalid("UNISONO_SECURITY is '" + std::string(*text) + "'; needed: auto, required or off");
+    else if (*text != "auto") return invalid("UNISONO_SECURITY is '" + std::string(*text) + "'; needed: auto, required or off");
   }
   if (resolved.security == Security::off) return {};  // the key is not used
   if (auto s = resolve_key(options, environment, resolved); !s.ok()) return s;
   if (resolved.security == Security::required && !resolved.key.given() && options.store == nullptr)
     return invalid(
-        "security is required, but there is no key: set UNISONO_KEY_FILE to a file that `unisono key` has written, or start with "
+        "security is required, but there is no key: set UNISONO_KEY_FILE to a file that `unisono key` has written, or start "
+        "with "
         "`unisono launch`");
   return {};
 }

@@ -39,8 +39,9 @@ Result<std::optional<SecretKey>> read_key_file(const std::string& path, const st
   if (known && !S_ISREG(facts.st_mode)) {
     key = Status(Code::invalid, concat(what, " is not a file"));
   } else if (known && (facts.st_mode & S_IRWXO) != 0) {
-    key = Status(Code::invalid, concat(what, " can be read or written by all users of this host, so it is no secret: chmod 600 ",
-                                       path, ", and make a new key (unisono key)"));
+    key =
+        Status(Code::invalid, concat(what, " can be read or written by all users of this host, so it is no secret: chmod 600 ",
+                                     path, ", and make a new key (unisono key)"));
   } else if (known) {
     key = read_key(file, what);
   }

@@ -4,7 +4,6 @@
 
 #include "base/concat.h"
 
-
 namespace unisono {
 namespace {
 

@@ -15,7 +15,8 @@ TEST(SecretKey, reads_what_it_writes) {
 }
 
 TEST(SecretKey, refuses_other_texts_and_does_not_repeat_them) {
-  for (const auto& text : {std::string(), digits.substr(1), digits + "00", "zz" + digits.substr(2), digits + " x", std::string("   ")}) {
+  for (const auto& text :
+       {std::string(), digits.substr(1), digits + "00", "zz" + digits.substr(2), digits + " x", std::string("   ")}) {
     const auto key = SecretKey::from_hex(text);
     ASSERT_FALSE(key.ok());
     EXPECT_EQ(key.status().code(), Code::invalid);
@@ -33,7 +34,8 @@ TEST(SecretKey, derives_other_bytes_for_each_purpose) {
   // HMAC-SHA256 with the key 00…1f of "a" and one byte 0, as computed by another program.
   const auto bytes = key.derive("a");
   std::string hex;
-  for (const auto each : bytes) hex += "0123456789abcdef"[static_cast<int>(each) >> 4], hex += "0123456789abcdef"[static_cast<int>(each) & 15];
+  for (const auto each : bytes)
+    hex += "0123456789abcdef"[static_cast<int>(each) >> 4], hex += "0123456789abcdef"[static_cast<int>(each) & 15];
   EXPECT_EQ(hex, "519698be516611df1a4e02f8591804d8065dfcb7cd513e5ee6048b36b89f35bf");
 }
 

@@ -241,9 +241,7 @@ ptrdiff_t TlsConnection::write(const iovec* parts, int count) {
   return flush() != 0 ? -error_ : total;
 }
 
-bool TlsConnection::has_ended() const {
-  return carrier_ended_ || (SSL_get_shutdown(connection_) & SSL_RECEIVED_SHUTDOWN) != 0;
-}
+bool TlsConnection::has_ended() const { return carrier_ended_ || (SSL_get_shutdown(connection_) & SSL_RECEIVED_SHUTDOWN) != 0; }
 
 ptrdiff_t TlsConnection::peek(std::byte& byte, bool& ended) {
   ended = false;

@@ -1,8 +1,8 @@
 // One TLS connection, over a carrier that moves bytes: a socket, or a buffer in a test. No call blocks.
 //
 // Until handshake() returns done, nothing can be written or read. Afterwards every call of write() makes whole records, which
-// are kept here until the carrier has taken them: flush() goes on with that. Positions are those of the plaintext: a byte counts
-// as acknowledged when its whole record is.
+// are kept here until the carrier has taken them: flush() goes on with that. Positions are those of the plaintext: a byte
+// counts as acknowledged when its whole record is.
 #pragma once
 
 #include <array>
@@ -68,8 +68,8 @@ class TlsConnection {
   bool has_unflushed() const { return out_begin_ < out_end_; }
   // Returns true if the last read() stopped because its parts were full, so that more may be here already.
   bool has_buffered() const { return has_buffered_; }
-  // Returns how many bytes of the plaintext that was written are not acknowledged, if the other side's host has not acknowledged
-  // `carrier_bytes` of the bytes that the carrier has taken.
+  // Returns how many bytes of the plaintext that was written are not acknowledged, if the other side's host has not
+  // acknowledged `carrier_bytes` of the bytes that the carrier has taken.
   uint64_t unacknowledged_bytes(uint64_t carrier_bytes);
   // The error of the connection: 0 or an errno value.
   int error() const { return error_; }

@@ -29,8 +29,8 @@ Bytes numbers(size_t count, uint64_t seed = 1) {
 
 // One direction of a connection.
 struct Wire {
-  Bytes bytes;           // on the way
-  Bytes all;             // everything that was ever written
+  Bytes bytes;              // on the way
+  Bytes all;                // everything that was ever written
   size_t space = SIZE_MAX;  // so many bytes may be on the way
   bool ended = false;
   std::function<void(Bytes&)> alter;  // changes bytes when they are written
@@ -214,7 +214,9 @@ TEST(TlsConnection, altered_bytes_end_the_connection_and_are_never_given_out) {
     if (kind == 0) bytes[at] ^= static_cast<std::byte>(1u << random.below(8));
     if (kind == 1) bytes.erase(bytes.begin() + static_cast<ptrdiff_t>(at));
     if (kind == 2) bytes.insert(bytes.begin() + static_cast<ptrdiff_t>(at), std::byte{0});
-    if (kind == 3) bytes.insert(bytes.begin() + static_cast<ptrdiff_t>(whole), bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(whole));  // NOLINT: a replay
+    if (kind == 3)
+      bytes.insert(bytes.begin() + static_cast<ptrdiff_t>(whole), bytes.begin(),
+                   bytes.begin() + static_cast<ptrdiff_t>(whole));                                          // NOLINT: a replay
     if (kind == 4) std::rotate(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(whole), bytes.end());  // another order
     pair.up.ended = true;
     ptrdiff_t result = 0;

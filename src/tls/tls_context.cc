@@ -23,8 +23,8 @@ const char* cipher_suites() {
 }
 
 bool configure(SSL_CTX* context) {
-  SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET | SSL_OP_CIPHER_SERVER_PREFERENCE |
-                                   SSL_OP_IGNORE_UNEXPECTED_EOF);
+  SSL_CTX_set_options(
+      context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET | SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_clear_options(context, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_mode(context, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
@@ -82,11 +82,11 @@ SSL_SESSION* TlsContext::make_session(SSL* connection, size_t key) const {
   constexpr unsigned char aes_128_gcm_sha256[] = {0x13, 0x01};
   auto secret = keys_[key].derive("unisono tls");
   SSL_SESSION* session = SSL_SESSION_new();
-  const bool made = session != nullptr &&
-                    SSL_SESSION_set1_master_key(session, reinterpret_cast<const unsigned char*>(secret.data()),
-                                                secret.size()) == 1 &&
-                    SSL_SESSION_set_cipher(session, SSL_CIPHER_find(connection, aes_128_gcm_sha256)) == 1 &&
-                    SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1;
+  const bool made =
+      session != nullptr &&
+      SSL_SESSION_set1_master_key(session, reinterpret_cast<const unsigned char*>(secret.data()), secret.size()) == 1 &&
+      SSL_SESSION_set_cipher(session, SSL_CIPHER_find(connection, aes_128_gcm_sha256)) == 1 &&
+      SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1;
   sodium_memzero(secret.data(), secret.size());
   if (made) return session;
   SSL_SESSION_free(session);

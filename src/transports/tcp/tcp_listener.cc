@@ -68,8 +68,7 @@ bool TcpListener::take_arrivals(Nanos now) {
 bool TcpListener::secure(PendingConnection& connection) {
   const bool encrypted = (connection.preamble.flags & tcp_flag_encrypted) != 0;
   if (encrypted == (options_.tls != nullptr)) {
-    if (encrypted)
-      connection.socket = make_tls_socket(std::move(connection.socket), options_.tls, TlsConnection::Role::server);
+    if (encrypted) connection.socket = make_tls_socket(std::move(connection.socket), options_.tls, TlsConnection::Role::server);
     return true;
   }
   // What follows the preamble of an encrypted connection is TLS, so an answer in clear ends the handshake.

@@ -25,7 +25,7 @@ struct TcpListenerOptions {
   StreamListenRequest listen{};
   PeerId self{};
   std::shared_ptr<const TlsContext> tls{};  // null: connections are neither encrypted nor authenticated
-  bool shares_port = true;  // see TcpPortMember::shares
+  bool shares_port = true;                  // see TcpPortMember::shares
   Nanos hello_timeout = 5 * second;
   Nanos inbound_timeout = 10 * second;  // A connection with a good hello waits this long for its peer to be added.
   size_t unauthenticated_max = 64;

@@ -326,7 +326,8 @@ std::string TcpStream::end_text() const {
 }
 
 bool TcpStream::wants_poll(const PayloadPool& pool, PeerIndex peer) const {
-  return ((write_error_ != 0 || buffered_) && !ended_ && !paused_) || (paused_ && pool.may_take(peer, decoder_.payload_bytes()));
+  return ((write_error_ != 0 || buffered_) && !ended_ && !paused_) ||
+         (paused_ && pool.may_take(peer, decoder_.payload_bytes()));
 }
 
 void TcpStream::cancel_sends(uint64_t match, uint64_t mask) {

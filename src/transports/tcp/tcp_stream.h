@@ -74,8 +74,7 @@ class TcpStream final : private TcpDecoder::Confirmations {
   void discard_all() { decoder_.discard_all(); }
   // Returns true if the peer's host has acknowledged everything, so that the peer can read it even if this process ends now.
   bool host_has_everything() const {
-    return can_write() && !has_unwritten() && session_.believes() &&
-           socket_->unacknowledged_bytes() == 0;
+    return can_write() && !has_unwritten() && session_.believes() && socket_->unacknowledged_bytes() == 0;
   }
   // Returns true if flush() has something to do.
   bool wants_flush(Nanos now) const {
