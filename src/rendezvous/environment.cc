@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/concat.h"
 #include "base/random.h"
+#include "rendezvous/security_options.h"
 #include "unisono/transports.h"
 
 namespace unisono {
@@ -325,46 +326,6 @@ Status resolve_transport(const Options& options, const Environment& environment,
                           ", but only the transport udp can drop datagrams; this process uses '", resolved.transport, "'"));
   }
   resolved.lose_per_mille = *value;
-  return {};
-}
-
-Status resolve_key(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
-  const auto from_text = [&](std::string name, std::string_view text) -> Status {
-    auto key = SecretKey::from_hex(text);
-    if (!key.ok()) return {key.status().code(), name + ": " + key.status().message()};
-    resolved.key = {.key = std::move(*key), .name = std::move(name)};
-    return {};
-  };
-  if (!options.key.empty()) return from_text("Options::key", options.key);
-  if (const auto text = lookup(environment, "UNISONO_KEY")) return from_text("UNISONO_KEY", *text);
-  if (const auto path = lookup(environment, "UNISONO_KEY_FILE")) {
-    resolved.key = {.file = std::string(*path), .name = "UNISONO_KEY_FILE"};
-  } else if (const auto text = lookup(environment, "UNISONO_KEY_FD")) {
-    const auto value = parse_number<int32_t>("UNISONO_KEY_FD", *text, 0, 1 << 20);
-    if (!value.ok()) return value.status();
-    resolved.key = {.descriptor = *value, .name = "UNISONO_KEY_FD"};
-  } else if (const auto folder = lookup(environment, "CREDENTIALS_DIRECTORY")) {
-    const auto path_of_credential = std::string(*folder) + "/unisono_key";
-    if (::access(path_of_credential.c_str(), F_OK) == 0)
-      resolved.key = {.file = path_of_credential, .name = "CREDENTIALS_DIRECTORY"};
-  }
-  return {};
-}
-
-Status resolve_security(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
-  resolved.security = options.security;
-  if (const auto text = lookup(environment, "UNISONO_SECURITY"); text && options.security == Security::automatic) {
-    if (*text == "required") resolved.security = Security::required;
-    else if (*text == "off") resolved.security = Security::off;
-    else if (*text != "auto") return invalid("UNISONO_SECURITY is '" + std::string(*text) + "'; needed: auto, required or off");
-  }
-  if (resolved.security == Security::off) return {};  // the key is not used
-  if (auto s = resolve_key(options, environment, resolved); !s.ok()) return s;
-  if (resolved.security == Security::required && !resolved.key.given() && options.store == nullptr)
-    return invalid(
-        "security is required, but there is no key: set UNISONO_KEY_FILE to a file that `unisono key` has written, or start "
-        "with "
-        "`unisono launch`");
   return {};
 }
 
