@@ -71,7 +71,8 @@ Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self
   if (options.transport != "tcp") {
     // Use only 8 slots. A slice (the data in one slot) has 256 KiB. So the data that is on its way to one peer fits into the
     // CPU caches.
-    auto shm = ShmTransport::make({.self = self, .slots_per_peer = 8, .payload_checksum = options.payload_checksum});
+    auto shm = ShmTransport::make(
+        {.self = self, .slots_per_peer = 8, .payload_checksum = options.payload_checksum, .same_user = *tls != nullptr});
     if (!shm) return shm.status();
     auto* connector = shm->get();
     links.push_back({std::move(*shm), connector});
