@@ -201,6 +201,7 @@ class LinkProcesses {
       case LinkFault::stop: return random_.chance(0.5) ? world_.stop(i) : world_.resume(i);
       case LinkFault::crash:
       case LinkFault::host_loss: return kill(i, fault);
+      case LinkFault::alter: return ids.empty() ? void() : world_.alter(id, random_.chance(0.5) ? 0 : 1);
       case LinkFault::move: return world_.change_addresses(hosts_[0], {concat("10.0.2.", ++moves_)});
     }
   }

@@ -124,7 +124,7 @@ TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, int error) {
 Nanos TcpDialer::next_deadline() const {
   Nanos next = next_event_;
   for (const auto& attempt : attempts_) {
-    if (attempt.phase == Phase::replying && !request_.only_stream)
+    if ((attempt.phase == Phase::replying || attempt.clear != nullptr) && !request_.only_stream)
       next = std::min({next, attempt.hello_at + reply_timeout, stepped_at_ + stopped_after / 2});
   }
   return next;
@@ -134,11 +134,11 @@ TcpDialer::Outcome TcpDialer::advance(Attempt& attempt, Nanos now) {
   if (!attempt.socket) return Outcome::failed;
   if (attempt.phase == Phase::replying) {
     const auto outcome = read_reply(attempt);
-    const bool late = !request_.only_stream && now - attempt.hello_at >= reply_timeout;
-    return outcome == Outcome::pending && late ? failed(attempt, "no reply to the hello") : outcome;
+    return outcome == Outcome::pending && is_late(attempt, now) ? failed(attempt, "no reply to the hello") : outcome;
   }
   if (const auto outcome = answer_in_clear(attempt)) return *outcome;
   const auto error = attempt.socket->connected();
+  if (!error && attempt.clear != nullptr && is_late(attempt, now)) return failed(attempt, "no answer to the TLS handshake");
   if (!error) return Outcome::pending;
   if (*error != 0) return failed(attempt, *error);
   answered_at_ = request_.candidates[attempt.candidate];
@@ -228,7 +228,9 @@ TcpDialer::Outcome TcpDialer::answer_of(Attempt& attempt) {
     return Outcome::pending;
   }
   auto& candidate = state_[attempt.candidate];
-  candidate.hopeless = reply.reason == TcpRefusal::version || reply.reason == TcpRefusal::other_job;
+  // A process that had a link cannot become another version: somebody has altered the bytes on their way.
+  const bool other_version = reply.reason == TcpRefusal::version && !request_.only_stream;
+  candidate.hopeless = other_version || reply.reason == TcpRefusal::other_job;
   candidate.refused_everywhere = candidate.hopeless || reply.reason == TcpRefusal::other_process;
   if (reply.reason == TcpRefusal::no_session || reply.reason == TcpRefusal::left) final_answer_ = reply;
   return failed(attempt, std::string("refused: ") + name(reply.reason));

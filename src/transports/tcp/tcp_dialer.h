@@ -117,6 +117,10 @@ class TcpDialer {
   };
   enum class Outcome : uint8_t { pending, accepted, failed };
 
+  // The owner limits the time of the connection of one stream.
+  bool is_late(const Attempt& attempt, Nanos now) const {
+    return !request_.only_stream && now - attempt.hello_at >= reply_timeout;
+  }
   size_t expected() const { return request_.only_stream ? 1 : request_.hello.stream_count; }
   void start(size_t candidate, uint16_t stream);
   Outcome advance(Attempt& attempt, Nanos now);
