@@ -169,9 +169,8 @@ std::optional<TcpDialer::Outcome> TcpDialer::answer_in_clear(Attempt& attempt) {
   std::array<std::byte, sizeof(TcpSessionReply)> bytes{};
   bool ended = false;
   const auto count = attempt.clear->peek(bytes, ended);
-  if (count <= 0 || std::memcmp(bytes.data(), &tcp_reply_magic, std::min<size_t>(4, static_cast<size_t>(count))) != 0)
-    return std::nullopt;
-  if (static_cast<size_t>(count) < bytes.size()) return Outcome::pending;
+  // An answer that has come only in part is left to the handshake, which fails. The next dial may find all of it.
+  if (count != static_cast<ptrdiff_t>(bytes.size()) || std::memcmp(bytes.data(), &tcp_reply_magic, 4) != 0) return std::nullopt;
   std::memcpy(&attempt.reply, bytes.data(), bytes.size());
   const auto why = attempt.reply.reason;
   const bool may_refuse = why == TcpRefusal::version || why == TcpRefusal::other_process || why == TcpRefusal::busy;
@@ -228,8 +227,8 @@ TcpDialer::Outcome TcpDialer::answer_of(Attempt& attempt) {
     return Outcome::pending;
   }
   auto& candidate = state_[attempt.candidate];
-  // A process that had a link cannot become another version: somebody has altered the bytes on their way.
-  const bool other_version = reply.reason == TcpRefusal::version && !request_.only_stream;
+  // With a key, all members have been seen to have one version: then somebody has altered the bytes on their way.
+  const bool other_version = reply.reason == TcpRefusal::version && !request_.tls;
   candidate.hopeless = other_version || reply.reason == TcpRefusal::other_job;
   candidate.refused_everywhere = candidate.hopeless || reply.reason == TcpRefusal::other_process;
   if (reply.reason == TcpRefusal::no_session || reply.reason == TcpRefusal::left) final_answer_ = reply;
