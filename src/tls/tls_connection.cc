@@ -112,6 +112,7 @@ int TlsConnection::fetch(char* bytes, size_t count) {
   const auto result = carrier_.read_encrypted(std::as_writable_bytes(std::span(bytes, count)), carrier_ended_);
   if (result < 0) return fail(static_cast<int>(-result));
   waits_ = result == 0 && !carrier_ended_;
+  fetched_ += static_cast<uint64_t>(result);
   return result > 0 ? static_cast<int>(result) : carrier_ended_ ? 0 : -1;
 }
 
@@ -258,7 +259,7 @@ ptrdiff_t TlsConnection::peek(std::byte& byte, bool& ended) {
 
 ptrdiff_t TlsConnection::read(const iovec* parts, int count, bool& ended) {
   ended = false;
-  has_buffered_ = false;
+  has_buffered_ = incomplete_ = false;
   if (error_ != 0) return -error_;
   if (!handshake_done_) return 0;
   ptrdiff_t total = 0;
@@ -278,6 +279,7 @@ ptrdiff_t TlsConnection::read(const iovec* parts, int count, bool& ended) {
     }
     // A failure is reported when what came before it has been taken.
     const int error = failure();
+    incomplete_ = waits_ && SSL_has_pending(connection_) == 1;
     if (total > 0) return total;
     ended = error == 0 && has_ended();
     return error;

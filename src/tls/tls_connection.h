@@ -68,6 +68,8 @@ class TlsConnection {
   bool has_unflushed() const { return out_begin_ < out_end_; }
   // Returns true if the last read() stopped because its parts were full, so that more may be here already.
   bool has_buffered() const { return has_buffered_; }
+  // See StreamSocket::incomplete_record().
+  uint64_t incomplete_record() const { return incomplete_ ? fetched_ : 0; }
   // Returns how many bytes of the plaintext that was written are not acknowledged, if the other side's host has not
   // acknowledged `carrier_bytes` of the bytes that the carrier has taken.
   uint64_t unacknowledged_bytes(uint64_t carrier_bytes);
@@ -104,7 +106,9 @@ class TlsConnection {
   ssl_st* connection_ = nullptr;
   size_t key_number_ = 0;
   bool handshake_done_ = false, key_found_ = false, carrier_ended_ = false, has_buffered_ = false;
-  bool waits_ = false;  // the carrier had no bytes when OpenSSL last asked for some
+  bool incomplete_ = false;  // a part of a record is in OpenSSL's buffer, and the rest has not arrived
+  uint64_t fetched_ = 0;     // so many encrypted bytes were read
+  bool waits_ = false;       // the carrier had no bytes when OpenSSL last asked for some
   int error_ = 0, write_error_ = 0;
   std::unique_ptr<std::byte[]> out_;  // encrypted bytes that the carrier has not taken
   size_t out_begin_ = 0, out_end_ = 0;

@@ -42,8 +42,10 @@ class TlsSocket final : public StreamSocket, private TlsCarrier {
     update_watch();
     return error;
   }
+  bool encrypts() const override { return true; }
   bool has_unflushed() const override { return connection_.has_unflushed(); }
   bool has_buffered() const override { return connection_.has_buffered(); }
+  uint64_t incomplete_record() const override { return connection_.incomplete_record(); }
   void shut_down() override { inner_->shut_down(); }
   void abort() override { inner_->abort(); }
 

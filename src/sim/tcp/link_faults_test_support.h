@@ -10,7 +10,19 @@
 
 namespace unisono::sim {
 
-enum class LinkFault : uint8_t { reset, relay_drop, forget_path, outage, one_way_outage, slow, stop, crash, host_loss, move, alter };
+enum class LinkFault : uint8_t {
+  reset,
+  relay_drop,
+  forget_path,
+  outage,
+  one_way_outage,
+  slow,
+  stop,
+  crash,
+  host_loss,
+  move,
+  alter
+};
 inline constexpr int link_fault_count = 10;  // without `alter`, which only encrypted links survive
 
 struct LinksPlan {
@@ -40,7 +52,7 @@ inline bool may_lose_links(LinkFault fault) {
     case LinkFault::one_way_outage:
     case LinkFault::slow:
     case LinkFault::stop:
-    case LinkFault::alter: return false;
+    case LinkFault::alter: return false;  // see LinkProcesses::start
   }
   return true;
 }

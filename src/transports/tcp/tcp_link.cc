@@ -209,7 +209,11 @@ bool TcpLink::flush(Nanos now, std::vector<uint64_t>& sent) {
 }
 
 bool TcpLink::read(uint16_t stream, Nanos now, Sink& sink) {
-  return state_ == LinkState::up && stream < streams_.size() && streams_[stream]->read(now, sink);
+  if (state_ != LinkState::up || stream >= streams_.size()) return false;
+  const bool any = streams_[stream]->read(now, sink);
+  // An upcall may have ended the streams.
+  if (stream < streams_.size() && streams_[stream]->incomplete_since() != never) care_soon_ |= care_at_ == never;
+  return any;
 }
 
 bool TcpLink::read_all(Nanos now, Sink& sink) {
