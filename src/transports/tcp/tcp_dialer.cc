@@ -37,7 +37,7 @@ bool TcpDialer::step(Nanos now) {
   if (const Nanos gap = now - std::exchange(stepped_at_, now); gap > stopped_after && gap != now) {
     for (auto& attempt : attempts_) attempt.hello_at += gap;
   }
-  for (size_t i = 0; i < attempts_.size();) {
+  for (size_t i = 0; i < attempts_.size() && !final_answer_;) {
     auto& attempt = attempts_[i];
     const bool rests = attempt.phase == Phase::accepted || attempt.phase == Phase::introduced;
     const auto outcome = rests ? Outcome::pending : advance(attempt, now);
@@ -182,7 +182,7 @@ TcpDialer::Outcome TcpDialer::send_hello(Attempt& attempt) {
   const auto preamble = preamble_of(request_.hello);
   auto hello = request_.hello;
   hello.stream_index = attempt.stream;
-  hello.attempt = round_;
+  hello.attempt = request_.only_asks ? 0 : round_;
   hello.ends = {to_wire(attempt.socket->local()), to_wire(attempt.socket->remote())};
   seal(hello, request_.addresses);
   iovec parts[3];
@@ -231,7 +231,11 @@ TcpDialer::Outcome TcpDialer::answer_of(Attempt& attempt) {
   const bool other_version = reply.reason == TcpRefusal::version && !request_.tls;
   candidate.hopeless = other_version || reply.reason == TcpRefusal::other_job;
   candidate.refused_everywhere = candidate.hopeless || reply.reason == TcpRefusal::other_process;
-  if (reply.reason == TcpRefusal::no_session || reply.reason == TcpRefusal::left) final_answer_ = reply;
+  const bool ends = reply.reason == TcpRefusal::no_session || reply.reason == TcpRefusal::left;
+  if (ends || (request_.only_asks && reply.reason == TcpRefusal::stale && reply.self == request_.hello.to)) {
+    final_answer_ = reply;
+    answered_at_ = request_.candidates[attempt.candidate];
+  }
   return failed(attempt, std::string("refused: ") + name(reply.reason));
 }
 

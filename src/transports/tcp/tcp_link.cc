@@ -279,7 +279,8 @@ Status TcpLink::end_status(TcpVerdict verdict) const {
       why = line.end_text;
       if (line.no_session) why += "; then the peer had given up this link";
       else if (verdict == TcpVerdict::dead && (line.refused_for_good || line.refused_since != never))
-        why += "; its process is gone: " + (redials_[i].dialer ? redials_[i].dialer->failures() : line.dial_text);
+        why += concat(refusal_proves_end(line) ? "; its process is gone: " : "; all its addresses refuse dials: ",
+                      redials_[i].dialer ? redials_[i].dialer->failures() : line.dial_text);
       else if (verdict == TcpVerdict::lost && !line.dial_text.empty())
         why += concat("; it could not be reached again for ", seconds_text(options_.link_timeout), ": ", line.dial_text);
     }

@@ -169,7 +169,7 @@ TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
   seen.confirmed = line.left_confirmed;
   seen.refused = line.refused_for_good || line.refused_since != never;
   seen.refused_for = line.refused_since != never ? now - line.refused_since : 0;
-  seen.answered_before = line.refused_for_good || answered_at_ || on_this_host();
+  seen.answered_before = refusal_proves_end(line);
   seen.down_for = now - std::max(line.down_since, line.answered_at);
   return judge(seen, {.link_timeout = options_.link_timeout});
 }
