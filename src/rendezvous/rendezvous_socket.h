@@ -104,6 +104,8 @@ class RendezvousSession {
 struct StandaloneOptions {
   // A tcp or file address. tcp with port 0 stands for any free port; the first event then reports the port.
   RendezvousAddress listen;
+  // The secret keys of the jobs. A client must prove that it knows one of them. If there are none, clients need no key.
+  std::vector<SecretKey> keys{};
 };
 
 struct RendezvousEvent {
