@@ -18,11 +18,10 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText key_text{
-    .name = "unisono key",
-    .usage = "unisono key [OPTIONS]",
-    .description = "Makes a new secret key for a job, and prints it: 64 hexadecimal digits.",
-    .footer = R"(Examples:
+const CommandLineText key_text{.name = "unisono key",
+                               .usage = "unisono key [OPTIONS]",
+                               .description = "Makes a new secret key for a job, and prints it: 64 hexadecimal digits.",
+                               .footer = R"(Examples:
   unisono key --output job.key                         a file that only you can read
   UNISONO_KEY_FILE=job.key RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=29500 ./train
   unisono launch -n 4 --key-file job.key -- ./train    without --key-file, launch makes a key itself
@@ -64,7 +63,8 @@ Status write_new(const std::string& path, std::string_view text) {
 // effect on the new one.
 Status replace(const std::string& path, std::string_view text) {
   struct stat facts {};
-  if (::lstat(path.c_str(), &facts) != 0) return errno == ENOENT ? write_new(path, text) : not_writable({"--output", path}, errno);
+  if (::lstat(path.c_str(), &facts) != 0)
+    return errno == ENOENT ? write_new(path, text) : not_writable({"--output", path}, errno);
   if (!S_ISREG(facts.st_mode)) return {Code::invalid, fmt::format("--output: {} is not a file, and is not replaced", path)};
   auto name = path + ".XXXXXX";
   Descriptor file(::mkostemp(name.data(), O_CLOEXEC));

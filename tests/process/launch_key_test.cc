@@ -63,7 +63,7 @@ std::vector<std::string> seen_in_proc(const std::string& text) {
 }
 
 struct Shown {
-  std::vector<std::string> keys;    // what each rank says of its key
+  std::vector<std::string> keys;     // what each rank says of its key
   std::vector<std::string> in_proc;  // where the key of rank 0 is seen while the ranks run
   std::string out;
 };
@@ -106,14 +106,13 @@ TEST_F(LaunchKey, the_scan_of_proc_finds_a_text_that_is_there) {
 }
 
 TEST_F(LaunchKey, all_hosts_get_the_key_through_the_standard_input_of_ssh) {
-  const auto shown =
-      show_keys({"--hosts", "alpha:2,beta:1", "--ssh", std::string(UNISONO_TEST_PROGRAM) + " fake-ssh"}, 3);
+  const auto shown = show_keys({"--hosts", "alpha:2,beta:1", "--ssh", std::string(UNISONO_TEST_PROGRAM) + " fake-ssh"}, 3);
   expect_one_hidden_key(shown, 3);
 }
 
 TEST_F(LaunchKey, the_text_of_a_given_key_is_removed_from_all_environments) {
-  for (const Words& options : {Words{"-n", "2"}, Words{"--hosts", "alpha:1,beta:1", "--ssh",
-                                                       std::string(UNISONO_TEST_PROGRAM) + " fake-ssh"}}) {
+  for (const Words& options :
+       {Words{"-n", "2"}, Words{"--hosts", "alpha:1,beta:1", "--ssh", std::string(UNISONO_TEST_PROGRAM) + " fake-ssh"}}) {
     const auto shown = show_keys(options, 2, {.environment = {"UNISONO_KEY=" + given_key}});
     expect_one_hidden_key(shown, 2);
     EXPECT_EQ(shown.keys[0], given_key);
@@ -132,8 +131,8 @@ TEST_F(LaunchKey, a_file_gives_the_key_and_the_option_wins_over_the_variables) {
 
 TEST_F(LaunchKey, a_file_that_others_can_read_is_refused_by_name) {
   const auto file = key_file(0644);
-  for (const auto& [options, variables] : {std::pair<Words, Words>{{"--key-file", file}, {}},
-                                           std::pair<Words, Words>{{}, {"UNISONO_KEY_FILE=" + file}}}) {
+  for (const auto& [options, variables] :
+       {std::pair<Words, Words>{{"--key-file", file}, {}}, std::pair<Words, Words>{{}, {"UNISONO_KEY_FILE=" + file}}}) {
     auto words = options;
     words.insert(words.end(), {"-n", "1"});
     const auto done = run(launch(words, {"true"}), {.environment = variables});

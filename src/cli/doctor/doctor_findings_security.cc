@@ -16,9 +16,10 @@ bool find_unusable_keys(const ClusterFacts& cluster, std::vector<Finding>& findi
   for (const auto& rank : cluster.ranks) {
     if (rank.security.key_error.empty()) continue;
     all_usable = false;
-    findings.push_back({Severity::error, "bad_key", fmt::format("{} has no usable key: {}", name_of(rank), rank.security.key_error),
-                        "make a key with `unisono key --output FILE`, copy it to all hosts, and give the file to UNISONO_KEY_FILE "
-                        "there; only its owner, or a group, may read it (chmod 600)"});
+    findings.push_back(
+        {Severity::error, "bad_key", fmt::format("{} has no usable key: {}", name_of(rank), rank.security.key_error),
+         "make a key with `unisono key --output FILE`, copy it to all hosts, and give the file to UNISONO_KEY_FILE "
+         "there; only its owner, or a group, may read it (chmod 600)"});
   }
   return all_usable;
 }
@@ -40,8 +41,7 @@ void find_in_security(const ClusterFacts& cluster, std::vector<Finding>& finding
                         "give all ranks the same key, or start them with `unisono launch`, which does this"});
     return;
   }
-  const bool beyond_host =
-      std::ranges::any_of(cluster.ranks, [&](const RankFacts& rank) { return !same_host(rank, first); });
+  const bool beyond_host = std::ranges::any_of(cluster.ranks, [&](const RankFacts& rank) { return !same_host(rank, first); });
   if (beyond_host && first.security.key_mark.empty() && first.security.level != "off") {
     findings.push_back({Severity::hint, "no_key", "no rank has a key, so links between hosts are not encrypted",
                         "start the ranks with `unisono launch`, or give all of them a key (UNISONO_KEY_FILE); "

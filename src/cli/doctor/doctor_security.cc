@@ -17,9 +17,7 @@ std::string source_text(const KeySource& source) {
 
 SecurityFacts read_security(const ResolvedOptions& options) {
   SecurityFacts facts;
-  facts.level = options.security == Security::off        ? "off"
-                : options.security == Security::required ? "required"
-                                                         : "auto";
+  facts.level = options.security == Security::off ? "off" : options.security == Security::required ? "required" : "auto";
   if (options.security == Security::off || !options.key.given()) return facts;
   const auto key = load_key(options.key);
   if (!key.ok()) {

@@ -21,8 +21,8 @@ bool is_key_variable(std::string_view setting);  // `setting` is NAME=value
 // Sets job.key, and the security in job.environment, from --key-file, --security, --env and the environment. Call it when
 // job.environment is complete. Without a key from the user, it makes a new one.
 //
-// It makes none if --rendezvous or UNISONO_RENDEZVOUS says where to meet. Processes that another launcher starts may meet there,
-// too, and they could not know the key.
+// It makes none if --rendezvous or UNISONO_RENDEZVOUS says where to meet. Processes that another launcher starts may meet
+// there, too, and they could not know the key.
 //
 // A text in UNISONO_KEY is erased from the environment of this process, so that `ps e` does not show it.
 Status set_security(const LaunchOptions& options, JobOptions& job);
