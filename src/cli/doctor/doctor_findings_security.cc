@@ -36,8 +36,8 @@ void find_in_security(const ClusterFacts& cluster, std::vector<Finding>& finding
   if (!others.empty()) {
     const auto source = first.security.key_source.empty() ? std::string("no key") : first.security.key_source;
     findings.push_back({Severity::error, "keys_differ",
-                        fmt::format("{} and {} do not have the same key; rank {} has {}", format_ranks({first.rank}),
-                                    format_ranks(others), first.rank, source),
+                        fmt::format("rank {} and {} do not have the same key; rank {} has {}", first.rank, format_ranks(others),
+                                    first.rank, source),
                         "give all ranks the same key, or start them with `unisono launch`, which does this"});
     return;
   }
