@@ -81,7 +81,8 @@ TEST_F(JobKey, the_option_wins_over_the_variable) {
   ASSERT_TRUE(set_security({.security = "required"}, job).ok());
   EXPECT_TRUE(job.key);
   ::setenv("UNISONO_SECURITY", "of", 1);
-  EXPECT_EQ(set_security({}, job).code(), Code::invalid);
+  JobOptions other;
+  EXPECT_EQ(set_security({}, other).code(), Code::invalid);
 }
 
 TEST_F(JobKey, a_rendezvous_of_others_needs_a_key_of_theirs) {
