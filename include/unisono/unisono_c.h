@@ -54,6 +54,13 @@ typedef enum unisono_op {
   UNISONO_BXOR = 7
 } unisono_op;
 
+/* The values of unisono::Security. */
+typedef enum unisono_security {
+  UNISONO_SECURITY_AUTOMATIC = 0,
+  UNISONO_SECURITY_REQUIRED = 1,
+  UNISONO_SECURITY_OFF = 2
+} unisono_security;
+
 typedef struct unisono_group unisono_group;
 typedef struct unisono_work unisono_work;
 
@@ -152,6 +159,10 @@ UNISONO_EXPORT int unisono_join(const unisono_options* options, unisono_group** 
  * gets `data`. The event and its texts are valid during the call only. */
 UNISONO_EXPORT int unisono_join_with_events(const unisono_options* options, unisono_event_handler handler, void* data,
                                             unisono_group** group);
+/* Like unisono_join_with_events; `handler` may be null. `key` is the secret key of the job: 64 hexadecimal digits, as `unisono
+ * key` prints them. If it is null or empty, the key comes from the environment; see unisono::Options::key. */
+UNISONO_EXPORT int unisono_join_with_key(const unisono_options* options, const char* key, unisono_security security,
+                                         unisono_event_handler handler, void* data, unisono_group** group);
 UNISONO_EXPORT void unisono_leave(unisono_group* group);
 UNISONO_EXPORT uint32_t unisono_rank(const unisono_group* group);
 UNISONO_EXPORT uint32_t unisono_world_size(const unisono_group* group);

@@ -115,7 +115,8 @@ ElasticOptions options_of(const py::kwargs& words) {
     try {
       if (!value.is_none()) setter->second(options, value);
     } catch (const py::cast_error&) {
-      throw py::type_error("Elastic.join: " + name + " cannot be " + std::string(py::repr(value)));
+      const auto given = name == "run_key" ? std::string("of this type") : std::string(py::repr(value));  // it is a secret
+      throw py::type_error("Elastic.join: " + name + " cannot be " + given);
     }
   }
   if (!options.on_event) options.on_event = event_handler(py::none());

@@ -60,12 +60,20 @@ const std::unordered_map<std::string_view, Setter>& call_setters() {
   return setters;
 }
 
+constexpr const char* securities[] = {"automatic", "required", "off"};
+
 using JoinSetter = void (*)(Options&, py::handle);
 const std::unordered_map<std::string_view, JoinSetter>& join_setters() {
   static const std::unordered_map<std::string_view, JoinSetter> setters{
       {"rank", [](Options& o, py::handle v) { o.rank = v.cast<int32_t>(); }},
       {"world_size", [](Options& o, py::handle v) { o.world_size = v.cast<int32_t>(); }},
       {"rendezvous", [](Options& o, py::handle v) { o.rendezvous = v.cast<std::string>(); }},
+      {"key",
+       [](Options& o, py::handle v) {
+         if (!py::isinstance<py::str>(v)) throw py::cast_error();
+         o.key = v.cast<std::string>();
+       }},
+      {"security", [](Options& o, py::handle v) { o.security = static_cast<Security>(word_index(v, "security", securities)); }},
       {"job", [](Options& o, py::handle v) { o.job = v.cast<std::string>(); }},
       {"interface", [](Options& o, py::handle v) { o.interface = v.cast<std::string>(); }},
       {"transport", [](Options& o, py::handle v) { o.transport = v.cast<std::string>(); }},
@@ -102,7 +110,8 @@ void apply(const Setters& setters, const py::kwargs& words, Target& target, cons
     try {
       setter->second(target, value);
     } catch (const py::cast_error&) {
-      throw py::type_error(std::string(what) + ": " + name + " cannot be " + std::string(py::repr(value)));
+      const auto given = name == "key" ? std::string("of this type") : std::string(py::repr(value));  // it is a secret
+      throw py::type_error(std::string(what) + ": " + name + " cannot be " + given);
     }
   }
 }

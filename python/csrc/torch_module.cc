@@ -45,6 +45,13 @@ Order order_of(const std::string& name) {
   throw py::value_error("order \"" + name + "\": auto, rank or any");
 }
 
+Security security_of(const std::string& name) {
+  if (name.empty() || name == "automatic" || name == "auto") return Security::automatic;
+  if (name == "required") return Security::required;
+  if (name == "off") return Security::off;
+  throw py::value_error("security \"" + name + "\": auto, required or off");
+}
+
 // Accepts texts such as "reliable", "lossy", "lossy:loss_budget=0.1,…" and "automatic".
 void set_delivery(CallSettings& settings, const std::string& text) {
   const auto colon = text.find(':');
@@ -330,11 +337,14 @@ PYBIND11_MODULE(_torch, m) {
       .def(py::init([](std::chrono::milliseconds timeout, const std::string& transport, const std::string& interface,
                        const std::string& codec, const std::string& schedule, const std::string& order,
                        const std::string& delivery, const std::string& tuning, uint32_t streams_per_link,
-                       uint32_t compute_threads, uint32_t rate_limit_mbps, bool payload_checksum) {
+                       uint32_t compute_threads, uint32_t rate_limit_mbps, bool payload_checksum, const std::string& key,
+                       const std::string& security) {
              auto options = c10::make_intrusive<BackendOptions>(timeout);
              options->join.transport = transport;
              options->join.interface = interface;
              options->join.tuning = tuning;
+             options->join.key = key;
+             options->join.security = security_of(security);
              options->join.streams_per_link = streams_per_link;
              options->join.compute_threads = compute_threads;
              options->join.rate_limit_mbps = rate_limit_mbps;
@@ -347,7 +357,7 @@ PYBIND11_MODULE(_torch, m) {
            py::kw_only(), py::arg("timeout") = kBackendDefaultTimeout, py::arg("transport") = "", py::arg("interface") = "",
            py::arg("codec") = "", py::arg("schedule") = "", py::arg("order") = "", py::arg("delivery") = "",
            py::arg("tuning") = "", py::arg("streams_per_link") = 0, py::arg("compute_threads") = 0,
-           py::arg("rate_limit_mbps") = 0, py::arg("payload_checksum") = false)
+           py::arg("rate_limit_mbps") = 0, py::arg("payload_checksum") = false, py::arg("key") = "", py::arg("security") = "")
       .def("_copy", [](const BackendOptions& options) { return c10::make_intrusive<BackendOptions>(options); })
       .def_property(
           "_timeout", [](const BackendOptions& options) { return options.timeout; },

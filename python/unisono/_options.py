@@ -23,6 +23,10 @@ class JoinOptions(TypedDict, total=False):
     world_size: int | None
     rendezvous: str | None
     """"tcp://host:port" or "file:///path"."""
+    key: str | None
+    """The secret key of the job: 64 hexadecimal digits, as `unisono key` prints them; equal on all ranks."""
+    security: Literal["automatic", "auto", "required", "off"] | None
+    """required: joining fails without a key. off: no encryption, and no warning."""
     job: str | None
     """Distinguishes jobs that use one address."""
     interface: str | None

@@ -13,7 +13,7 @@ TEST(UnisonoTool, every_command_for_people_has_a_syntax_and_internal_ones_have_n
     EXPECT_EQ(command.runs_program, command.name == "launch");
   }
   EXPECT_EQ(names, (std::vector<std::string>{"launch", "bench", "tune", "doctor", "top", "explain", "trace", "metrics",
-                                             "simulate", "codec", "rendezvous", "lab", "completion", "man"}));
+                                             "simulate", "codec", "key", "rendezvous", "lab", "completion", "man"}));
 }
 
 }  // namespace

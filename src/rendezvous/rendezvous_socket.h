@@ -104,6 +104,9 @@ class RendezvousSession {
 struct StandaloneOptions {
   // A tcp or file address. tcp with port 0 stands for any free port; the first event then reports the port.
   RendezvousAddress listen;
+  // With keys, only processes that have one of them are served. A connection belongs to the key that it used. Jobs of different
+  // keys are apart, even if they have the same name.
+  std::vector<SecretKey> keys{};
 };
 
 struct RendezvousEvent {

@@ -53,8 +53,17 @@ Result<std::optional<SecretKey>> read_key_file(const std::string& path, const st
 
 Result<std::optional<SecretKey>> load_key(const KeySource& source) {
   if (source.key) return source.key;
+  // A user may give the digits where a path belongs. An error that names the path would show them.
+  if (SecretKey::from_hex(source.file).ok())
+    return Status(Code::invalid, concat(source.name, " is the key itself; needed: the path of a file that contains it"));
   if (!source.file.empty()) return read_key_file(source.file, concat(source.name, ": ", source.file));
-  if (source.descriptor >= 0) return read_key(source.descriptor, concat(source.name, ": the descriptor ", source.descriptor));
+  if (source.descriptor >= 0) {
+    auto key = read_key(source.descriptor, concat(source.name, ": the descriptor ", source.descriptor));
+    if (key.ok()) return key;
+    return Status(key.status().code(),
+                  concat(key.status().message(), ". A program between the launcher and this process may have closed it, as ",
+                         "Python's subprocess does without close_fds=False"));
+  }
   return std::optional<SecretKey>();
 }
 

@@ -52,12 +52,20 @@ TEST_F(KeyFile, what_is_no_key_is_refused_by_the_files_name) {
   EXPECT_EQ(load_key({.file = folder.path(), .name = "n"}).status().code(), Code::invalid);
 }
 
+TEST_F(KeyFile, digits_in_the_place_of_a_path_are_refused_and_not_shown) {
+  const auto read = load_key({.file = key.hex(), .name = "UNISONO_KEY_FILE"});
+  EXPECT_EQ(read.status().code(), Code::invalid);
+  EXPECT_NE(read.status().message().find("UNISONO_KEY_FILE is the key itself"), std::string::npos);
+  EXPECT_EQ(read.status().message().find(key.hex()), std::string::npos);
+}
+
 TEST_F(KeyFile, a_descriptor_can_be_read_again_and_again) {
   const KeySource source{.descriptor = make_key_descriptor(key), .name = "UNISONO_KEY_FD"};
   ASSERT_GE(source.descriptor, 0);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(**load_key(source) == key);
   ::close(source.descriptor);
   EXPECT_EQ(load_key(source).status().code(), Code::unavailable);
+  EXPECT_NE(load_key(source).status().message().find("may have closed it"), std::string::npos);
 }
 
 TEST_F(KeyFile, without_a_source_there_is_no_key) {

@@ -36,6 +36,12 @@ TEST_F(LaunchLinks, each_rank_is_a_host_of_its_own_with_one_link) {
   }
 }
 
+TEST_F(LaunchLinks, ranks_inherit_the_key_of_the_job) {
+  const auto done = launch({"-n", "2", "--rate", "1G"}, {"sh", "-c", "cat /proc/self/fd/$UNISONO_KEY_FD | wc -c"});
+  EXPECT_EQ(done.code, 0) << whole(done);
+  for (const std::string rank : {"0", "1"}) EXPECT_TRUE(contains(done.out, "[" + rank + "] 64\n")) << whole(done);
+}
+
 // The program has no options for emulated links. Its group must still use them, and each operation must take their delay.
 TEST_F(LaunchLinks, groups_of_any_program_go_over_the_links) {
   const auto done = launch({"-n", "2", "--delay", "20ms", "--no-prefix"},

@@ -64,6 +64,16 @@ int killed(const Words& words) {
   wait_for_ever();
 }
 
+// Prints the key that this rank would use, and the variables that could have given one. Then waits for ever.
+int show_key(const Words&) {
+  char key[65] = {};
+  const auto descriptor = variable("UNISONO_KEY_FD");
+  const bool has_key = descriptor != "(none)" && ::pread(std::atoi(descriptor.c_str()), key, 64, 0) == 64;
+  put(unisono::concat("key ", has_key ? key : "(none)", " text ", variable("UNISONO_KEY"), " file ",
+                      variable("UNISONO_KEY_FILE"), " security ", variable("UNISONO_SECURITY"), "\nready\n"));
+  wait_for_ever();
+}
+
 int hang(const Words&) {
   put(unisono::concat("pid ", ::getpid(), "\nready\n"));
   wait_for_ever();
@@ -245,6 +255,7 @@ int main(int argc, char** argv) {
                                                                         {"fail", fail},
                                                                         {"killed", killed},
                                                                         {"hang", hang},
+                                                                        {"show-key", show_key},
                                                                         {"catch", catch_signals},
                                                                         {"ignore", ignore_requests},
                                                                         {"stoppable", stoppable},

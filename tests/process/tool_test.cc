@@ -19,8 +19,8 @@ TEST(Tool, help_goes_to_standard_output_and_has_examples) {
 }
 
 TEST(Tool, every_command_explains_itself_with_examples_and_exit_codes) {
-  for (const char* command :
-       {"launch", "bench", "top", "explain", "trace", "metrics", "simulate", "codec", "rendezvous", "completion", "man"}) {
+  for (const char* command : {"launch", "bench", "top", "explain", "trace", "metrics", "simulate", "codec", "key", "rendezvous",
+                              "completion", "man"}) {
     for (const auto& words : {std::vector<std::string>{UNISONO_TOOL, command, "--help"}, {UNISONO_TOOL, "help", command}}) {
       const auto done = run(words);
       EXPECT_EQ(done.code, 0);

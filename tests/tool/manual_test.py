@@ -65,7 +65,8 @@ class Unisono(Page):
     name = "unisono"
 
     def test_all_variables_that_the_library_reads_are_there_and_in_the_reference(self):
-        read_by_library = set(re.findall(r'"(UNISONO_[A-Z_]+)"', read("src/rendezvous/environment.cc")))
+        sources = read("src/rendezvous/environment.cc") + read("src/rendezvous/security_options.cc")
+        read_by_library = set(re.findall(r'"(UNISONO_[A-Z_]+)"', sources))
         self.assertGreater(len(read_by_library), 10)
         self.assertEqual(set(re.findall(r"UNISONO_[A-Z_]+", self.part("ENVIRONMENT"))), read_by_library)
         read_by_torch = {"UNISONO_SCHEDULE", "UNISONO_ORDER", "UNISONO_DELIVERY"}

@@ -21,6 +21,7 @@ COMMANDS = {
         "metrics",
         "simulate",
         "codec",
+        "key",
         "rendezvous",
         "completion",
         "man",

@@ -14,7 +14,7 @@ from mkdocs.structure.files import File
 from mkdocs.utils import get_relative_url
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-ADDED = {name: name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "STYLE.md")}
+ADDED = {name: name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "STYLE.md")}
 ADDED |= {
     "bench/" + name: "bench/results/" + name
     for name in os.listdir(os.path.join(ROOT, "bench", "results"))

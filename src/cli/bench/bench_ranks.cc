@@ -12,6 +12,7 @@
 #include "cli/common/result_writer.h"
 #include "cli/common/spawn.h"
 #include "cli/common/text.h"
+#include "cli/launch/job_key.h"
 #include "cli/launch/launch_links.h"
 
 namespace unisono::cli {
@@ -19,13 +20,14 @@ namespace {
 
 // Returns the options with which ranks join the group. They are the same for ranks that this command launches and for ranks
 // that another launcher has started.
-Options join_options(const BenchRanks& ranks) {
+Result<Options> join_options(const BenchRanks& ranks) {
   auto join = ranks.group;
   const auto& address = ranks.launch.rendezvous;
   if (!address.empty()) join.rendezvous = address.find("://") == std::string::npos ? "tcp://" + address : address;
   join.interface = ranks.launch.interface;
   join.transport = ranks.launch.transport;
   join.job = ranks.launch.job;
+  if (auto status = set_group_security(ranks.launch, join); !status.ok()) return status;
   return join;
 }
 
@@ -49,7 +51,9 @@ int run_rank(const BenchRanks& ranks, const RankPart& part) {
   if (!emulated_rank.ok() && emulated_rank.status().code() == Code::invalid)
     return usage_error(ranks.name, emulated_rank.status().message());
   if (!emulated_rank.ok()) return bench_failed(ranks.name, emulated_rank.status());
-  auto group = Group::join(join_options(ranks));
+  const auto join = join_options(ranks);
+  if (!join.ok()) return usage_error(ranks.name, join.status().message());
+  auto group = Group::join(*join);
   if (!group.ok()) {
     fmt::print(stderr, "{}: cannot join: {}\n", ranks.name, group.status().to_string());
     return 1;

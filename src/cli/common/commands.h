@@ -17,6 +17,7 @@ int run_trace(const Arguments& arguments);
 int run_metrics(const Arguments& arguments);
 int run_simulate(const Arguments& arguments);
 int run_codec(const Arguments& arguments);
+int run_key(const Arguments& arguments);
 int run_rendezvous(const Arguments& arguments);
 
 CommandSyntax launch_syntax();
@@ -29,6 +30,7 @@ CommandSyntax trace_syntax();
 CommandSyntax metrics_syntax();
 CommandSyntax simulate_syntax();
 CommandSyntax codec_syntax();
+CommandSyntax key_syntax();
 CommandSyntax rendezvous_syntax();
 
 }  // namespace unisono::cli

@@ -8,6 +8,7 @@ namespace {
 constexpr size_t header_bytes = 9;
 constexpr size_t preamble_bytes_max = 4096;
 constexpr size_t strings_max = 1u << 20;
+constexpr size_t key_bytes_max = 64;
 
 void write_strings(ByteWriter& writer, const std::vector<std::string>& strings) {
   writer.write(static_cast<uint32_t>(strings.size()));
@@ -53,6 +54,7 @@ Bytes encode(const StartOrder& order) {
   write_strings(writer, order.program);
   write_strings(writer, order.environment);
   writer.write_string(order.directory).write(order.first_rank).write(order.rank_count);
+  writer.write_string(order.key);
   writer.write(static_cast<uint8_t>(order.keep_port)).write(static_cast<uint8_t>(order.pin));
   return std::move(writer).take();
 }
@@ -85,6 +87,7 @@ bool decode(ByteView payload, StartOrder& order) {
   order.directory = reader.read_string(record_bytes_max);
   order.first_rank = reader.read<uint32_t>();
   order.rank_count = reader.read<uint32_t>();
+  order.key = reader.read_string(key_bytes_max);
   order.keep_port = reader.read<uint8_t>() != 0;
   order.pin = reader.read<uint8_t>() != 0;
   return reader.done() && !order.program.empty();

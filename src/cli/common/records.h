@@ -55,6 +55,7 @@ struct StartOrder {
   uint32_t rank_count = 0;  // number of ranks on this host
   bool keep_port = false;   // true for the host of rank 0: the agent keeps the port that it reserved
   bool pin = false;         // whether each rank may use only its share of the host's cores
+  std::string key{};        // 64 hexadecimal digits; empty: the ranks get no key
 };
 
 struct Ended {

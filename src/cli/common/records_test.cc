@@ -60,7 +60,7 @@ TEST(Records, an_oversized_record_is_corrupt) {
 }
 
 TEST(Records, a_start_order_survives_any_bytes) {
-  const StartOrder order{{"./a b", "", "it's\n\xff"}, {"X=1", "Y="}, "/tmp/x y", 4, 2, true, false};
+  const StartOrder order{{"./a b", "", "it's\n\xff"}, {"X=1", "Y="}, "/tmp/x y", 4, 2, true, false, std::string(64, 'a')};
   StartOrder back;
   ASSERT_TRUE(decode(encode(order), back));
   EXPECT_EQ(back.program, order.program);
@@ -69,10 +69,11 @@ TEST(Records, a_start_order_survives_any_bytes) {
   EXPECT_EQ(back.first_rank, 4u);
   EXPECT_TRUE(back.keep_port);
   EXPECT_FALSE(back.pin);
+  EXPECT_EQ(back.key, order.key);
 }
 
 TEST(Records, every_truncation_of_a_payload_is_refused) {
-  const auto start = encode(StartOrder{{"p"}, {"A=1"}, "/", 0, 1, false, true});
+  const auto start = encode(StartOrder{{"p"}, {"A=1"}, "/", 0, 1, false, true, {}});
   const auto ended = encode(Ended{true, false, 9, 12345});
   for (size_t size = 0; size < start.size(); ++size) {
     StartOrder order;

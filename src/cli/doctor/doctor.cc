@@ -15,6 +15,7 @@
 #include "cli/doctor/doctor_probe.h"
 #include "cli/doctor/doctor_rounds.h"
 #include "cli/doctor/doctor_table.h"
+#include "cli/launch/job_key.h"
 #include "cli/launch/launch.h"
 #include "rendezvous/environment.h"
 
@@ -115,6 +116,7 @@ Result<ResolvedOptions> resolve(const DoctorOptions& options) {
   group.transport = options.launch.transport;
   const auto& address = options.launch.rendezvous;
   if (!address.empty()) group.rendezvous = address.find("://") == std::string::npos ? "tcp://" + address : address;
+  if (auto status = set_group_security(options.launch, group); !status.ok()) return status;
   if (!is_rank_already()) {
     group.rank = 0;
     group.world_size = 1;

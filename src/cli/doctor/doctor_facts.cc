@@ -24,6 +24,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MachineFacts, host, version, processor, kerne
                                    shm_free_bytes, arena_error, memory_place, boot, network, interfaces, interface_asked,
                                    interface_error, offers, name_addresses, name_error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AddressTry, address, interface, offered, source, outcome, error, seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SecurityFacts, level, key_source, key_error, key_mark)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Shared, from, to, error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RendezvousFailure, rank, resolve_error, tries, taken, said, broken_off, seconds)
 
@@ -34,7 +35,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RendezvousFailure, rank, resolve_error, tries
   void from_json(const nlohmann::json& nlohmann_json_j, Type& nlohmann_json_t) { \
     NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_FROM, __VA_ARGS__))   \
   }
-UNISONO_DOCTOR_JSON(RankFacts, rank, world_size, job, transport, pid, port, key, id, memory, machine)
+UNISONO_DOCTOR_JSON(RankFacts, rank, world_size, job, transport, pid, port, key, id, memory, security, machine)
 UNISONO_DOCTOR_JSON(Reach, from, to, tries)
 UNISONO_DOCTOR_JSON(Measured, from, to, address, error, round_trip_us, clock_ahead_us, forth_stuck, back_stuck, segment_bytes,
                     segment_passes, forth_rate, back_rate)

@@ -71,6 +71,14 @@ struct MachineFacts {
   std::string name_error;
 };
 
+// Which secret key a rank would use, and whether it could. The key itself is not here.
+struct SecurityFacts {
+  std::string level{};       // auto, required, off
+  std::string key_source{};  // "UNISONO_KEY_FILE (/etc/unisono.key)"; empty: there is no key
+  std::string key_error{};   // why the key cannot be used; empty if it can be
+  std::string key_mark{};    // two ranks have the same key if this value is equal; empty: none, or it cannot be used
+};
+
 struct RankFacts {
   uint32_t rank = 0;
   uint32_t world_size = 1;
@@ -81,6 +89,7 @@ struct RankFacts {
   std::string key;     // a prober must send this key
   PeerId id;           // the rank's id in the shared-memory transport
   std::string memory;  // endpoint of the shared-memory transport; empty: there is none
+  SecurityFacts security;
   MachineFacts machine;
 };
 

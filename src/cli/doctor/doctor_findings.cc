@@ -325,6 +325,7 @@ std::vector<Finding> findings_of(const ClusterFacts& cluster) {
   find_in_rendezvous(cluster, findings);
   find_in_addresses(cluster, findings);
   find_in_pairs(cluster, findings);
+  find_in_security(cluster, findings);
   find_in_machines(cluster, findings);
   std::stable_sort(findings.begin(), findings.end(),
                    [](const Finding& a, const Finding& b) { return a.severity < b.severity; });

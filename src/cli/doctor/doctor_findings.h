@@ -26,6 +26,7 @@ struct Finding {
 std::vector<Finding> findings_of(const ClusterFacts& cluster);
 
 // The parts of findings_of(). Each of them appends its findings.
+void find_in_security(const ClusterFacts& cluster, std::vector<Finding>& findings);
 void find_in_machines(const ClusterFacts& cluster, std::vector<Finding>& findings);
 void find_in_rendezvous(const ClusterFacts& cluster, std::vector<Finding>& findings);
 void find_in_addresses(const ClusterFacts& cluster, std::vector<Finding>& findings);

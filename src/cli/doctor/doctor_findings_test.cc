@@ -20,6 +20,7 @@ ClusterFacts healthy(uint32_t count) {
     RankFacts rank;
     rank.rank = i;
     rank.world_size = count;
+    rank.security = {.level = "auto", .key_source = "UNISONO_KEY_FILE (/k)", .key_mark = "k"};
     auto& machine = rank.machine;
     machine.host = std::string(1, static_cast<char>('a' + i));
     machine.version = "1.0";

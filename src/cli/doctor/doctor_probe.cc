@@ -11,6 +11,7 @@
 #include "cli/common/monotonic.h"
 #include "cli/doctor/doctor_machine.h"
 #include "cli/doctor/doctor_measure.h"
+#include "cli/doctor/doctor_security.h"
 #include "rendezvous/rendezvous_socket.h"
 
 namespace unisono::cli {
@@ -73,6 +74,7 @@ Result<std::unique_ptr<Prober>> Prober::make(const ResolvedOptions& options) {
   facts.port = prober->responder_->port();
   facts.key = prober->responder_->key();
   facts.id = *id;
+  facts.security = read_security(options);
   facts.machine = read_machine(options.interface);
   if (options.transport == "tcp") return prober;
   auto memory = ShmTransport::make({.self = *id});

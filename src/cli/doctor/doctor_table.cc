@@ -53,6 +53,12 @@ std::string interfaces_text(const MachineFacts& machine, bool verbose) {
   return text;
 }
 
+std::string security_text(const SecurityFacts& facts) {
+  if (facts.level == "off") return "not wanted (security is off)";
+  if (!facts.key_error.empty()) return facts.key_error;
+  return facts.key_source.empty() ? "none here; `unisono launch` makes one for each job" : "from " + facts.key_source;
+}
+
 std::string one_machine(const ClusterFacts& cluster, const RankFacts& rank, bool verbose) {
   const auto& machine = rank.machine;
   std::vector<uint32_t> ranks;
@@ -77,6 +83,7 @@ std::string one_machine(const ClusterFacts& cluster, const RankFacts& rank, bool
                            machine.shm_bytes == 0 ? "is not there (not needed)"
                                                   : fmt::format("{}, {} free (not needed)", format_bytes(machine.shm_bytes),
                                                                 format_bytes(machine.shm_free_bytes))));
+  text += line("key", security_text(rank.security));
   text += line("own name", machine.name_error.empty()
                                ? fmt::format("{} resolves to {}", machine.host, joined(machine.name_addresses))
                                : machine.name_error);

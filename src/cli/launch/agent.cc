@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 #include "base/error_text.h"
 #include "cli/common/child_processes.h"
@@ -21,6 +22,8 @@
 #include "cli/common/records.h"
 #include "cli/common/spawn.h"
 #include "cli/common/version.h"
+#include "cli/launch/job_key.h"
+#include "tls/key_source.h"
 
 namespace unisono::cli {
 namespace {
@@ -57,6 +60,7 @@ class Agent {
   bool read_orders();
   void handle_record(const Record& record);
   void start(const StartOrder& order);
+  bool take_key();
   bool start_rank(uint32_t local_rank);
   std::vector<int> cores_of(uint32_t local_rank) const;
   void signal_ranks(int signal);
@@ -74,6 +78,7 @@ class Agent {
   bool abandoned_ = false;  // the launcher has died
   std::vector<LocalRank> ranks_;
   HeldPort port_;
+  Descriptor key_;  // the ranks inherit it; -1: the job has no key
   Descriptor signals_;
   rlim_t open_files_ = 0;
   std::vector<int> cores_;
@@ -186,12 +191,26 @@ void Agent::start(const StartOrder& order) {
       if (CPU_ISSET(static_cast<size_t>(core), &allowed)) cores_.push_back(core);
     }
   }
+  if (!take_key()) return;
   ranks_.resize(order.rank_count);
   for (uint32_t local_rank = 0; local_rank < order.rank_count; ++local_rank) {
     // If one rank cannot be started, the remaining ranks would fail, too. The launcher decides what happens to the ranks that
     // are already running.
     if (!start_rank(local_rank)) return;
   }
+}
+
+// Moves the key from the order into a descriptor. If this fails, reports it, and returns false.
+bool Agent::take_key() {
+  if (order_.key.empty()) return true;
+  const auto key = SecretKey::from_hex(order_.key);
+  ::explicit_bzero(order_.key.data(), order_.key.size());
+  order_.key.clear();
+  if (key.ok()) key_.reset(make_key_descriptor(*key));
+  if (key_) return true;
+  const auto why = key.ok() ? "no descriptor for the key of the job: " + error_text(errno) : key.status().message();
+  append_record(out_, RecordKind::refused, order_.first_rank, encode(Refused{key.ok() ? errno : EPROTO, why}));
+  return false;
 }
 
 // Returns the cores for a rank, which are adjacent. If there are fewer cores than ranks, returns one core, which several ranks
@@ -217,8 +236,11 @@ bool Agent::start_rank(uint32_t local_rank) {
   changes.push_back(fmt::format("RANK={}", rank));
   changes.push_back(fmt::format("LOCAL_RANK={}", local_rank));
   changes.push_back(fmt::format("LOCAL_WORLD_SIZE={}", order_.rank_count));
+  auto environment = environment_with(changes);
+  std::erase_if(environment, is_key_variable);
+  if (key_) environment.push_back(fmt::format("UNISONO_KEY_FD={}", key_.get()));
   const auto spawned = spawn({.arguments = order_.program,
-                              .environment = environment_with(changes),
+                              .environment = std::move(environment),
                               .directory = order_.directory,
                               .output = output.write.get(),
                               .error = error.write.get(),

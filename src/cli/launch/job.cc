@@ -401,6 +401,7 @@ void Job::start_ranks() {
     order.rank_count = links_[i].placement().rank_count;
     order.keep_port = links_[i].is_first() && options_.master_port == 0;
     order.pin = options_.pin;
+    if (options_.key) order.key = options_.key->hex();
     links_[i].send(RecordKind::start, encode(order));
   }
 }

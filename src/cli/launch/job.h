@@ -2,11 +2,13 @@
 // ended.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "cli/common/placement.h"
+#include "tls/secret_key.h"
 
 namespace unisono::cli {
 
@@ -16,6 +18,7 @@ struct JobOptions {
   std::vector<std::string> environment;  // NAME=value for all ranks; these replace what the launcher itself sets
   std::vector<std::string> ssh;          // the words of the ssh command
   std::string job;                       // the name of the job; the ranks get it as UNISONO_JOB
+  std::optional<SecretKey> key = {};     // the ranks get it in a descriptor, as UNISONO_KEY_FD says
   // If this is empty, the address is 127.0.0.1, or the name of rank 0's host if there are several hosts.
   std::string master_address;
   // If this is 0, the port is a free one on rank 0's host, which is reserved for the job (cli/common/held_port.h).

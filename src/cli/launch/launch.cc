@@ -10,6 +10,7 @@
 #include "cli/common/command_line.h"
 #include "cli/common/commands.h"
 #include "cli/common/text.h"
+#include "cli/launch/job_key.h"
 #include "cli/launch/launch_links.h"
 #include "unisono/transports.h"
 
@@ -27,6 +28,7 @@ const CommandLineText launch_text{
   unisono launch -n 8 --pin --env OMP_NUM_THREADS=1 -- python3 train.py
   unisono launch --hosts a:2,b:2 --interface eth1 -- ./train
   unisono launch -n 2 --hosts a,b --ssh 'ssh -p 2222 -i key' -- ./train
+  unisono launch -n 4 --key-file job.key --rendezvous tcp://a:29500 -- ./train   with the key of that rendezvous
   unisono launch -n 4 --keep-going -- ./elastic         the survivors re-form the group
   unisono launch -n 4 --rate 100M --delay 1ms -- ./train   as if each rank were a host with such a link
 
@@ -35,12 +37,17 @@ Each rank finds in its environment:
   LOCAL_RANK, LOCAL_WORLD_SIZE  the same among the ranks of its host; GROUP_RANK: the number of its host
   MASTER_ADDR, MASTER_PORT      where rank 0 listens for the other ranks: a free port, reserved for this job
   UNISONO_JOB                   the job's name, random unless --job gives it
-  UNISONO_RENDEZVOUS, UNISONO_INTERFACE, UNISONO_TRANSPORT   if the options ask for them
+  UNISONO_RENDEZVOUS, UNISONO_INTERFACE, UNISONO_TRANSPORT, UNISONO_SECURITY   if the options ask for them
+  UNISONO_KEY_FD                the inherited descriptor that holds the secret key of the job
 and its standard input is empty. Programs that see no terminal may hold their output back: python3 -u or 'stdbuf -oL'
 shows it line by line.
 
 Several hosts: the launcher starts 'unisono agent' on each through --ssh, and this tool, PROGRAM and the working
 directory must be at the same path everywhere. UNISONO_* variables and --env travel along; other variables do not.
+
+Each job gets a new secret key, with which its ranks encrypt and authenticate their links. It travels through ssh, and is
+in no command line and no environment. --key-file, UNISONO_KEY_FILE or UNISONO_KEY give another one. With --rendezvous,
+no key is made: other processes that meet there could not know it.
 
 --rate, --loss and --delay give each rank a network and a host name of its own, with a cable to a switch that this
 command emulates, as 'unisono bench' does. This needs /dev/net/tun, and root or user name spaces. Emulation takes time
@@ -89,6 +96,10 @@ Status add_environment(const std::vector<std::string>& settings, bool remote, Jo
     const auto equals = setting.find('=');
     if (equals == 0 || setting.empty())
       return Status(Code::invalid, fmt::format("--env '{}': expected NAME=value or NAME", setting));
+    if (setting.starts_with("UNISONO_KEY=") && equals + 1 < setting.size()) {
+      return Status(Code::invalid,
+                    "--env UNISONO_KEY: all users of this host can read a command line; give the key with --key-file");
+    }
     if (equals != std::string::npos) {
       job.environment.push_back(setting);
       continue;
@@ -166,6 +177,13 @@ void add_launch_options(CLI::App& app, LaunchOptions& options) {
   app.add_option("--env", options.environment, "variable for the ranks: NAME=value, or NAME to pass on")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
+  app.add_option("--key-file", options.key_file, "secret key of the job, as 'unisono key' writes it (default: a new one)")
+      ->type_name("FILE");
+  add_choice(app, options.security,
+             {.names = "--security",
+              .value = "WORD",
+              .meaning = "whether links must be encrypted",
+              .words = {"auto", "required", "off"}});
   app.add_option("--grace", options.grace, "time to end by itself, and again after SIGTERM [5s]")->type_name("TIME");
   app.add_option("--ssh", options.ssh, "command that reaches other hosts")->type_name("COMMAND");
   app.add_option("--start-timeout", options.start_timeout, "time for all hosts to answer [30s]")->type_name("TIME");
@@ -195,6 +213,7 @@ Result<JobOptions> make_job(const LaunchOptions& options, std::vector<std::strin
   const bool remote =
       std::any_of(job.placements.begin(), job.placements.end(), [](const Placement& p) { return !p.host.empty(); });
   if (auto status = add_environment(options.environment, remote, job); !status.ok()) return status;
+  if (auto status = set_security(options, job); !status.ok()) return status;
   auto words = split_words(options.ssh);
   if (!words.ok() || words->empty())
     return Status(Code::invalid, words.ok() ? "--ssh: the command is missing" : "--ssh: " + words.status().message());

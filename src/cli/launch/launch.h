@@ -24,6 +24,8 @@ struct LaunchOptions {
   std::string job;
   std::string interface;
   std::string transport;
+  std::string key_file;
+  std::string security;  // auto, required or off; empty: UNISONO_SECURITY
   std::string grace = "5s";
   std::string start_timeout = "30s";
   std::string ssh = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
@@ -31,7 +33,8 @@ struct LaunchOptions {
   bool no_prefix = false;
   bool keep_going = false;
   bool pin = false;
-  LinkWords links;  // only `launch` and `bench` have these options
+  bool private_network = false;  // true: `rendezvous` lies in the private network of the job
+  LinkWords links;               // only `launch` and `bench` have these options
 };
 
 // If the result is Code::invalid, the message names the option that is wrong, and the values that it can have.

@@ -62,6 +62,7 @@ Status choose_private_network(LaunchOptions& options) {
   }
   options.rendezvous = fmt::format("tcp://{}:{}", private_address(0), private_port);
   options.transport = "tcp";
+  options.private_network = true;
   return {};
 }
 

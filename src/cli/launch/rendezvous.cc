@@ -8,6 +8,8 @@
 #include "cli/common/command_line.h"
 #include "cli/common/commands.h"
 #include "rendezvous/rendezvous_socket.h"
+#include "rendezvous/security_options.h"
+#include "tls/key_source.h"
 
 namespace unisono::cli {
 namespace {
@@ -24,12 +26,18 @@ const CommandLineText rendezvous_text{
   UNISONO_RENDEZVOUS=tcp://10.0.0.1:29500 UNISONO_JOB=a RANK=0 WORLD_SIZE=2 ./train       on each host
   unisono launch -n 4 --rendezvous tcp://10.0.0.1:29500 -- ./train
 
+  unisono rendezvous --listen :29500 --key-file a.key --key-file b.key      for jobs with these keys, and no others
+
+Without --key-file, the key comes from UNISONO_KEY_FILE, UNISONO_KEY, UNISONO_KEY_FD or the credentials of systemd. If
+they give none, either, processes need no key.
+
 Standard output: one line with the address, once it is served. Standard error: the processes that connected, and the
 outcome of each job. SIGINT and SIGTERM end it. Exit code: 0 after such an end, 1 if the address cannot be served, 2
 for a wrong command line.)"};
 
 struct RendezvousOptions {
   std::string listen;
+  std::vector<std::string> key_files;
   bool quiet = false;
 };
 
@@ -37,6 +45,9 @@ void add_rendezvous_options(CLI::App& app, RendezvousOptions& options) {
   app.add_option("--listen", options.listen, "address to serve: host:port, :port, [address]:port, tcp://... or file:///path")
       ->type_name("ADDRESS")
       ->required();
+  app.add_option("--key-file", options.key_files, "secret key of a job, as 'unisono key' writes it; give one for each key")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
   app.add_flag("--quiet", options.quiet, "report failures only");
 }
 
@@ -50,6 +61,23 @@ void catch_end() {
   action.sa_handler = request_stop;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
+}
+
+Result<std::vector<SecretKey>> load_keys(const std::vector<std::string>& files) {
+  std::vector<KeySource> sources;
+  for (const auto& file : files) sources.push_back({.file = file, .name = "--key-file"});
+  if (files.empty()) {
+    ResolvedOptions resolved;
+    if (auto status = resolve_security({}, process_environment(), resolved); !status.ok()) return status;
+    sources.push_back(std::move(resolved.key));
+  }
+  std::vector<SecretKey> keys;
+  for (const auto& source : sources) {
+    auto key = load_key(source);
+    if (!key.ok()) return key.status();
+    if (*key) keys.push_back(std::move(**key));
+  }
+  return keys;
 }
 
 }  // namespace
@@ -66,18 +94,22 @@ int run_rendezvous(const Arguments& arguments) {
   const auto address = parse_rendezvous(has_scheme ? listen : "tcp://" + listen, true);
   if (!address.ok()) return usage_error(rendezvous_text.name, "--listen: " + address.status().message());
 
+  auto keys = load_keys(options.key_files);
+  if (!keys.ok()) return usage_error(rendezvous_text.name, keys.status().message());
+
   spdlog::logger log("rendezvous", std::make_shared<spdlog::sinks::stderr_sink_st>());
   log.set_pattern("%Y-%m-%d %H:%M:%S.%e %v");
   catch_end();
-  const auto served = serve_rendezvous({.listen = *address}, stop_requested, [&](const RendezvousEvent& event) {
-    if (event.kind == RendezvousEvent::Kind::listening) {
-      fmt::print("{}\n", event.address.to_string());
-      std::fflush(stdout);
-    }
-    const bool bad = event.kind == RendezvousEvent::Kind::failed || event.kind == RendezvousEvent::Kind::refused;
-    if (bad) log.warn("{}", event.text);
-    else if (!options.quiet) log.info("{}", event.text);
-  });
+  const auto served =
+      serve_rendezvous({.listen = *address, .keys = *std::move(keys)}, stop_requested, [&](const RendezvousEvent& event) {
+        if (event.kind == RendezvousEvent::Kind::listening) {
+          fmt::print("{}\n", event.address.to_string());
+          std::fflush(stdout);
+        }
+        const bool bad = event.kind == RendezvousEvent::Kind::failed || event.kind == RendezvousEvent::Kind::refused;
+        if (bad) log.warn("{}", event.text);
+        else if (!options.quiet) log.info("{}", event.text);
+      });
   if (served.ok()) return 0;
   fmt::print(stderr, "unisono rendezvous: {}\n", served.to_string());
   return 1;

@@ -6,6 +6,7 @@
 
 #include "cli/common/option_values.h"
 #include "cli/common/progress.h"
+#include "cli/launch/job_key.h"
 #include "cli/launch/launch_links.h"
 
 namespace unisono::cli {
@@ -126,9 +127,10 @@ Result<TunePlan> make_tune_plan(const TuneOptions& options) {
   }
   const auto gain = parse_number("--gain", options.gain, 0, 90);
   const auto limits = make_limits(options.launch);
-  if (auto wrong = first_wrong({gain.status(), set_number(plan.rounds, "--rounds", options.rounds, 1, 1000),
-                                set_time(plan.round_time, "--round-time", options.round_time, microsecond, 60 * second),
-                                check_progress(options.progress), limits.status()});
+  if (auto wrong =
+          first_wrong({gain.status(), set_number(plan.rounds, "--rounds", options.rounds, 1, 1000),
+                       set_time(plan.round_time, "--round-time", options.round_time, microsecond, 60 * second),
+                       check_progress(options.progress), limits.status(), set_group_security(options.launch, plan.group)});
       !wrong.ok()) {
     return wrong;
   }

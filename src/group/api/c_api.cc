@@ -115,7 +115,14 @@ int unisono_join(const unisono_options* o, unisono_group** group) {
 }
 
 int unisono_join_with_events(const unisono_options* o, unisono_event_handler handler, void* data, unisono_group** group) {
+  return unisono_join_with_key(o, nullptr, UNISONO_SECURITY_AUTOMATIC, handler, data, group);
+}
+
+int unisono_join_with_key(const unisono_options* o, const char* key, unisono_security security, unisono_event_handler handler,
+                          void* data, unisono_group** group) {
   unisono::Options options;
+  options.key = text(key);
+  options.security = static_cast<unisono::Security>(security);
   if (handler != nullptr) options.on_event = [=](const unisono::Event& event) { pass_on(event, handler, data); };
   if (o != nullptr) {
     if (o->world_size > 0) options.rank = o->rank, options.world_size = o->world_size;
