@@ -38,12 +38,16 @@ constexpr uint32_t ignored_max = 3;
 }  // namespace
 
 struct RendezvousSession::State {
-  State(const ResolvedOptions& o, PeerId id, MemberRecord r) : options(o), self(id), record(std::move(r)) {}
+  State(const ResolvedOptions& o, PeerId id, MemberRecord r, std::shared_ptr<const TlsContext> t)
+      : options(o), self(id), record(std::move(r)), tls(std::move(t)) {}
 
   const ResolvedOptions options;
   const PeerId self;
   const MemberRecord record;
-  PeerId server_identity;  // the identity of the server that this process runs
+  const std::shared_ptr<const TlsContext> tls;  // null: connections are in clear
+  std::function<void(const std::string&)> on_refusal;
+  rendezvous::RefusalLog refusals;  // bounds what on_refusal gets
+  PeerId server_identity;           // the identity of the server that this process runs
   // It watches the server and the dialer. wait_handle() returns it. A process that has the table and does not attend the
   // rendezvous needs neither of them, and closes it.
   Descriptor epoll;
@@ -75,6 +79,7 @@ struct RendezvousSession::State {
   void send(const Bytes& bytes, Nanos now);
   bool flushed() const;
   void pump(Nanos now);
+  void serve(Nanos now);
   void move_local(Nanos now);
   void release_descriptors();
   void wait(Nanos now, Nanos until);
@@ -112,11 +117,12 @@ Status RendezvousSession::State::try_serve() {
   }
   rendezvous::ServerSettings settings;
   settings.identity = server_identity;
+  settings.key_count = tls ? 1 : 0;
   settings.only_job = options.job;
   settings.label = label(record);
   settings.make_key = random_roster_key;
   settings.keep_failures = true;
-  auto made = SocketServer::make(std::move(*listening), std::move(settings), epoll.get());
+  auto made = SocketServer::make(std::move(*listening), std::move(settings), epoll.get(), tls);
   if (!made.ok()) return made.status();
   server = std::move(*made);
   taken.clear();
@@ -136,7 +142,7 @@ bool RendezvousSession::State::open_epoll(Nanos now) {
     return false;
   }
   if (!dialer) {
-    dialer.emplace(options.rendezvous, *client, epoll.get());
+    dialer.emplace(options.rendezvous, *client, epoll.get(), tls);
     served_round = 0;
   }
   return true;
@@ -176,16 +182,21 @@ void RendezvousSession::State::release_descriptors() {
   epoll.reset();
 }
 
+void RendezvousSession::State::serve(Nanos now) {
+  server->poll(now);
+  for (const auto& event : server->machine().take_events()) {
+    if (event.kind != rendezvous::ServerEvent::Kind::refused || !on_refusal) continue;
+    if (const auto text = refusals.add(event.text, now)) on_refusal(*text);
+  }
+}
+
 void RendezvousSession::State::pump(Nanos now) {
   if (!client || ((dialing() || server) && !open_epoll(now))) return;
   // If the dialer and the server are on the same host, a message between them arrives at once. The second pass handles it
   // without a sleep in between.
   for (int i = 0; i < 2; ++i) {
     if (dialing()) dialer->poll(now);
-    if (server) {
-      server->poll(now);
-      (void)server->machine().take_events();
-    }
+    if (server) serve(now);
     move_local(now);
   }
   release_descriptors();
@@ -278,8 +289,7 @@ Status RendezvousSession::State::too_late(Nanos now) const {
 // Called when the group could not form. Goes on serving for a while, so that late processes can learn the reason from rank 0.
 void RendezvousSession::State::drain(Nanos until) {
   for (Nanos now = monotonic_now(); server && now < until; now = monotonic_now()) {
-    server->poll(now);
-    (void)server->machine().take_events();
+    serve(now);
     const auto* job = server->machine().job(options.job);
     if (job == nullptr || (job->notified_count >= options.world_size && server->flushed())) return;
     wait(now, until);
@@ -291,7 +301,8 @@ RendezvousSession::RendezvousSession(std::unique_ptr<State> state) : state_(std:
 RendezvousSession::~RendezvousSession() { close(); }
 
 Result<std::unique_ptr<RendezvousSession>> RendezvousSession::make(const ResolvedOptions& options, PeerId self,
-                                                                   std::vector<std::string> endpoints) {
+                                                                   std::vector<std::string> endpoints,
+                                                                   std::shared_ptr<const TlsContext> tls) {
   MemberRecord record{.id = self,
                       .rank = options.join_running ? 0 : options.rank,
                       .host = this_host_name(),
@@ -300,7 +311,7 @@ Result<std::unique_ptr<RendezvousSession>> RendezvousSession::make(const Resolve
                       .network = this_network(),
                       .endpoints = std::move(endpoints)};
   if (auto status = check_member(record); !status.ok()) return status;
-  auto state = std::make_unique<State>(options, self, std::move(record));
+  auto state = std::make_unique<State>(options, self, std::move(record), std::move(tls));
   auto identity = random_peer_id();
   if (!identity.ok()) return identity.status();
   state->server_identity = *identity;
@@ -383,9 +394,10 @@ Status RendezvousSession::failed(const Status& why) {
 
 bool RendezvousSession::lacks_descriptors() const { return state_->lacks_descriptors; }
 
-void RendezvousSession::tell_failure(const ResolvedOptions& options, PeerId self, const Status& why) {
+void RendezvousSession::tell_failure(const ResolvedOptions& options, PeerId self, const Status& why,
+                                     std::shared_ptr<const TlsContext> tls) {
   if (options.join_running || options.rendezvous.kind == RendezvousAddress::Kind::none) return;
-  auto session = make(options, self, {std::string(rendezvous::failing_endpoint)});
+  auto session = make(options, self, {std::string(rendezvous::failing_endpoint)}, std::move(tls));
   if (!session.ok()) return;
   auto& s = *(*session)->state_;
   const Nanos until = monotonic_now() + failure_time;
@@ -474,13 +486,16 @@ void RendezvousSession::close() {
   s.epoll.reset();
 }
 
+void RendezvousSession::on_refusal(std::function<void(const std::string&)> handler) { state_->on_refusal = std::move(handler); }
+
 std::string RendezvousSession::describe() const {
   const auto& s = *state_;
   std::string text = s.address_text();
   if (!s.server) return text;
   const auto& counters = s.server->machine().counters();
   text += concat(", served here; ", counters.connections, " connections, refused: ", counters.refused, " processes, ",
-                 counters.http, " HTTP clients, ", counters.garbage, " other programs, ", counters.silent, " silent");
+                 counters.unauthenticated, " without our key, ", counters.http, " HTTP clients, ", counters.garbage,
+                 " other programs, ", counters.silent, " silent");
   return text;
 }
 
