@@ -1,5 +1,6 @@
 #include "rendezvous/rendezvous_socket_server.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -25,6 +26,12 @@ constexpr Nanos drain_time = second;  // A peer that was refused has this long t
 constexpr Nanos accept_pause = 100 * millisecond;
 
 bool is_tcp(int socket) { return bound_address(socket).storage.ss_family != AF_UNIX; }
+
+// Without a free descriptor, accept() fails even if no connection waits.
+bool has_waiting(int listening) {
+  pollfd handle{listening, POLLIN, 0};
+  return ::poll(&handle, 1, 0) == 1;
+}
 
 std::string describe_remote(int socket) {
   ucred credentials{};
@@ -91,7 +98,7 @@ void SocketServer::accept_some(Nanos now) {
       const int error = errno;
       const bool exhausted = is_out_of_descriptors(error) || error == ENOBUFS || error == ENOMEM;
       if (!exhausted) exhausted_since_ = never;
-      else if (make_space(now)) continue;
+      else if (has_waiting(listening_.socket()) && make_space(now)) continue;
       // The connection stays in the kernel's queue. Without this pause, epoll would report it again at once.
       if (exhausted) {
         exhausted_since_ = std::min(exhausted_since_, now);
