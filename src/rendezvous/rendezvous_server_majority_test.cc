@@ -23,9 +23,9 @@ struct Majority : ServerFixture {
 };
 
 TEST(RendezvousMajority, another_world_size_is_refused_with_both_sizes) {
-  Majority().expect_refused_alone(make_hello(2, 8), Code::invalid,
-                                  {"disagree on the world size", "rank 0 (host h0, pid 100) says 3",
-                                   "rank 2 (host h2, pid 102) says 8"});
+  Majority().expect_refused_alone(
+      make_hello(2, 8), Code::invalid,
+      {"disagree on the world size", "rank 0 (host h0, pid 100) says 3", "rank 2 (host h2, pid 102) says 8"});
 }
 
 TEST(RendezvousMajority, a_smaller_world_is_refused_too) {
@@ -74,8 +74,9 @@ TEST(RendezvousMajority, the_others_learn_what_was_odd_if_a_rank_stays_missing) 
   fixture.pass(60 * second);
   for (const size_t each : {1, 2}) {
     EXPECT_EQ(fixture.client(each).error().code(), Code::late);
-    expect_has(fixture.error(each), {"rank 2 of 3 missing", "refused: [rank 2 (host h2, pid 102, from 10.0.0.9:3): it says that "
-                                                            "the world size is 8, not 3]"});
+    expect_has(fixture.error(each), {"rank 2 of 3 missing",
+                                     "refused: [rank 2 (host h2, pid 102, from 10.0.0.9:3): it says that "
+                                     "the world size is 8, not 3]"});
   }
 }
 

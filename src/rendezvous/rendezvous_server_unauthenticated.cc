@@ -76,8 +76,7 @@ void Server::refuse_unauthenticated(Connection connection, Peer& peer, const std
   ++counters_.unauthenticated;
   report_refusal(text, now);
   peer.kind = Peer::Kind::closing;
-  auto bytes =
-      answer == nullptr ? nullptr : std::make_shared<const Bytes>(encode_refused({Code::invalid, answer}, 0));
+  auto bytes = answer == nullptr ? nullptr : std::make_shared<const Bytes>(encode_refused({Code::invalid, answer}, 0));
   send_shared(connection, std::move(bytes), true);
 }
 

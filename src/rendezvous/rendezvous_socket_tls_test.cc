@@ -30,8 +30,7 @@ std::future<Met> meet_with(const Tls& tls, const ResolvedOptions& options, Nanos
 // Rank 0 of a world with this key. It waits for the others, and collects what it reports.
 class Waiting {
  public:
-  Waiting(const Tls& tls, uint32_t world, const RendezvousAddress& address, int listen_fd = -1,
-          Nanos timeout = test_timeout) {
+  Waiting(const Tls& tls, uint32_t world, const RendezvousAddress& address, int listen_fd = -1, Nanos timeout = test_timeout) {
     auto options = options_for(0, world, address);
     options.listen_fd = listen_fd;
     session_ = std::move(*RendezvousSession::make(options, *random_peer_id(), endpoints_of(0), tls));
@@ -77,8 +76,8 @@ class Relay {
   };
   void run() {
     std::vector<Pair> pairs;
-    for (bool accepting = true; accepting || std::ranges::any_of(pairs, &Pair::open);) {
-      std::vector<pollfd> fds{{accepting ? port_.fd() : -1, POLLIN, 0}};
+    for (;;) {
+      std::vector<pollfd> fds{{port_.fd(), POLLIN, 0}};
       for (const auto& pair : pairs) {
         fds.push_back({pair.open ? pair.near.get() : -1, POLLIN, 0});
         fds.push_back({pair.open ? pair.far.get() : -1, POLLIN, 0});
@@ -93,12 +92,12 @@ class Relay {
       Pair pair{.near = Descriptor(accept4(port_.fd(), nullptr, nullptr, SOCK_CLOEXEC)),
                 .far = Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
                 .number = dialed_.size()};
-      accepting = pair.near.open();
+      if (!pair.near.open()) return;  // stop()
       sockaddr_in address{};
       address.sin_family = AF_INET;
       address.sin_port = htons(to_);
       address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-      if (!accepting || connect(pair.far.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) continue;
+      if (connect(pair.far.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) continue;
       dialed_.emplace_back();
       pairs.push_back(std::move(pair));
     }
@@ -269,8 +268,7 @@ TEST(RendezvousTls, a_connection_carries_no_name_in_clear) {
     std::vector<std::string> secrets{job, "10.0.0.1:1001", "UNIR", "auto"};
     // A shorter name could be among random bytes by chance.
     if (this_host_name().size() >= 5) secrets.push_back(this_host_name());
-    for (const auto& secret : secrets)
-      EXPECT_EQ(relay.carried().find(secret) != std::string::npos, key == nullptr) << secret;
+    for (const auto& secret : secrets) EXPECT_EQ(relay.carried().find(secret) != std::string::npos, key == nullptr) << secret;
   }
 }
 
