@@ -281,6 +281,15 @@ Status wait_for_links(Runtime& runtime, Nanos deadline) {
   return {Code::late, "the links to these members did not come up in time: " + missing};
 }
 
+// Reports an event of a process that waits for the others, so that there is no group yet.
+static void report_refusal(const ResolvedOptions& options, const std::string& text) {
+  Status problem;  // the group reports it
+  EventQueue events(options.on_event, &process_log(options.log, monotonic_now, problem));
+  events.set_source(label({.id = {}, .rank = options.rank, .host = this_host_name(), .pid = getpid(), .endpoints = {}}));
+  events.add(EventKind::refused, -1, "the rendezvous has refused a process: " + text);
+  events.deliver();
+}
+
 struct Met {
   std::vector<Link> links;
   std::unique_ptr<RendezvousSession> session;
@@ -299,13 +308,7 @@ static Result<Met> try_to_meet(const ResolvedOptions& options, PeerId self, cons
   }
   auto session = RendezvousSession::make(options, self, std::move(endpoints), tls);
   if (!session) return session.status();
-  Status problem;
-  EventQueue events(options.on_event, &process_log(options.log, monotonic_now, problem));
-  events.set_source(label({.id = self, .rank = options.rank, .host = this_host_name(), .pid = getpid()}));
-  (*session)->on_refusal([&events](const std::string& text) {
-    events.add(EventKind::refused, -1, "the rendezvous has refused a process: " + text);
-    events.deliver();
-  });
+  (*session)->on_refusal([&options](const std::string& text) { report_refusal(options, text); });
   auto roster = (*session)->meet(deadline);
   (*session)->on_refusal({});
   tell = !roster.ok() && (*session)->lacks_descriptors();
