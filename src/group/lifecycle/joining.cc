@@ -211,13 +211,15 @@ Status end_formation(Runtime& runtime, const Status& why) {
 }  // namespace
 
 Status start_link(GuardedState& guarded, Rank rank, PeerIndex peer, Nanos deadline, LinkPurpose purpose) {
-  const auto& member = guarded.members.roster().members[rank];
+  const auto& roster = guarded.members.roster();
+  const auto& member = roster.members[rank];
+  const auto& own = roster.members[roster.rank_of(guarded.members.self()).value_or(rank)];
   std::string known;
   for (const auto& endpoint : member.endpoints) known += (known.empty() ? "" : ", ") + endpoint;
   for (const auto& link : guarded.members.links()) {
     auto endpoints = usable(link.connector->endpoints(), member.endpoints);
     if (endpoints.empty()) continue;
-    if (!same_host(member, *guarded.members.record_of(self_peer)) && std::ranges::all_of(endpoints, is_loopback_endpoint)) {
+    if (!same_host(member, own) && std::ranges::all_of(endpoints, is_loopback_endpoint)) {
       return {Code::unavailable, label(member) + " listens at a loopback address only, because the processes meet at " +
                                      guarded.options.rendezvous.to_string() +
                                      ", and it is not in this process's network: set UNISONO_INTERFACE for all processes"};
@@ -226,7 +228,7 @@ Status start_link(GuardedState& guarded, Rank rank, PeerIndex peer, Nanos deadli
                                                   .id = member.id,
                                                   .label = host_label(member),
                                                   .endpoints = std::move(endpoints),
-                                                  .dial = guarded.members.roster().rank_of(guarded.members.self()) < rank,
+                                                  .dial = own.rank < rank,
                                                   .deadline = deadline,
                                                   .fail_if_refused = purpose == LinkPurpose::anew});
     if (status.ok() || purpose == LinkPurpose::first) guarded.engine.add_peer(peer, *link.transport, host_label(member));
