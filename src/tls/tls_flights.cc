@@ -1,7 +1,7 @@
 #include "tls/tls_flights.h"
 
 #include <algorithm>
-#include <cerrno>
+#include <utility>
 
 namespace unisono {
 
@@ -13,12 +13,13 @@ TlsFlights::TlsFlights(std::shared_ptr<const TlsContext> context, TlsConnection:
 bool TlsFlights::step(std::span<const std::byte> flight) {
   if (!connection_ || done_) return false;
   unread_ = flight;
-  flight_.clear();
+  auto before = std::exchange(flight_, {});
   const auto progress = connection_->handshake();
-  const bool all_read = unread_.empty();
+  const bool valid = progress != TlsConnection::Progress::failed && unread_.empty() && flight_.size() <= flight_bytes_max;
   unread_ = {};
-  done_ = progress == TlsConnection::Progress::done;
-  return progress != TlsConnection::Progress::failed && all_read && flight_.size() <= flight_bytes_max;
+  done_ = valid && progress == TlsConnection::Progress::done;
+  if (!valid) flight_ = std::move(before);  // What was made is an alert, which would help nobody.
+  return valid;
 }
 
 bool TlsFlights::export_key(std::string_view label, std::span<std::byte> out) const {

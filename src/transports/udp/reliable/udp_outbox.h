@@ -12,6 +12,7 @@
 #include <span>
 
 #include "net/datagram_socket.h"
+#include "tls/datagram_seal.h"
 
 namespace unisono {
 
@@ -38,11 +39,15 @@ class UdpOutbox {
   bool empty() const { return count_ == 0; }
   bool blocked() const { return blocked_; }
   // Returns memory for the payload of the datagram that is added next.
-  std::byte* scratch() { return scratch_.get() + count_ * scratch_bytes_; }
+  std::byte* scratch() { return scratch_.get() + count_ * stride_ + encryption_bytes; }
   // Adds a datagram, which flush() will seal. Call this only if credit() > 0; if credit() is 0, call flush(). `payload` must
   // stay valid until flush(). `to` and `counters` must stay valid until the datagram has left the outbox.
   void add(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload, const DatagramSeal& seal,
            UdpSendCounters& counters);
+  // Adds a datagram that is encrypted at once, so `payload` need not stay valid. `number` is the datagram's number in its
+  // series; header.flow_seq is the low half.
+  void add_encrypted(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload,
+                     DatagramSealer& sealer, uint64_t number, UdpSendCounters& counters);
   // Adds a datagram that is sealed already.
   void add_sealed(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload,
                   UdpSendCounters& counters);
@@ -59,7 +64,8 @@ class UdpOutbox {
   void keep_rest(size_t from);
 
   DatagramSocket& socket_;
-  size_t scratch_bytes_;
+  // In each piece of the scratch memory, the payload comes behind space for the second half of a tag of 16 bytes.
+  size_t scratch_bytes_, stride_;
   std::unique_ptr<std::byte[]> scratch_;
   std::array<OutDatagram, batch> datagrams_;
   std::array<UdpSendCounters*, batch> counters_{};
