@@ -30,9 +30,7 @@ std::array<std::byte, 12> with_number(std::array<std::byte, 12> nonce, uint64_t 
 
 }  // namespace
 
-const char* name(SealCipher cipher) {
-  return cipher == SealCipher::aes_128_gcm ? "AES-128-GCM" : "ChaCha20-Poly1305";
-}
+const char* name(SealCipher cipher) { return cipher == SealCipher::aes_128_gcm ? "AES-128-GCM" : "ChaCha20-Poly1305"; }
 
 SealCipher fastest_cipher() {
   return sodium_init() >= 0 && crypto_aead_aes256gcm_is_available() != 0 ? SealCipher::aes_128_gcm
@@ -64,8 +62,8 @@ void SealKey::Release::operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CT
 SealKey::SealKey(SealCipher cipher, const SealSecret& secret, bool seals) : context_(EVP_CIPHER_CTX_new()) {
   const auto key = secret.derive("unisono key"), nonce = secret.derive("unisono nonce");
   std::memcpy(nonce_.data(), nonce.bytes.data(), nonce_.size());
-  if (!context_ || EVP_CipherInit_ex(context_.get(), algorithm(cipher), nullptr, as_unsigned(key.bytes),
-                                     as_unsigned(nonce_), seals ? 1 : 0) != 1) {
+  if (!context_ || EVP_CipherInit_ex(context_.get(), algorithm(cipher), nullptr, as_unsigned(key.bytes), as_unsigned(nonce_),
+                                     seals ? 1 : 0) != 1) {
     ERR_clear_error();
     throw std::bad_alloc();
   }
@@ -79,8 +77,8 @@ bool SealKey::seal(uint64_t number, std::span<const std::byte> head, std::span<c
   int bytes = 0;
   return EVP_EncryptInit_ex(context, nullptr, nullptr, nullptr, as_unsigned(nonce)) == 1 &&
          EVP_EncryptUpdate(context, nullptr, &bytes, as_unsigned(head), static_cast<int>(head.size())) == 1 &&
-         (payload.empty() || EVP_EncryptUpdate(context, as_unsigned(out), &bytes, as_unsigned(payload),
-                                               static_cast<int>(payload.size())) == 1) &&
+         (payload.empty() ||
+          EVP_EncryptUpdate(context, as_unsigned(out), &bytes, as_unsigned(payload), static_cast<int>(payload.size())) == 1) &&
          EVP_EncryptFinal_ex(context, none, &bytes) == 1 &&
          EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, seal_tag_bytes, tag.data()) == 1;
 }

@@ -89,7 +89,7 @@ class DatagramOpener {
   SealCipher cipher_;
   SealSecret secret_;  // of the key key_count_
   uint64_t numbers_per_key_, highest_ = 0;
-  uint64_t key_count_ = 0;  // so many keys were derived; the last ones are kept
+  uint64_t key_count_ = 0;               // so many keys were derived; the last ones are kept
   std::array<SealKey, kept_keys> keys_;  // key number n is at n % kept_keys
 };
 

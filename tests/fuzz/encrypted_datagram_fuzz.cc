@@ -1,6 +1,6 @@
-// Fuzzes what a process with a key does with datagrams: it opens encrypted ones, and it reads hellos that carry a flight of TLS.
-// Nothing may be read beyond the input, and nothing opens that was not sealed with the key. Random hellos would fail the check
-// of their tag, so the input becomes a hello that a member could have sent.
+// Fuzzes what a process with a key does with datagrams: it opens encrypted ones, and it reads hellos that carry a flight of
+// TLS. Nothing may be read beyond the input, and nothing opens that was not sealed with the key. Random hellos would fail the
+// check of their tag, so the input becomes a hello that a member could have sent.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -36,7 +36,8 @@ void open(std::vector<std::byte> bytes) {
   header.flow_seq = static_cast<uint32_t>(number);
   std::memcpy(genuine.data(), &header, datagram_tagged_bytes);
   const auto payload = std::span(genuine).subspan(encrypted_header_bytes);
-  sender.out(series_of(header.kind)).seal(number, std::span(genuine).first(datagram_tagged_bytes), payload, payload.data(), tag);
+  sender.out(series_of(header.kind))
+      .seal(number, std::span(genuine).first(datagram_tagged_bytes), payload, payload.data(), tag);
   std::memcpy(genuine.data() + datagram_tagged_bytes, tag.data(), sizeof tag);
   std::memcpy(&header, bytes.data(), sizeof header);
   const bool same = bytes == genuine;
@@ -54,7 +55,8 @@ void shake_hands(std::span<const std::byte> bytes, bool dial) {
   hello.from = peer, hello.to = self;
   const auto ask = handshake.message();
   if (ask) hello.other_nonce = ask->hello.nonce;
-  const UdpHelloTls tls{.attempt = 1, .flight = bytes.subspan(1).first(std::min(bytes.size() - 1, TlsFlights::flight_bytes_max))};
+  const UdpHelloTls tls{.attempt = 1,
+                        .flight = bytes.subspan(1).first(std::min(bytes.size() - 1, TlsFlights::flight_bytes_max))};
   const auto made = sealed_hello(key, hello, &tls);
   std::vector<std::byte> datagram(sizeof made.header + sizeof made.hello + made.rest.size());
   std::memcpy(datagram.data(), &made.header, sizeof made.header);

@@ -38,9 +38,7 @@ class UdpEncryption : public testing::Test {
     cluster.options.tls = std::move(tls);
     cluster.start(i);
   }
-  void send(const Bytes& payload, uint64_t id) {
-    cluster.transports[0]->send(1, data_header(id, payload.size()), payload, id);
-  }
+  void send(const Bytes& payload, uint64_t id) { cluster.transports[0]->send(1, data_header(id, payload.size()), payload, id); }
   const auto& frames() const { return cluster.frame_sinks[1]->frames; }
   bool frames_arrive(size_t count) {
     return cluster.until([&] { return frames().size() >= count; }, 60 * second);
@@ -263,7 +261,7 @@ class Ranges final : public DatagramSink {
   DatagramFault datagram(uint32_t, Rank, const DatagramHeader& header, std::span<const std::byte> payload, Nanos) override {
     if (header.kind == DatagramKind::end) return DatagramFault::none;
     return ranges.emplace(header.packet_index, Bytes(payload.begin(), payload.end())).second ? DatagramFault::none
-                                                                                           : DatagramFault::duplicate;
+                                                                                             : DatagramFault::duplicate;
   }
   void stream_requested(uint32_t, Rank, const StreamRequest&, Nanos) override {}
   void stream_sent(uint32_t, Rank, StreamName) override {}

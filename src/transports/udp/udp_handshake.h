@@ -88,7 +88,7 @@ struct UdpHandshakeOptions {
   uint32_t window_bytes = 0;  // This process can buffer this many bytes; its hellos say so.
   // The kind of proof that our hellos announce. Checksums replace tags only if both processes announce `checksum`.
   DatagramAuth auth = DatagramAuth::mac;
-  std::shared_ptr<const TlsContext> tls{};     // null: no encryption
+  std::shared_ptr<const TlsContext> tls{};      // null: no encryption
   SealCipher cipher = SealCipher::aes_128_gcm;  // with TLS, the wish of this process; both must wish for AES
   Nanos deadline = 0;
   // The first and the longest interval between repetitions. Each interval is 1.5 times as long as the one before.

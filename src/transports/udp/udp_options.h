@@ -29,7 +29,7 @@ struct UdpOptions {
   std::shared_ptr<const TlsContext> tls{};
   SealCipher cipher = fastest_cipher();            // a link uses AES-128-GCM only if both processes wish for it
   uint64_t numbers_per_key = numbers_per_key_max;  // for tests: both processes need the same number
-  uint32_t window_bytes = 0;              // a peer may have this many bytes in flight to us; 0: computed from the sockets
+  uint32_t window_bytes = 0;  // a peer may have this many bytes in flight to us; 0: computed from the sockets
   size_t queue_frames_max = 64, extra_frames_max = 4096;  // limits like those of TcpLinkOptions
   Nanos keep_alive = 500 * millisecond;                   // a peer that is silent for this long gets a ping
   Nanos silence = 10 * second;                            // a peer that answers nothing for this long is lost

@@ -152,8 +152,8 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
     DatagramFault fault = DatagramFault::none;
     Link* link = nullptr;
     Group* group = nullptr;
-    UdpGroupPeer* peer = nullptr;  // the sender, if the datagram belongs to a group
-    UdpFlow* flow = nullptr;       // the flow to the sender
+    UdpGroupPeer* peer = nullptr;        // the sender, if the datagram belongs to a group
+    UdpFlow* flow = nullptr;             // the flow to the sender
     const DatagramSeal* seal = nullptr;  // null: a hello, or a datagram that is encrypted
   };
   struct StreamSent {

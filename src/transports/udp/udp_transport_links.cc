@@ -223,8 +223,7 @@ void UdpTransport::handle(Port& port, const InDatagram& datagram, const Classifi
   now_ = now;
   auto fault = classified.fault;
   auto* const flow = classified.flow;
-  if (fault == DatagramFault::none && flow == nullptr)
-    return on_hello(port, classified.header, datagram.bytes, *datagram.from);
+  if (fault == DatagramFault::none && flow == nullptr) return on_hello(port, classified.header, datagram.bytes, *datagram.from);
   // Encrypted datagrams are opened one by one, because that takes no less time for several.
   if (fault == DatagramFault::none && flow->encryption() != nullptr &&
       !flow->encryption()->open(classified.header, datagram.bytes))

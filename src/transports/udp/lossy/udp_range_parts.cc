@@ -52,7 +52,8 @@ DatagramFault RangeParts::add(const DatagramHeader& header, std::span<const std:
   if ((range->arrived & bit) != 0) return DatagramFault::duplicate;
   range->arrived |= bit;
   std::memcpy(range->bytes.data() + at, bytes.data(), bytes.size());
-  if (static_cast<uint32_t>(std::popcount(range->arrived)) < parts_of(part.range_bytes, part_bytes_)) return DatagramFault::none;
+  if (static_cast<uint32_t>(std::popcount(range->arrived)) < parts_of(part.range_bytes, part_bytes_))
+    return DatagramFault::none;
   whole_ = true;
   header_ = header;
   header_.flags = static_cast<uint8_t>(header_.flags & ~datagram_part);

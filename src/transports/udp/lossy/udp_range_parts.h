@@ -44,7 +44,7 @@ class RangeParts {
   Range* find(const DatagramHeader& header);
   Range& begin(const DatagramHeader& header, size_t bytes);
 
-  uint32_t part_bytes_;  // size of each part but the last
+  uint32_t part_bytes_;         // size of each part but the last
   std::vector<Range> waiting_;  // in the order in which their first parts arrived
   size_t waiting_bytes_ = 0;
   bool whole_ = false;

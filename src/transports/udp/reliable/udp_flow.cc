@@ -23,9 +23,8 @@ constexpr Nanos confirm_interval = 250 * millisecond;
 
 UdpFlow::UdpFlow(const UdpFlowOptions& options, PayloadPool& pool, RateControl& all, size_t destination)
     : options_(options),
-      encryption_(options.secret
-                      ? std::make_unique<UdpLinkSeal>(*options.secret, options.group.self, options.numbers_per_key)
-                      : nullptr),
+      encryption_(options.secret ? std::make_unique<UdpLinkSeal>(*options.secret, options.group.self, options.numbers_per_key)
+                                 : nullptr),
       destination_(destination),
       out_seal_{
           link_key(options.group.key, options.group.self, 1 - options.group.self, options.group.epoch, options.group.run_id),

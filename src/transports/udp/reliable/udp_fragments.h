@@ -99,7 +99,7 @@ class FragmentQueue {
   FragmentPosition next_lost();
   std::optional<FragmentPosition> next_unsent();
 
-  uint32_t recut_bytes_;  // recut_fragment_bytes of this link
+  uint32_t recut_bytes_;       // recut_fragment_bytes of this link
   std::vector<Frame> frames_;  // frame number n is at n % fragment_frames_max
   uint32_t oldest_ = 0, next_frame_ = 0;
   uint32_t unsent_frame_ = 0;  // In all frames before this one, every fragment was sent at least once.

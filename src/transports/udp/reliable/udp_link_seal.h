@@ -1,6 +1,6 @@
-// The keys of one encrypted link: one for each series of sequence numbers (UdpFlow) and direction. The datagrams of lossy groups
-// belong to the series of their link, too, so they are sealed with these keys, and not with the key of their group. A member can
-// therefore not be impersonated by another member.
+// The keys of one encrypted link: one for each series of sequence numbers (UdpFlow) and direction. The datagrams of lossy
+// groups belong to the series of their link, too, so they are sealed with these keys, and not with the key of their group. A
+// member can therefore not be impersonated by another member.
 #pragma once
 
 #include <array>

@@ -41,8 +41,7 @@ FragmentResult Reassembler::add(const FragmentPosition& position, std::span<cons
   if (frame.fragment_bytes != position.fragment_bytes) {
     const bool is_recut = frame.fragment_bytes == recut_bytes_;
     if (is_recut && position.fragment_bytes > recut_bytes_) return FragmentResult::outdated;
-    if (position.fragment_bytes != recut_bytes_ || frame.fragment_bytes < recut_bytes_)
-      return FragmentResult::inconsistent;
+    if (position.fragment_bytes != recut_bytes_ || frame.fragment_bytes < recut_bytes_) return FragmentResult::inconsistent;
     recut(frame);
   }
   auto& word = frame.stored[position.name.index / 64];

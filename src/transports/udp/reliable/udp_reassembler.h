@@ -74,7 +74,7 @@ class Reassembler {
 
   PeerIndex from_;
   PayloadPool& pool_;
-  uint32_t recut_bytes_;  // recut_fragment_bytes of this link
+  uint32_t recut_bytes_;       // recut_fragment_bytes of this link
   std::vector<Frame> frames_;  // frame number n is at n % fragment_frames_max
   uint32_t oldest_ = 0;
   size_t partial_ = 0;
