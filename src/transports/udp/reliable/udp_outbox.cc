@@ -52,6 +52,7 @@ void UdpOutbox::add_encrypted(const TcpAddress& to, const DatagramHeader& header
   datagram.confirms = std::exchange(counters.confirm, false);
   datagram.alone = counters.alone;
   counters_[count_] = &counters;
+  encrypted_bytes_ += payload.size();
   sealed_ = ++count_;
 }
 
@@ -75,6 +76,7 @@ bool UdpOutbox::flush() {
   size_t at = 0;
   seal();
   blocked_ = wants_time_ = false;
+  encrypted_bytes_ = 0;
   while (at < count_) {
     const auto outcome = socket_.send(std::span(datagrams_).subspan(at, count_ - at));
     for (size_t i = at; i < at + outcome.taken; ++i) {

@@ -30,12 +30,14 @@ struct UdpSendCounters {
 class UdpOutbox {
  public:
   static constexpr size_t batch = datagrams_per_batch;
+  // Encrypted payloads wait in the scratch memory. If they were more, they would leave the cache before the kernel reads them.
+  static constexpr size_t encrypted_bytes_max = 256u << 10;
 
   // scratch_bytes must be the size of the largest payload that is written into scratch().
   UdpOutbox(DatagramSocket& socket, size_t scratch_bytes);
 
   // Returns how many more datagrams may be added. The result is 0 while the network takes nothing.
-  size_t credit() const { return blocked_ ? 0 : batch - count_; }
+  size_t credit() const { return blocked_ || encrypted_bytes_ >= encrypted_bytes_max ? 0 : batch - count_; }
   bool empty() const { return count_ == 0; }
   bool blocked() const { return blocked_; }
   // Returns memory for the payload of the datagram that is added next.
@@ -70,6 +72,7 @@ class UdpOutbox {
   std::array<OutDatagram, batch> datagrams_;
   std::array<UdpSendCounters*, batch> counters_{};
   std::array<DatagramTagged, batch> tagged_;
+  size_t encrypted_bytes_ = 0;     // so much was encrypted since the last flush()
   size_t count_ = 0, sealed_ = 0;  // The first sealed_ of the count_ datagrams are sealed.
   bool blocked_ = false, wants_time_ = false;
 };
