@@ -72,6 +72,7 @@ Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self
     udp.clock = monotonic_now;
     udp.rate_limit = uint64_t{options.rate_limit_mbps} * (1'000'000 / 8);
     udp.auth = options.datagram_auth;
+    udp.tls = *tls;
     udp.silence = options.link_timeout.count() * millisecond;
     udp.loss = {.per_mille = options.lose_per_mille, .seed = loss_seed(options, self)};
     auto made = UdpTransport::make(udp);
