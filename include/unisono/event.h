@@ -35,6 +35,7 @@ enum class EventKind : uint8_t {
   smaller_datagrams = 9,
   larger_datagrams = 10,
   reconnected = 11,
+  unprotected = 12,
 };
 
 struct EventFacts {
@@ -61,6 +62,8 @@ inline constexpr EventFacts event_table[] = {
     {EventKind::larger_datagrams, "larger_datagrams", EventLevel::info, "a path carries larger datagrams again"},
     {EventKind::reconnected, "reconnected", EventLevel::info,
      "a link's connection was lost, and is made anew; nothing is lost"},
+    {EventKind::unprotected, "unprotected", EventLevel::warning,
+     "a group has no key, and processes of other hosts can reach it"},
 };
 inline constexpr size_t event_kind_count = sizeof(event_table) / sizeof(event_table[0]);
 

@@ -5,6 +5,7 @@
 //   auto group = unisono::Group::join({.rank = rank, .world_size = 8, .store = std::make_shared<Store>()});
 //
 // The library stores one value. Rank 0 opens a free port, at which all ranks meet, and publishes its addresses in this value.
+// If no key is given (Options::key), it also publishes a key that it has drawn, so keep the value from others.
 #pragma once
 
 #include <chrono>

@@ -50,11 +50,11 @@ struct SendOutcome {
   friend bool operator==(const SendOutcome&, const SendOutcome&) = default;
 };
 
-// A received datagram. Its bytes may be arbitrary and may come from any sender; there may be none. A socket has a maximum
-// length and may truncate a datagram that is longer. It still delivers more bytes of such a datagram than the maximum, so that
-// check_shape refuses the datagram.
+// A received datagram. Its bytes may be arbitrary and may come from any sender; there may be none. The inbox may overwrite
+// them, to decrypt a datagram where it lies. A socket has a maximum length and may truncate a datagram that is longer. It still
+// delivers more bytes of such a datagram than the maximum, so that check_shape refuses the datagram.
 struct InDatagram {
-  std::span<const std::byte> bytes{};
+  std::span<std::byte> bytes{};
   const TcpAddress* from = nullptr;
   Nanos came = 0;  // arrival time by CLOCK_MONOTONIC; 0: unknown
 };

@@ -62,12 +62,17 @@ class StreamSocket {
   virtual ptrdiff_t read(const iovec* parts, int count, bool& ended) = 0;
   // Like read(), but the bytes stay.
   virtual ptrdiff_t peek(std::span<std::byte> bytes, bool& ended) = 0;
+  // Returns true if the functions below can have other results than false and 0.
+  virtual bool encrypts() const = 0;
   // A socket that encrypts may keep bytes that write() has taken, and may have read more than it was asked for. Such bytes wake
   // no watcher. has_unflushed(): call flush() when the socket can be written; it returns 0 or an errno value. has_buffered():
   // the last read() has filled its parts, so another one may find more.
   virtual bool has_unflushed() const = 0;
   virtual int flush() = 0;
   virtual bool has_buffered() const = 0;
+  // Returns 0, or, if a part of an encrypted record has arrived that cannot be read without the rest, a number that changes
+  // when more of it arrives.
+  virtual uint64_t incomplete_record() const = 0;
   // Ends this side: the peer reads what was written, and then the end.
   virtual void shut_down() = 0;
 

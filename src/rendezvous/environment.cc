@@ -407,16 +407,6 @@ Environment process_environment() {
   return environment;
 }
 
-std::string RendezvousAddress::to_string() const {
-  switch (kind) {
-    case Kind::none: return "none";
-    case Kind::file: return "file://" + path;
-    case Kind::tcp: break;
-  }
-  const bool bare_v6 = host.find_first_of(":,") != std::string::npos;
-  return concat("tcp://", bare_v6 ? "[" + host + "]" : host, ":", port);
-}
-
 Result<RendezvousAddress> parse_rendezvous(std::string_view text, bool wildcard) {
   const auto bad = [&](const std::string& why) { return invalid("rendezvous address '" + std::string(text) + "': " + why); };
   if (text.find('\0') != std::string_view::npos) return bad("contains a zero byte");

@@ -39,6 +39,11 @@ struct RendezvousAddress {
   std::string to_string() const;
 };
 
+// Returns whether only processes of this host can use the address: it is a file, or all its hosts are loopback addresses or
+// "localhost", or there is none. A name that this host looks up as a loopback address does not count, because other hosts may
+// look it up as another one.
+bool is_on_this_host(const RendezvousAddress& address);
+
 // Accepts "tcp://host:port", "tcp://[::1]:port", "tcp://[10.0.0.1,::1]:port" and "file:///path". If `wildcard` is true, the
 // address is used for listening; its host may be empty, and its port may be 0.
 Result<RendezvousAddress> parse_rendezvous(std::string_view text, bool wildcard = false);

@@ -40,6 +40,9 @@ class Client {
   Bytes connected(Nanos now);
   // Handles received bytes. They may change the phase, so the driver must call phase() afterwards to learn what to do next.
   void received(ByteView bytes, Nanos now);
+  // Ends the client. refuse(): the server is refused because of its key. refuse_program(): the other end is this program.
+  void refuse(Status why) { fail(Phase::refused, std::move(why)); }
+  void refuse_program(const std::string& program) { fail(Phase::unauthenticated, {Code::unavailable, program}); }
   // Tells the client that the connection has ended. Returns false if no byte had arrived on it.
   bool disconnected();
 

@@ -41,40 +41,49 @@ std::string seconds_text(Nanos time) {
   return concat(tenths / 10, ".", tenths % 10, " s");
 }
 
+Decision Job::disagreement(Code code, std::string text, std::string note) const {
+  const bool majority = members_.size() >= 2;
+  return {.kind = majority ? Decision::Kind::refuse : Decision::Kind::fail_all,
+          .why = {code, concat("job ", quoted(name_), ": ", text)},
+          .note = std::move(note)};
+}
+
 Decision Job::decide(const Hello& hello) const {
   if (members_.empty()) return {};
   const auto& first = members_.begin()->second.hello;
   const std::string job = "job " + quoted(name_) + ": ";
   if (hello.world_size != world_size_) {
-    return {Decision::Kind::fail_all,
-            {Code::invalid, concat(job, "the processes disagree on the world size: ", label(first.member), " says ",
-                                   world_size_, ", ", label(hello.member), " says ", hello.world_size)},
-            0};
+    return disagreement(Code::invalid,
+                        concat("the processes disagree on the world size: ", label(first.member), " says ", world_size_, ", ",
+                               label(hello.member), " says ", hello.world_size),
+                        concat("it says that the world size is ", hello.world_size, ", not ", world_size_));
   }
   if (hello.version != first.version) {
-    return {Decision::Kind::fail_all,
-            {Code::unsupported, job + "the processes run different versions: " + label(first.member) + " runs " +
-                                    version_text(first) + ", " + label(hello.member) + " runs " + version_text(hello)},
-            0};
+    return disagreement(Code::unsupported,
+                        concat("the processes run different versions: ", label(first.member), " runs ", version_text(first),
+                               ", ", label(hello.member), " runs ", version_text(hello)),
+                        concat("it runs ", version_text(hello), ", not ", version_text(first)));
   }
   const auto taken = members_.find(hello.member.rank);
   if (taken != members_.end()) {
     const auto& holder = taken->second.hello.member;
-    if (holder.id == hello.member.id) return {Decision::Kind::replace, {}, taken->second.connection};
+    if (holder.id == hello.member.id) return {Decision::Kind::replace, {}, taken->second.connection, {}};
     return {Decision::Kind::refuse,
             {Code::invalid, concat(job, "rank ", hello.member.rank, " of ", world_size_, " is claimed twice: by ",
                                    host_label(holder), " (registered first), and by ", host_label(hello.member),
                                    "; if they belong to two jobs, name them (UNISONO_JOB)")},
-            0};
+            0,
+            "its rank is taken"};
   }
   for (const auto& [rank, other] : members_) {
     if (other.hello.member.id == hello.member.id) {
       return {Decision::Kind::refuse,
               {Code::invalid, concat(job, "one process registers as rank ", rank, " and as ", label(hello.member))},
-              0};
+              0,
+              concat("it has registered as rank ", rank, ", too")};
     }
     if (auto conflict = transport_conflict(other.hello, hello); !conflict.empty()) {
-      return {Decision::Kind::fail_all, {Code::invalid, job + conflict}, 0};
+      return disagreement(Code::invalid, conflict, conflict);
     }
   }
   return {};

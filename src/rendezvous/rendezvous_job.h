@@ -43,15 +43,18 @@ struct Decision {
   Kind kind = Kind::accept;
   Status why;               // used by refuse and fail_all
   Connection replaced = 0;  // used by replace: the older connection of the same process
+  std::string note = {};    // used by refuse: the reason in a few words
 };
 
 class Job {
  public:
   enum class Phase : uint8_t { idle, forming, running, failed };
 
-  explicit Job(std::string name) : name_(std::move(name)) {}
+  explicit Job(std::string name, size_t key = 0) : name_(std::move(name)), key_(key) {}
 
-  // Decides whether the member that sent this hello may have its rank. Changes nothing.
+  // Decides whether the member that sent this hello may have its rank. Changes nothing. If the hello disagrees with the
+  // registered members, two or more of them are the majority, and only the new process is refused. One alone is not: then
+  // nobody knows which of the two is wrong, and the job fails.
   Decision decide(const Hello& hello) const;
   // Registers a process with the rank that decide() has allowed.
   void add(Connection connection, const Hello& hello, Nanos now);
@@ -73,6 +76,7 @@ class Job {
   void note(std::string what);
 
   const std::string& name() const { return name_; }
+  size_t key() const { return key_; }
   Phase phase = Phase::idle;
   Nanos since = 0;              // when the first process registered, or when the group formed
   Status failure;               // used in phase failed: the reason
@@ -85,7 +89,10 @@ class Job {
   void clear_members() { members_.clear(); }
 
  private:
+  Decision disagreement(Code code, std::string text, std::string note) const;
+
   std::string name_;
+  size_t key_;  // the number of the key that its processes have
   uint32_t world_size_ = 0;
   std::map<Rank, Registration> members_;
   std::vector<std::string> notes_;

@@ -21,8 +21,9 @@ constexpr size_t checked_bytes = offsetof(Envelope, checksum);
 // A server reads at most hello_bytes_max from a member, so the text of a failure is cut to this length.
 constexpr size_t failure_bytes_max = 8 << 10;
 
-Bytes seal(Kind kind, ByteView payload) {
+Bytes seal(Kind kind, ByteView payload, uint16_t protocol = protocol_version) {
   Envelope envelope;
+  envelope.protocol = protocol;
   envelope.kind = static_cast<uint16_t>(kind);
   envelope.payload_bytes = static_cast<uint32_t>(payload.size());
   envelope.checksum = crc32c(payload.data(), payload.size(), crc32c(&envelope, checked_bytes));
@@ -112,10 +113,10 @@ Result<Welcome> decode_welcome(ByteView payload) {
   return welcome;
 }
 
-Bytes encode_refused(const Status& status) {
+Bytes encode_refused(const Status& status, uint16_t protocol) {
   ByteWriter writer;
   write_status(writer, status);
-  return seal(Kind::refused, writer.view());
+  return seal(Kind::refused, writer.view(), protocol);
 }
 
 Status decode_refused(ByteView payload) {

@@ -79,7 +79,8 @@ struct Answer {
 
 Bytes encode(const Hello& hello);
 Bytes encode(const Welcome& welcome);
-Bytes encode_refused(const Status& status);
+// `protocol` 0: for an unauthenticated peer, which learns no version.
+Bytes encode_refused(const Status& status, uint16_t protocol = protocol_version);
 Bytes encode_table(const Roster& roster);
 Bytes encode_joiner(const MemberRecord& member);
 Bytes encode_joiner_gone(const PeerId& id);

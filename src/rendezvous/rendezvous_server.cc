@@ -8,12 +8,6 @@ namespace unisono::rendezvous {
 
 namespace {
 
-// The answer to an HTTP client. It is meant for a person who uses a browser or curl. Other peers that do not authenticate get
-// no answer.
-constexpr std::string_view http_reply =
-    "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis is the rendezvous port of a Unisono "
-    "job.\n";
-
 std::string describe(const Hello& hello, const std::string& from) {
   const std::string where = concat("host ", hello.host, ", pid ", hello.pid, ", from ", from);
   if (hello.protocol != protocol_version) return where;
@@ -27,23 +21,9 @@ std::string describe(const Hello& hello, const std::string& from) {
 
 }  // namespace
 
-const Job* Server::job(const std::string& name) const {
-  const auto it = jobs_.find(name);
+const Job* Server::job(const std::string& name, size_t key) const {
+  const auto it = jobs_.find({key, name});
   return it == jobs_.end() ? nullptr : &it->second;
-}
-
-void Server::connected(Connection connection, std::string from, Nanos now) {
-  ++counters_.connections;
-  Peer peer;
-  peer.from = std::move(from);
-  peer.deadline = now + settings_.unauthenticated_timeout;
-  const bool crowded = peers_.size() >= settings_.connections_max;
-  peers_.emplace(connection, std::move(peer));
-  if (crowded) {
-    ++counters_.crowded;
-    refuse(connection,
-           {Code::unavailable, concat("the rendezvous server has ", peers_.size() - 1, " connections, its maximum")});
-  }
 }
 
 void Server::received(Connection connection, ByteView bytes, Nanos now) {
@@ -55,27 +35,12 @@ void Server::received(Connection connection, ByteView bytes, Nanos now) {
     if (peer.kind == Peer::Kind::closing) return;
     const auto message = peer.stream.next(peer.kind == Peer::Kind::attending_member ? message_bytes_max : hello_bytes_max);
     if (!message) {
-      if (peer.stream.fault() != StreamFault::none) on_fault(connection, peer);
+      if (peer.stream.fault() != StreamFault::none) on_fault(connection, peer, now);
       return;
     }
-    on_message(connection, peer, *message, now);
+    if (may_learn(peer)) on_message(connection, peer, *message, now);
+    else on_clear_message(connection, peer, *message, now);
   }
-}
-
-void Server::on_fault(Connection connection, Peer& peer) {
-  const bool http = guess_program(peer.stream.start()) == "an HTTP client";
-  ++(http ? counters_.http : counters_.garbage);
-  report_event(
-      ServerEvent::Kind::refused, peer.job,
-      peer.from + ": " + (http ? "an HTTP client" : std::string("not our protocol (") + name(peer.stream.fault()) + ")"));
-  if (peer.kind != Peer::Kind::unauthenticated) {
-    refuse(connection,
-           {Code::corrupt, std::string("the rendezvous server received malformed data: ") + name(peer.stream.fault())});
-    return;
-  }
-  peer.kind = Peer::Kind::closing;
-  const auto* text = reinterpret_cast<const std::byte*>(http_reply.data());
-  send_shared(connection, http ? std::make_shared<const Bytes>(text, text + http_reply.size()) : nullptr, true);
 }
 
 void Server::on_message(Connection connection, Peer& peer, const Message& message, Nanos now) {
@@ -85,6 +50,7 @@ void Server::on_message(Connection connection, Peer& peer, const Message& messag
       ++counters_.garbage;
       return refuse(connection, hello.status());
     }
+    peer.is_known = true;
     return on_hello(connection, peer, *hello, now);
   }
   const bool has_table = peer.kind == Peer::Kind::linking || peer.kind == Peer::Kind::attending_member;
@@ -112,11 +78,13 @@ void Server::on_hello(Connection connection, Peer& peer, const Hello& hello, Nan
   if (!settings_.only_job.empty() && hello.job != settings_.only_job) {
     return refuse_process(
         connection, hello,
-        {Code::invalid, "this process belongs to job '" + hello.job + "', but " + settings_.label + " serves job '" +
-                            settings_.only_job +
-                            "' at this address: two jobs need two ports (or a standalone `unisono rendezvous`)"});
+        {Code::invalid, "this process belongs to job '" + hello.job + "', but " + settings_.label +
+                            " serves another job at this address: two jobs need two ports (or a standalone `unisono "
+                            "rendezvous`); the processes of one job need one name (UNISONO_JOB)"},
+        "it belongs to job '" + hello.job + "'");
   }
-  const bool again = peer.kind == Peer::Kind::attending_member && hello.role == Role::attending_member && hello.job == peer.job;
+  const bool again =
+      peer.kind == Peer::Kind::attending_member && hello.role == Role::attending_member && hello.job == peer.job.name;
   if (peer.kind != Peer::Kind::unauthenticated && !again)
     return refuse(connection, {Code::corrupt, "a second hello on one connection"});
   switch (hello.role) {
@@ -127,7 +95,7 @@ void Server::on_hello(Connection connection, Peer& peer, const Hello& hello, Nan
 }
 
 void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
-  Job* job = make_job(hello.job);
+  Job* job = make_job({peer.job.key, hello.job});
   if (job == nullptr)
     return refuse_process(connection, hello,
                           {Code::unavailable, concat("the rendezvous server has ", jobs_.size(), " jobs, its maximum")});
@@ -144,12 +112,12 @@ void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Na
   }
   const auto decision = job->decide(hello);
   switch (decision.kind) {
-    case Decision::Kind::refuse: return refuse_process(connection, hello, decision.why);
+    case Decision::Kind::refuse: return refuse_process(connection, hello, decision.why, decision.note);
     case Decision::Kind::fail_all:
       fail(*job, decision.why, now);
       ++job->notified_count;
       refuse_process(connection, hello, decision.why);
-      return drop_if_idle(hello.job);
+      return drop_if_idle({peer.job.key, hello.job});
     case Decision::Kind::replace:
       job->remove(decision.replaced);
       refuse(decision.replaced, {Code::unavailable, "replaced by a newer connection of the same process"});
@@ -158,10 +126,10 @@ void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Na
   }
   job->add(connection, hello, now);
   peer.kind = Peer::Kind::member;
-  peer.job = hello.job;
+  peer.job.name = hello.job;
   peer.deadline = never;
   send(connection, encode(Welcome{settings_.identity, library_version}));
-  report_event(ServerEvent::Kind::registered, hello.job,
+  report_event(ServerEvent::Kind::registered, peer.job,
                concat(describe(hello, peer.from), ", ", job->members().size(), " of ", hello.world_size));
   if (job->complete()) form(*job, now);
 }
@@ -185,7 +153,7 @@ void Server::form(Job& job, Nanos now) {
   job.attending.key = roster.key;
   job.since = now;
   job.clear_members();
-  report_event(ServerEvent::Kind::formed, job.name(), concat(roster.members.size(), " ranks"));
+  report_event(ServerEvent::Kind::formed, {job.key(), job.name()}, concat(roster.members.size(), " ranks"));
   announce(job);
 }
 
@@ -198,17 +166,17 @@ void Server::fail(Job& job, const Status& why, Nanos now) {
   job.phase = settings_.keep_failures ? Job::Phase::failed : Job::Phase::idle;
   job.failure = why;
   job.since = now;
-  report_event(ServerEvent::Kind::failed, job.name(), why.message());
+  report_event(ServerEvent::Kind::failed, {job.key(), job.name()}, why.message());
 }
 
 void Server::fail_job(const std::string& name, const Status& why, Nanos now) {
-  Job* job = make_job(name);
+  Job* job = make_job({0, name});
   if (job != nullptr && (job->phase == Job::Phase::idle || job->phase == Job::Phase::forming)) fail(*job, why, now);
 }
 
 // A registered member cannot join, and the table has not been made. All members get its reason.
-void Server::on_member_failed(Connection connection, const std::string& job_name, const Message& message, Nanos now) {
-  const auto job = jobs_.find(job_name);
+void Server::on_member_failed(Connection connection, const JobId& id, const Message& message, Nanos now) {
+  const auto job = jobs_.find(id);
   if (job == jobs_.end() || job->second.phase != Job::Phase::forming) return;
   for (const auto& [rank, registration] : job->second.members()) {
     if (registration.connection != connection) continue;
@@ -246,7 +214,7 @@ void Server::end_formation(const Peer& by, const Status& why) {
 }
 
 void Server::on_joiner(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
-  Job* job = make_job(hello.job);
+  Job* job = make_job({peer.job.key, hello.job});
   if (job == nullptr)
     return refuse_process(connection, hello,
                           {Code::unavailable, concat("the rendezvous server has ", jobs_.size(), " jobs, its maximum")});
@@ -263,11 +231,11 @@ void Server::on_joiner(Connection connection, Peer& peer, const Hello& hello, Na
       .connection = connection, .hello = hello, .deadline = now + hello.remaining_ms * millisecond, .announced = false};
   job->joiners.emplace(hello.member.id, std::move(joiner));
   peer.kind = Peer::Kind::joiner;
-  peer.job = hello.job;
+  peer.job.name = hello.job;
   peer.id = hello.member.id;
   peer.deadline = never;
   send(connection, encode(Welcome{settings_.identity, library_version}));
-  report_event(ServerEvent::Kind::joiner, hello.job, describe(hello, peer.from));
+  report_event(ServerEvent::Kind::joiner, peer.job, describe(hello, peer.from));
   announce(*job);
 }
 
@@ -292,7 +260,7 @@ void Server::announce(Job& job) {
 }
 
 void Server::on_attender(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
-  Job* job = make_job(hello.job);
+  Job* job = make_job({peer.job.key, hello.job});
   if (job == nullptr)
     return refuse_process(connection, hello,
                           {Code::unavailable, concat("the rendezvous server has ", jobs_.size(), " jobs, its maximum")});
@@ -319,7 +287,7 @@ void Server::on_attender(Connection connection, Peer& peer, const Hello& hello, 
   job->attending_member = connection;
   job->attending = hello;
   peer.kind = Peer::Kind::attending_member;
-  peer.job = hello.job;
+  peer.job.name = hello.job;
   peer.deadline = never;
   announce(*job);
 }
@@ -370,35 +338,31 @@ void Server::withdraw_joiner(Job& job, Connection connection, const PeerId& id) 
 
 void Server::woke(Nanos now) {
   for (auto& [connection, peer] : peers_) {
-    if (peer.kind != Peer::Kind::unauthenticated || peer.deadline > now) continue;
-    ++counters_.silent;
-    peer.kind = Peer::Kind::closing;
-    report_event(ServerEvent::Kind::refused, "",
-                 peer.from + ": sent nothing for " + seconds_text(settings_.unauthenticated_timeout));
-    send_shared(connection, nullptr, true);
+    if (peer.kind == Peer::Kind::unauthenticated && peer.deadline <= now) on_silence(connection, peer, now);
   }
-  std::vector<std::string> touched;
-  for (auto& [name, job] : jobs_) {
+  std::vector<JobId> touched;
+  for (auto& [id, job] : jobs_) {
     if (job.phase == Job::Phase::forming && job.deadline() <= now) {
-      fail(job, job.missing(now), now);
-      touched.push_back(name);
+      const auto missing = job.missing(now);
+      fail(job, {missing.code(), missing.message() + refusals_text()}, now);
+      touched.push_back(id);
     }
     std::vector<PeerId> expired;
-    for (const auto& [id, joiner] : job.joiners) {
-      if (joiner.deadline <= now) expired.push_back(id);
+    for (const auto& [joiner_id, joiner] : job.joiners) {
+      if (joiner.deadline <= now) expired.push_back(joiner_id);
     }
-    for (const auto& id : expired) {
-      const auto joiner = job.joiners.at(id);
+    for (const auto& joiner_id : expired) {
+      const auto joiner = job.joiners.at(joiner_id);
       const std::string state = job.phase == Job::Phase::running
                                     ? concat("is running (attended by ", label(job.attending.member), ", epoch ",
                                              job.attending.epoch, ") but was not re-formed")
                                     : "has no running group at this rendezvous";
-      refuse(joiner.connection, {Code::late, "job '" + name + "' " + state + " while this process waited to join for " +
+      refuse(joiner.connection, {Code::late, "job '" + id.name + "' " + state + " while this process waited to join for " +
                                                  seconds_text(joiner.hello.remaining_ms * millisecond)});
-      touched.push_back(name);
+      touched.push_back(id);
     }
   }
-  for (const auto& name : touched) drop_if_idle(name);
+  for (const auto& id : touched) drop_if_idle(id);
 }
 
 Nanos Server::next_deadline() const {
@@ -406,9 +370,9 @@ Nanos Server::next_deadline() const {
   for (const auto& [connection, peer] : peers_) {
     if (peer.kind == Peer::Kind::unauthenticated) deadline = std::min(deadline, peer.deadline);
   }
-  for (const auto& [name, job] : jobs_) {
+  for (const auto& [id, job] : jobs_) {
     if (job.phase == Job::Phase::forming) deadline = std::min(deadline, job.deadline());
-    for (const auto& [id, joiner] : job.joiners) deadline = std::min(deadline, joiner.deadline);
+    for (const auto& [joiner_id, joiner] : job.joiners) deadline = std::min(deadline, joiner.deadline);
   }
   return deadline;
 }
@@ -420,15 +384,15 @@ void Server::shut_down(const Status& why, Nanos) {
   jobs_.clear();
 }
 
-Job* Server::make_job(const std::string& name) {
-  const auto it = jobs_.find(name);
+Job* Server::make_job(const JobId& id) {
+  const auto it = jobs_.find(id);
   if (it != jobs_.end()) return &it->second;
   if (jobs_.size() >= settings_.jobs_max) return nullptr;
-  return &jobs_.emplace(name, Job(name)).first->second;
+  return &jobs_.emplace(id, Job(id.name, id.key)).first->second;
 }
 
-void Server::drop_if_idle(const std::string& name) {
-  const auto it = jobs_.find(name);
+void Server::drop_if_idle(const JobId& id) {
+  const auto it = jobs_.find(id);
   if (it != jobs_.end() && it->second.phase == Job::Phase::idle && it->second.joiners.empty()) jobs_.erase(it);
 }
 
@@ -443,20 +407,26 @@ void Server::refuse(Connection to, const Status& why) {
   if (it == peers_.end()) return;
   if (const auto job = jobs_.find(it->second.job); job != jobs_.end()) withdraw_joiner(job->second, to, it->second.id);
   it->second.kind = Peer::Kind::closing;
-  send_shared(to, std::make_shared<const Bytes>(encode_refused(why)), true);
+  send_shared(to, may_learn(it->second) ? std::make_shared<const Bytes>(encode_refused(why)) : nullptr, true);
 }
 
-void Server::refuse_process(Connection to, const Hello& hello, const Status& why) {
+void Server::refuse_process(Connection to, const Hello& hello, const Status& why, const std::string& note) {
   ++counters_.refused;
   const auto it = peers_.find(to);
+  const auto key = it == peers_.end() ? 0 : it->second.job.key;
   const std::string process_text = describe(hello, it == peers_.end() ? std::string("?") : it->second.from);
-  report_event(ServerEvent::Kind::refused, hello.job, process_text + ": " + why.message());
+  report_event(ServerEvent::Kind::refused, {key, hello.job}, process_text + ": " + why.message());
   // The error of the job lists the refused process, because a rank is often missing for the reason that its process was
   // refused.
-  const auto job = jobs_.find(settings_.only_job.empty() ? hello.job : settings_.only_job);
-  if (job != jobs_.end())
-    job->second.note((hello.job == job->first ? "" : "job '" + hello.job + "', ") + process_text + ": " + name(why.code()));
+  const auto job = jobs_.find({key, settings_.only_job.empty() ? hello.job : settings_.only_job});
+  if (job != jobs_.end()) job->second.note(process_text + ": " + (note.empty() ? name(why.code()) : note));
   refuse(to, why);
+}
+
+void Server::report_event(ServerEvent::Kind kind, const JobId& job, std::string text) {
+  // Names of jobs may be equal if their keys differ.
+  const bool several = settings_.key_count > 1 && !job.name.empty();
+  events_.push_back({kind, several ? concat(job.name, " (key ", job.key + 1, ")") : job.name, std::move(text)});
 }
 
 }  // namespace unisono::rendezvous

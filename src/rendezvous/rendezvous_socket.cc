@@ -5,293 +5,32 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <optional>
+#include <utility>
 
 #include "base/concat.h"
-#include "net/tcp_socket.h"
-#include "rendezvous/rendezvous_client.h"
-#include "rendezvous/rendezvous_server.h"
-#include "rendezvous/rendezvous_socket_dialer.h"
-#include "rendezvous/rendezvous_socket_listen.h"
-#include "rendezvous/rendezvous_socket_server.h"
+#include "rendezvous/rendezvous_socket_state.h"
 
 namespace unisono {
 
 namespace {
 
 using rendezvous::Client;
-using rendezvous::Hello;
-using rendezvous::Role;
 
-constexpr Nanos server_grace = second;  // After the deadline, a server gets this much more time to report the missing ranks.
 // After a failure, rank 0 serves for this long, so that late ranks can learn the reason.
 constexpr Nanos failure_time = second;
-// If rank 0 could not accept connections for this long, because it has no free descriptor, the job fails.
-constexpr Nanos exhausted_time = second / 2;
 constexpr Nanos answer_time = 50 * millisecond;   // answer_joiner() takes at most this long to pass its bytes to the kernel.
 constexpr Nanos reason_time = second / 4;         // failed() waits at most this long for what the server says.
-constexpr Nanos epoll_pause = second;             // If no descriptor is free for an epoll set, this process tries again then.
 constexpr Nanos goodbye_time = 50 * millisecond;  // close() takes at most this long to pass its bytes to the kernel.
-// If another program has the port and does not answer on this many connections, it does not count as a rendezvous server.
-constexpr uint32_t ignored_max = 3;
 
 }  // namespace
-
-struct RendezvousSession::State {
-  State(const ResolvedOptions& o, PeerId id, MemberRecord r) : options(o), self(id), record(std::move(r)) {}
-
-  const ResolvedOptions options;
-  const PeerId self;
-  const MemberRecord record;
-  PeerId server_identity;  // the identity of the server that this process runs
-  // It watches the server and the dialer. wait_handle() returns it. A process that has the table and does not attend the
-  // rendezvous needs neither of them, and closes it.
-  Descriptor epoll;
-  Nanos open_again = never;  // when to try again to open it
-  std::unique_ptr<SocketServer> server;
-  std::optional<Client> client;
-  std::optional<Dialer> dialer;
-  // If this process attends its own server, this is the number of its connection there, which has no socket (make_local).
-  std::optional<uint64_t> local;
-  // If another program listens at the port, this text says so, and this process cannot serve there. Otherwise it is empty.
-  std::string taken;
-  Status exhausted;           // the error if the server had no free descriptor for other ranks
-  uint32_t served_round = 0;  // the value of dialer->rounds() when this process last tried to serve
-  bool keep_serving = false;  // It is set by attend(). If no server answers at the port, this process serves there again.
-  bool closed = false;
-  bool lacks_descriptors = false;  // true: meet() has failed, because no descriptor was free to dial
-
-  bool here() const { return !options.join_running && record.rank == 0; }
-  bool dialing() const {
-    if (!client || closed || local) return false;
-    const auto phase = client->phase();
-    return phase != Client::Phase::met && phase != Client::Phase::refused && phase != Client::Phase::unauthenticated;
-  }
-  Hello hello() const;
-  Status try_serve();
-  void stop_serving();
-  void start_dialing(Nanos deadline);
-  bool open_epoll(Nanos now);
-  void send(const Bytes& bytes, Nanos now);
-  bool flushed() const;
-  void pump(Nanos now);
-  void move_local(Nanos now);
-  void release_descriptors();
-  void wait(Nanos now, Nanos until);
-  Nanos next_deadline() const;
-  Status check_own_server();
-  Status meet_error(Nanos now, Nanos deadline);
-  Status too_late(Nanos now) const;
-  void check_descriptors(Nanos now);
-  std::string itself_text() const;
-  void drain(Nanos until);
-  std::string address_text() const { return options.rendezvous.to_string(); }
-};
-
-Hello RendezvousSession::State::hello() const {
-  Hello hello;
-  hello.host = record.host;
-  hello.pid = record.pid;
-  hello.job = options.job;
-  hello.role = options.join_running ? Role::joiner : Role::member;
-  hello.world_size = options.join_running ? 0 : options.world_size;
-  hello.transport = options.transport;
-  hello.member = record;
-  return hello;
-}
-
-// Opens the server. Returns ok even if another program listens at the port, because this may be a standalone server. The dialer
-// will find that out.
-Status RendezvousSession::State::try_serve() {
-  auto listening = options.listen_fd >= 0 ? Listening::adopt(options.listen_fd) : Listening::open(options.rendezvous);
-  if (!listening.ok()) {
-    if (listening.status().code() != Code::unavailable)
-      return {listening.status().code(), address_text() + ": " + listening.status().message()};
-    taken = listening.status().message();
-    return {};
-  }
-  rendezvous::ServerSettings settings;
-  settings.identity = server_identity;
-  settings.only_job = options.job;
-  settings.label = label(record);
-  settings.make_key = random_roster_key;
-  settings.keep_failures = true;
-  auto made = SocketServer::make(std::move(*listening), std::move(settings), epoll.get());
-  if (!made.ok()) return made.status();
-  server = std::move(*made);
-  taken.clear();
-  return {};
-}
-
-void RendezvousSession::State::stop_serving() { server.reset(); }
-
-void RendezvousSession::State::start_dialing(Nanos deadline) { client.emplace(hello(), deadline); }
-
-// Opens what dialing needs. Returns false if no descriptor is free.
-bool RendezvousSession::State::open_epoll(Nanos now) {
-  open_again = never;
-  if (!epoll.open()) epoll = Descriptor(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll.open()) {
-    open_again = now + epoll_pause;
-    return false;
-  }
-  if (!dialer) {
-    dialer.emplace(options.rendezvous, *client, epoll.get());
-    served_round = 0;
-  }
-  return true;
-}
-
-void RendezvousSession::State::send(const Bytes& bytes, Nanos now) {
-  if (local) server->receive_local(*local, bytes, now);
-  else if (dialer) dialer->send(bytes, now);
-}
-
-bool RendezvousSession::State::flushed() const { return (!dialer || dialer->flushed()) && (!server || server->flushed()); }
-
-// When this process attends its own server, it gives up the connection to it, which takes two descriptors. (It dials first,
-// because only a connection shows whether the address leads to this process.) Then takes what the server sends to it.
-void RendezvousSession::State::move_local(Nanos now) {
-  const bool own = server && client->phase() == Client::Phase::attending && client->server() == server_identity;
-  if (!local && own && dialer && dialer->flushed()) {
-    const auto* job = server->machine().job(options.job);
-    const auto number = job == nullptr ? 0 : job->attending_member;
-    if (!server->make_local(number, dialer->sent_bytes(), dialer->received_bytes())) return;
-    local = number;
-    dialer->hang_up();
-  }
-  if (!local) return;
-  bool ended = false;
-  const auto bytes = server->take_local(*local, ended, now);
-  client->received(bytes, now);
-  if (!ended) return;
-  local.reset();
-  (void)client->disconnected();
-}
-
-// A process that has the table, and does not attend the rendezvous, needs no descriptor until attend().
-void RendezvousSession::State::release_descriptors() {
-  if (server || client->phase() != Client::Phase::met) return;
-  dialer.reset();
-  epoll.reset();
-}
-
-void RendezvousSession::State::pump(Nanos now) {
-  if (!client || ((dialing() || server) && !open_epoll(now))) return;
-  // If the dialer and the server are on the same host, a message between them arrives at once. The second pass handles it
-  // without a sleep in between.
-  for (int i = 0; i < 2; ++i) {
-    if (dialing()) dialer->poll(now);
-    if (server) {
-      server->poll(now);
-      (void)server->machine().take_events();
-    }
-    move_local(now);
-  }
-  release_descriptors();
-}
-
-Nanos RendezvousSession::State::next_deadline() const {
-  Nanos deadline = dialing() && dialer ? dialer->next_deadline() : open_again;
-  if (server) deadline = std::min(deadline, server->next_deadline());
-  return deadline;
-}
-
-void RendezvousSession::State::wait(Nanos now, Nanos until) {
-  const Nanos left = std::clamp<Nanos>(std::min(until, next_deadline()) - now, 0, second);
-  epoll_event event{};
-  (void)epoll_wait(epoll.get(), &event, 1, static_cast<int>((left + millisecond - 1) / millisecond));
-}
-
-// If the client has reached the server of another process, this process stops its own server, because two servers would split
-// the job. If no server has answered, this process tries again to serve.
-Status RendezvousSession::State::check_own_server() {
-  if (server && client->server() && *client->server() != server_identity) stop_serving();
-  if (server || !here() || client->times_registered() > 0 || dialer->rounds() == served_round) return {};
-  served_round = dialer->rounds();
-  return try_serve();  // The program that had the port may have ended.
-}
-
-// If this process has no descriptor for its server, or for its own connection to it, ends the job for all ranks. The ranks that
-// have registered then free descriptors, so that those whose connections still wait get the reason, too.
-void RendezvousSession::State::check_descriptors(Nanos now) {
-  if (!server || !exhausted.ok()) return;
-  if (dialer->exhausted()) {
-    exhausted = {Code::unavailable, label(record) + " cannot reach its own rendezvous server: " + dialer->history(now)};
-    return server->machine().fail_job(options.job, exhausted, now);
-  }
-  if (server->exhausted_since() > now - exhausted_time) return;
-  const auto* job = server->machine().job(options.job);
-  exhausted = {Code::unavailable,
-               concat(label(record), " cannot accept the connections of the other ranks: ", server->accept_error(), "; ",
-                      job == nullptr ? 0 : job->members().size(), " of ", options.world_size, " ranks have registered")};
-  server->machine().fail_job(options.job, exhausted, now);
-}
-
-// Returns why the meeting has failed. Returns ok as long as it has not failed.
-Status RendezvousSession::State::meet_error(Nanos now, Nanos deadline) {
-  if (auto status = check_own_server(); !status.ok()) return status;
-  if (!exhausted.ok()) return {exhausted.code(), address_text() + ": " + exhausted.message()};
-  lacks_descriptors = dialer->exhausted();
-  if (lacks_descriptors) return {Code::unavailable, address_text() + ": " + dialer->history(now)};
-  const auto& error = client->error();
-  if (client->phase() == Client::Phase::refused) return {error.code(), address_text() + ": " + error.message()};
-  const std::string port =
-      options.rendezvous.kind == RendezvousAddress::Kind::tcp ? concat("port ", options.rendezvous.port) : "the address";
-  if (client->phase() == Client::Phase::unauthenticated) {
-    return {Code::unavailable, address_text() + ": " + port + " is taken by another program: " + error.message() +
-                                   " answered there" + itself_text()};
-  }
-  if (!taken.empty() && dialer->times_ignored() >= ignored_max) {
-    return {Code::unavailable, address_text() + ": " + port + " is taken by another program (" + taken +
-                                   "), which does not speak our protocol: " + dialer->history(now)};
-  }
-  const bool registered = client->phase() == Client::Phase::waiting;
-  const Nanos end = registered ? deadline + server_grace : deadline;
-  return now < end ? Status() : too_late(now);
-}
-
-// Returns a text if rank 0 is another process, and its address leads to this host only. The address may be a name that each
-// host looks up as itself. Returns an empty text otherwise.
-std::string RendezvousSession::State::itself_text() const {
-  if (here() || !dialer->leads_only_here()) return {};
-  return "; this address is this host itself: if rank 0 runs on another host, give its address as this host sees it "
-         "(MASTER_ADDR, UNISONO_RENDEZVOUS), or correct the name's line in /etc/hosts";
-}
-
-Status RendezvousSession::State::too_late(Nanos now) const {
-  if (client->phase() == Client::Phase::waiting) {
-    return {Code::late, address_text() + ": registered, but the rendezvous server has sent nothing since; it may be stopped"};
-  }
-  std::string text = address_text() + ": " + dialer->history(now);
-  if (server) {
-    text += "; this process, rank 0, listens at " + server->address().to_string() + " of host " + record.host +
-            ", but connections to the address do not reach it";
-  } else if (!taken.empty()) {
-    text += "; this process, rank 0, could not serve: " + taken;
-  } else {
-    text += options.join_running ? "; is rank 0 of the group, or its rendezvous server, running?" : "; is rank 0 running?";
-  }
-  return {Code::unavailable, text + itself_text()};
-}
-
-// Called when the group could not form. Goes on serving for a while, so that late processes can learn the reason from rank 0.
-void RendezvousSession::State::drain(Nanos until) {
-  for (Nanos now = monotonic_now(); server && now < until; now = monotonic_now()) {
-    server->poll(now);
-    (void)server->machine().take_events();
-    const auto* job = server->machine().job(options.job);
-    if (job == nullptr || (job->notified_count >= options.world_size && server->flushed())) return;
-    wait(now, until);
-  }
-}
 
 RendezvousSession::RendezvousSession(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 RendezvousSession::~RendezvousSession() { close(); }
 
 Result<std::unique_ptr<RendezvousSession>> RendezvousSession::make(const ResolvedOptions& options, PeerId self,
-                                                                   std::vector<std::string> endpoints) {
+                                                                   std::vector<std::string> endpoints,
+                                                                   std::shared_ptr<const TlsContext> tls) {
   MemberRecord record{.id = self,
                       .rank = options.join_running ? 0 : options.rank,
                       .host = this_host_name(),
@@ -300,7 +39,7 @@ Result<std::unique_ptr<RendezvousSession>> RendezvousSession::make(const Resolve
                       .network = this_network(),
                       .endpoints = std::move(endpoints)};
   if (auto status = check_member(record); !status.ok()) return status;
-  auto state = std::make_unique<State>(options, self, std::move(record));
+  auto state = std::make_unique<State>(options, self, std::move(record), std::move(tls));
   auto identity = random_peer_id();
   if (!identity.ok()) return identity.status();
   state->server_identity = *identity;
@@ -383,9 +122,10 @@ Status RendezvousSession::failed(const Status& why) {
 
 bool RendezvousSession::lacks_descriptors() const { return state_->lacks_descriptors; }
 
-void RendezvousSession::tell_failure(const ResolvedOptions& options, PeerId self, const Status& why) {
+void RendezvousSession::tell_failure(const ResolvedOptions& options, PeerId self, const Status& why,
+                                     std::shared_ptr<const TlsContext> tls) {
   if (options.join_running || options.rendezvous.kind == RendezvousAddress::Kind::none) return;
-  auto session = make(options, self, {std::string(rendezvous::failing_endpoint)});
+  auto session = make(options, self, {std::string(rendezvous::failing_endpoint)}, std::move(tls));
   if (!session.ok()) return;
   auto& s = *(*session)->state_;
   const Nanos until = monotonic_now() + failure_time;
@@ -474,13 +214,16 @@ void RendezvousSession::close() {
   s.epoll.reset();
 }
 
+void RendezvousSession::on_refusal(std::function<void(const std::string&)> handler) { state_->on_refusal = std::move(handler); }
+
 std::string RendezvousSession::describe() const {
   const auto& s = *state_;
   std::string text = s.address_text();
   if (!s.server) return text;
   const auto& counters = s.server->machine().counters();
   text += concat(", served here; ", counters.connections, " connections, refused: ", counters.refused, " processes, ",
-                 counters.http, " HTTP clients, ", counters.garbage, " other programs, ", counters.silent, " silent");
+                 counters.unauthenticated, " without our key, ", counters.http, " HTTP clients, ", counters.garbage,
+                 " other programs, ", counters.silent, " silent");
   return text;
 }
 

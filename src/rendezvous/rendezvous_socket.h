@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "rendezvous/environment.h"
 #include "rendezvous/roster.h"
+#include "tls/tls_context.h"
 #include "unisono/status.h"
 #include "wire/peer_id.h"
 
@@ -40,8 +41,10 @@ class RendezvousSession {
  public:
   // Makes a session that has not opened any socket yet. `endpoints` are the addresses of this process, as Connector::endpoints
   // of its transports returns them.
+  // If `tls` is not null, every connection is one of TLS with its first key, and other processes are refused.
   static Result<std::unique_ptr<RendezvousSession>> make(const ResolvedOptions& options, PeerId self,
-                                                         std::vector<std::string> endpoints);
+                                                         std::vector<std::string> endpoints,
+                                                         std::shared_ptr<const TlsContext> tls = nullptr);
   ~RendezvousSession();
   RendezvousSession(const RendezvousSession&) = delete;
   RendezvousSession& operator=(const RendezvousSession&) = delete;
@@ -58,7 +61,8 @@ class RendezvousSession {
   bool lacks_descriptors() const;
   // Registers at the rendezvous only to say that this process cannot join, so that the other ranks need not wait for it. Call
   // it when this process has freed what it can, such as listening sockets. It takes at most a second.
-  static void tell_failure(const ResolvedOptions& options, PeerId self, const Status& why);
+  static void tell_failure(const ResolvedOptions& options, PeerId self, const Status& why,
+                           std::shared_ptr<const TlsContext> tls = nullptr);
 
   // After meet(), the members link up with each other. If a member fails meanwhile, or dies, the rendezvous tells the others,
   // so that none of them waits for its own deadline. formation_error() returns the reason; it returns ok while the group can
@@ -90,6 +94,10 @@ class RendezvousSession {
   void attend(const Roster& roster);
   // Stops serving and closes all connections. Joiners that are still waiting receive the reason.
   void close();
+
+  // Called with a text for each refusal of a process, at a bounded rate, inside meet() and poll_joiners(). Set it before
+  // meet().
+  void on_refusal(std::function<void(const std::string&)> handler);
 
   // Returns a text for logs, such as "tcp://10.0.0.1:29500, served here", with the number of refused processes.
   std::string describe() const;

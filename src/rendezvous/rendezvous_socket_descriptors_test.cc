@@ -39,6 +39,30 @@ TEST(RendezvousDescriptors, a_server_that_cannot_accept_knows_since_when_and_why
   EXPECT_EQ((*server)->exhausted_since(), never);
 }
 
+TEST(RendezvousDescriptors, a_connection_that_says_nothing_gives_its_descriptor_to_a_new_one) {
+  ReservedPort port(true);
+  auto listening = Listening::adopt(port.fd());
+  ASSERT_TRUE(listening.ok());
+  rendezvous::ServerSettings settings;
+  settings.make_key = random_roster_key;
+  const Descriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+  auto server = SocketServer::make(std::move(*listening), std::move(settings), epoll.get());
+  ASSERT_TRUE(server.ok());
+  const Descriptor sockets[] = {Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
+                                Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
+  const auto address = bound_address(port.fd());
+  const Nanos now = monotonic_now();
+  ASSERT_EQ(connect(sockets[0].get(), address.get(), address.size), 0);
+  (*server)->poll(now);
+  const DescriptorLimit limit(0);
+  ASSERT_EQ(connect(sockets[1].get(), address.get(), address.size), 0);
+  (*server)->poll(now);
+  EXPECT_EQ((*server)->machine().counters().connections, 2u);
+  char byte = 0;
+  EXPECT_EQ(recv(sockets[0].get(), &byte, 1, 0), 0) << "the first connection has ended";
+  EXPECT_EQ(recv(sockets[1].get(), &byte, 1, MSG_DONTWAIT), -1) << "the second is open";
+}
+
 size_t count_descriptors() {
   const std::filesystem::directory_iterator all("/proc/self/fd");
   return static_cast<size_t>(std::distance(begin(all), end(all)));

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
+#include <utility>
 
 #include "base/concat.h"
 #include "rendezvous/rendezvous_job.h"
@@ -47,8 +49,8 @@ void Dialer::hang_up() {
 }
 
 void Dialer::close_socket() {
-  if (socket_.open()) unwatch(epoll_, socket_.get());
-  socket_.reset();
+  if (channel_) unwatch(epoll_, channel_->socket());
+  channel_.reset();
   queue_.clear();
   wants_write_ = false;
 }
@@ -73,9 +75,9 @@ void Dialer::poll(Nanos now) {
     case State::connecting: {
       int error = 0;
       socklen_t size = sizeof(error);
-      (void)getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+      (void)getsockopt(channel_->socket(), SOL_SOCKET, SO_ERROR, &error, &size);
       if (error != 0) return failed(error_text(error), now);
-      if (peer_address(socket_.get()).size > 0) return on_connected(now);
+      if (peer_address(channel_->socket()).size > 0) return on_connected(now);
       if (now >= deadline_) failed("no answer to a connection request for " + rendezvous::seconds_text(connect_time), now);
       return;
     }
@@ -124,27 +126,29 @@ void Dialer::connect_next(Nanos now) {
     auto socket = dial_file(address_.path);
     exhausted_ = !socket.ok() && is_out_of_descriptors(errno);
     if (!socket.ok()) return failed(socket.status().message(), now);
-    socket_ = std::move(*socket);
-    if (!watch(epoll_, socket_.get(), EPOLLIN, dialer_tag)) return failed("epoll: " + error_text(errno), now);
+    channel_ = std::make_unique<RendezvousChannel>(std::move(*socket));
+    if (!watch(epoll_, channel_->socket(), EPOLLIN, dialer_tag)) return failed("epoll: " + error_text(errno), now);
     return on_connected(now);
   }
   const auto& address = addresses_[next_address_];
-  socket_ = Descriptor(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  exhausted_ = !socket_.open() && is_out_of_descriptors(errno);
-  if (!socket_.open()) return failed(error_text(errno), now);
-  set_stream_options(socket_.get());
-  if (connect(socket_.get(), address.get(), address.size) == 0) {
-    if (!watch(epoll_, socket_.get(), EPOLLIN, dialer_tag)) return failed("epoll: " + error_text(errno), now);
+  Descriptor socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  exhausted_ = !socket.open() && is_out_of_descriptors(errno);
+  if (!socket.open()) return failed(error_text(errno), now);
+  set_stream_options(socket.get());
+  channel_ = std::make_unique<RendezvousChannel>(std::move(socket));
+  if (connect(channel_->socket(), address.get(), address.size) == 0) {
+    if (!watch(epoll_, channel_->socket(), EPOLLIN, dialer_tag)) return failed("epoll: " + error_text(errno), now);
     return on_connected(now);
   }
   if (errno != EINPROGRESS) return failed(error_text(errno), now);
-  if (!watch(epoll_, socket_.get(), EPOLLIN | EPOLLOUT, dialer_tag)) failed("epoll: " + error_text(errno), now);
+  if (!watch(epoll_, channel_->socket(), EPOLLIN | EPOLLOUT, dialer_tag)) failed("epoll: " + error_text(errno), now);
 }
 
 void Dialer::on_connected(Nanos now) {
-  if (is_own_echo(socket_.get())) return failed(error_text(ECONNREFUSED), now);
+  if (is_own_echo(channel_->socket())) return failed(error_text(ECONNREFUSED), now);
   state_ = State::connected;
-  rewatch(epoll_, socket_.get(), EPOLLIN, dialer_tag);
+  if (tls_) channel_->encrypt(tls_, TlsConnection::Role::client);
+  rewatch(epoll_, channel_->socket(), EPOLLIN, dialer_tag);
   sent_bytes_ = received_bytes_ = 0;
   queue_ = client_.connected(now);
   write(now);
@@ -156,23 +160,56 @@ void Dialer::send(const Bytes& bytes, Nanos now) {
   write(now);
 }
 
+// Goes on with the handshake of TLS. Returns true if messages can be exchanged.
+bool Dialer::can_exchange(Nanos now) {
+  const auto done = channel_->handshake();
+  if (done == 0) return true;
+  if (!done) update_watch();
+  else if (*done == EKEYREJECTED) on_rejected();
+  else {
+    ++times_ignored_;
+    failed(*done == ECONNRESET ? "connection closed without an answer" : error_text(*done), now);
+  }
+  return false;
+}
+
+// The other side has another key, or none, or it is another program. Only the first is certain to end the client: nobody may
+// talk this process into going on in clear.
+void Dialer::on_rejected() {
+  const Bytes start(channel_->start().begin(), channel_->start().end());
+  hang_up();
+  const auto program = rendezvous::guess_program(start);
+  const bool is_ours = start.size() >= sizeof(rendezvous::message_magic) &&
+                       std::memcmp(start.data(), &rendezvous::message_magic, sizeof(rendezvous::message_magic)) == 0;
+  if (is_ours || start.empty() || program == "a TLS program") {
+    client_.refuse({Code::invalid, "the server there: " + error_text(EKEYREJECTED) +
+                                       "; give all processes of the job the same key (UNISONO_KEY_FILE), or choose another "
+                                       "address if another job has this one"});
+  } else {
+    client_.refuse_program(program);
+  }
+}
+
 void Dialer::write(Nanos now) {
-  if (state_ != State::connected || queue_.empty()) return;
-  const auto size = send_some(socket_.get(), queue_);
+  if (state_ != State::connected || (queue_.empty() && !channel_->has_unflushed()) || !can_exchange(now)) return;
+  const auto size = channel_->write(queue_);
   if (size < 0) return;  // read() will report the reason.
   sent_bytes_ += static_cast<uint64_t>(size);
   queue_.erase(queue_.begin(), queue_.begin() + size);
-  if (queue_.empty() == wants_write_) {
-    wants_write_ = !queue_.empty();
-    rewatch(epoll_, socket_.get(), EPOLLIN | (wants_write_ ? EPOLLOUT : 0u), dialer_tag);
-  }
+  update_watch();
+}
+
+void Dialer::update_watch() {
+  const bool writes = channel_->has_unflushed() || (!queue_.empty() && channel_->handshake() == 0);
+  if (std::exchange(wants_write_, writes) == writes) return;
+  rewatch(epoll_, channel_->socket(), EPOLLIN | (writes ? EPOLLOUT : 0u), dialer_tag);
 }
 
 void Dialer::read(Nanos now) {
   std::array<std::byte, dialer_read_bytes> buffer;
-  while (state_ == State::connected) {
+  while (state_ == State::connected && can_exchange(now)) {
     bool ended = false;
-    const auto size = receive_some(socket_.get(), buffer, ended);
+    const auto size = channel_->read(buffer, ended);
     if (size > 0) {
       received_bytes_ += static_cast<uint64_t>(size);
       client_.received(ByteView(buffer).first(static_cast<size_t>(size)), now);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "net/tcp_socket.h"
+#include "rendezvous/rendezvous_channel.h"
 #include "rendezvous/rendezvous_client.h"
 #include "rendezvous/rendezvous_socket_listen.h"
 
@@ -23,9 +25,11 @@ inline constexpr uint64_t dialer_tag = UINT64_MAX;
 
 class Dialer {
  public:
-  // The dialer registers its sockets with `epoll`. `address`, `client` and `epoll` must outlive the dialer.
-  Dialer(const RendezvousAddress& address, rendezvous::Client& client, int epoll)
-      : address_(address), client_(client), epoll_(epoll) {}
+  // The dialer registers its sockets with `epoll`. `client` and `epoll` must outlive the dialer. If `tls` is not null, each
+  // connection begins with TLS, and a server that does not know the key ends the client (Client::refuse).
+  Dialer(const RendezvousAddress& address, rendezvous::Client& client, int epoll,
+         std::shared_ptr<const TlsContext> tls = nullptr)
+      : address_(address), client_(client), epoll_(epoll), tls_(std::move(tls)) {}
   ~Dialer();
   Dialer(const Dialer&) = delete;
   Dialer& operator=(const Dialer&) = delete;
@@ -34,8 +38,8 @@ class Dialer {
   Nanos next_deadline() const;
   // Sends bytes on the connection, which must be open.
   void send(const Bytes& bytes, Nanos now);
-  bool flushed() const { return queue_.empty(); }
-  // How many bytes the connection has carried in each direction.
+  bool flushed() const { return queue_.empty() && (!channel_ || !channel_->has_unflushed()); }
+  // How many bytes of the protocol the connection has carried in each direction.
   uint64_t sent_bytes() const { return sent_bytes_; }
   uint64_t received_bytes() const { return received_bytes_; }
   void hang_up();
@@ -63,8 +67,11 @@ class Dialer {
   void on_resolved(Nanos now);
   void connect_next(Nanos now);
   void on_connected(Nanos now);
+  bool can_exchange(Nanos now);
+  void on_rejected();
   void read(Nanos now);
   void write(Nanos now);
+  void update_watch();
   // Counts an attempt that has failed. Then tries the next address, or waits before the next round.
   void failed(const std::string& why, Nanos now);
   void close_socket();
@@ -72,6 +79,7 @@ class Dialer {
   const RendezvousAddress address_;
   rendezvous::Client& client_;
   const int epoll_;
+  const std::shared_ptr<const TlsContext> tls_;
   State state_ = State::waiting;
   Nanos deadline_ = 0;  // when the time for the current state_ is over
   Nanos pause_ = 0;
@@ -79,7 +87,7 @@ class Dialer {
   std::vector<SocketAddress> addresses_;
   Nanos resolved_at_ = 0;
   size_t next_address_ = 0;
-  Descriptor socket_;
+  std::unique_ptr<RendezvousChannel> channel_;
   Bytes queue_;
   uint64_t sent_bytes_ = 0, received_bytes_ = 0;
   bool wants_write_ = false;

@@ -177,8 +177,10 @@ bool is_local(const SocketAddress& address) {
 }
 
 Result<Listening> Listening::open(const RendezvousAddress& address) {
-  return address.kind == RendezvousAddress::Kind::file ? open_file(address) : open_tcp(address);
+  return address.kind == RendezvousAddress::Kind::file ? open_file(address) : open_tcp(address, false);
 }
+
+Result<Listening> Listening::open_only(const RendezvousAddress& address) { return open_tcp(address, true); }
 
 Result<Listening> Listening::adopt(int socket) {
   int listens = 0;
@@ -195,14 +197,15 @@ Result<Listening> Listening::adopt(int socket) {
                    {.kind = RendezvousAddress::Kind::tcp, .host = local.host(), .port = port_of(local), .path = {}});
 }
 
-Result<Listening> Listening::open_tcp(const RendezvousAddress& address) {
+Result<Listening> Listening::open_tcp(const RendezvousAddress& address, bool only) {
   // This host may resolve its own name to an address that other hosts cannot reach (127.0.1.1 on Debian). Therefore the server
-  // listens at all addresses, unless the given address is a numeric loopback address.
-  const std::string host = address.host == "localhost" ? "127.0.0.1" : address.host;
-  const auto literal = numeric(host, address.port);
-  auto socket = literal.ok() && is_loopback(*literal) ? listen_on(*literal) : listen_on(wildcard(AF_INET6, address.port));
+  // listens at all addresses, unless all given addresses are loopback addresses. Of several, it uses the first.
+  const auto first = is_on_this_host(address) ? address.host.substr(0, address.host.find(',')) : address.host;
+  const auto literal = numeric(first == "localhost" ? "127.0.0.1" : first, address.port);
+  const bool here_only = literal.ok() && (only || is_loopback(*literal));
+  auto socket = here_only ? listen_on(*literal) : listen_on(wildcard(AF_INET6, address.port));
   const bool no_v6 = !socket.ok() && socket.status().code() != Code::unavailable;
-  if (no_v6 && !(literal.ok() && is_loopback(*literal))) socket = listen_on(wildcard(AF_INET, address.port));
+  if (no_v6 && !here_only) socket = listen_on(wildcard(AF_INET, address.port));
   if (!socket.ok()) return socket.status();
   RendezvousAddress real = address;
   real.port = port_of(bound_address(socket->get()));

@@ -36,6 +36,8 @@ class Listening {
   // If the address is a loopback address, listens only there. Otherwise listens at all addresses of this host. Returns
   // unavailable if another process listens there.
   static Result<Listening> open(const RendezvousAddress& address);
+  // Listens at this numeric tcp address only.
+  static Result<Listening> open_only(const RendezvousAddress& address);
   // Uses a listening socket that a launcher has made. Returns invalid if the socket does not listen.
   static Result<Listening> adopt(int socket);
   Listening(Listening&&) = default;
@@ -48,7 +50,7 @@ class Listening {
 
  private:
   Listening(Descriptor socket, RendezvousAddress address) : socket_(std::move(socket)), address_(std::move(address)) {}
-  static Result<Listening> open_tcp(const RendezvousAddress& address);
+  static Result<Listening> open_tcp(const RendezvousAddress& address, bool only);
   static Result<Listening> open_file(const RendezvousAddress& address);
 
   // Identifies a file, whatever its name is.

@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "net/tcp_socket.h"
+#include "rendezvous/rendezvous_channel.h"
 #include "rendezvous/rendezvous_server.h"
 #include "rendezvous/rendezvous_socket_listen.h"
 
@@ -20,8 +21,10 @@ namespace unisono {
 class SocketServer {
  public:
   // The server registers its sockets with `epoll`, which must outlive it. The owner may register other descriptors there, with
-  // tags that no connection has (numbers from 0).
-  static Result<std::unique_ptr<SocketServer>> make(Listening listening, rendezvous::ServerSettings settings, int epoll);
+  // tags that no connection has (numbers from 0). If `tls` is not null, it takes only processes that have one of its
+  // `settings.key_count` keys.
+  static Result<std::unique_ptr<SocketServer>> make(Listening listening, rendezvous::ServerSettings settings, int epoll,
+                                                    std::shared_ptr<const TlsContext> tls = nullptr);
 
   void poll(Nanos now);
   Nanos next_deadline() const;
@@ -47,7 +50,8 @@ class SocketServer {
 
  private:
   struct Client {
-    Descriptor socket;  // not open: the client is local
+    std::unique_ptr<RendezvousChannel> channel;  // null: the client is local
+    bool opened = false;                         // true: messages can be exchanged, or it was refused before that
     std::deque<std::shared_ptr<const Bytes>> queue;
     size_t sent_bytes = 0;      // how many bytes of the first queue element have been sent
     size_t queued_bytes = 0;    // the bytes of all elements in the queue
@@ -57,8 +61,11 @@ class SocketServer {
     uint64_t read_bytes = 0, written_bytes = 0;  // how many bytes the connection has carried in each direction
   };
 
-  SocketServer(Listening listening, int epoll, rendezvous::ServerSettings settings);
+  SocketServer(Listening listening, int epoll, rendezvous::ServerSettings settings, std::shared_ptr<const TlsContext> tls);
   void accept_some(Nanos now);
+  bool make_space(Nanos now);
+  bool open(uint64_t number, Client& client, Nanos now);
+  void update_watch(uint64_t number, Client& client);
   void read_some(uint64_t number, Nanos now);
   void write_some(uint64_t number, Client& client, Nanos now);
   void apply_sends(Nanos now);
@@ -66,6 +73,7 @@ class SocketServer {
 
   Listening listening_;
   const int epoll_;
+  const std::shared_ptr<const TlsContext> tls_;
   rendezvous::Server machine_;
   std::map<uint64_t, Client> clients_;
   uint64_t next_number_ = 1;  // Connection numbers start at 1, because the epoll tag 0 belongs to the listening socket.

@@ -36,6 +36,12 @@ Status serve_rendezvous(const StandaloneOptions& options, std::atomic<bool>& sto
                         const std::function<void(const RendezvousEvent&)>& on_event) {
   const std::string address_text = options.listen.to_string();
   if (options.listen.kind == RendezvousAddress::Kind::none) return {Code::invalid, "no address to listen at"};
+  std::shared_ptr<const TlsContext> tls;
+  if (!options.keys.empty()) {
+    auto context = TlsContext::make(options.keys);
+    if (!context.ok()) return context.status();
+    tls = std::move(*context);
+  }
   auto listening = Listening::open(options.listen);
   if (!listening.ok()) {
     const std::string taken = listening.status().code() == Code::unavailable ? " (taken by another program)" : "";
@@ -45,12 +51,13 @@ Status serve_rendezvous(const StandaloneOptions& options, std::atomic<bool>& sto
   if (!identity.ok()) return identity.status();
   rendezvous::ServerSettings settings;
   settings.identity = *identity;
+  settings.key_count = options.keys.size();
   settings.label = "the rendezvous server at " + listening->address().to_string();
   settings.make_key = random_roster_key;
   const auto address = listening->address();
   const Descriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.open()) return {Code::unavailable, address_text + ": epoll: " + error_text(errno)};
-  auto made = SocketServer::make(std::move(*listening), std::move(settings), epoll.get());
+  auto made = SocketServer::make(std::move(*listening), std::move(settings), epoll.get(), std::move(tls));
   if (!made.ok()) return made.status();
   auto& server = **made;
   const auto report = [&](RendezvousEvent event) {

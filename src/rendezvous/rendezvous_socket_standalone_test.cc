@@ -13,11 +13,11 @@ using namespace test;
 // A standalone server in a separate thread.
 class Standalone {
  public:
-  explicit Standalone(const RendezvousAddress& listen) {
+  explicit Standalone(const RendezvousAddress& listen, std::vector<SecretKey> keys = {}) {
     std::promise<RendezvousAddress> ready;
     auto address = ready.get_future();
-    thread_ = std::thread([this, listen, ready = std::move(ready)]() mutable {
-      status_ = serve_rendezvous({.listen = listen}, stop_, [&](const RendezvousEvent& event) {
+    thread_ = std::thread([this, listen, keys = std::move(keys), ready = std::move(ready)]() mutable {
+      status_ = serve_rendezvous({.listen = listen, .keys = keys}, stop_, [&](const RendezvousEvent& event) {
         if (event.kind == RendezvousEvent::Kind::listening) ready.set_value(event.address);
         const std::lock_guard lock(mutex_);
         events_ += event.job + ": " + event.text + "\n";
@@ -93,6 +93,33 @@ TEST(StandaloneRendezvous, waiting_processes_learn_that_it_was_stopped) {
   server.stop();
   expect_error(member.get().roster, Code::unavailable, {"was stopped"});
   expect_error(joiner.get().roster, Code::unavailable, {"was stopped"});
+}
+
+TEST(StandaloneRendezvous, keeps_jobs_of_different_keys_apart_even_if_their_names_are_equal) {
+  const std::vector<SecretKey> keys{*SecretKey::draw(), *SecretKey::draw()};
+  Standalone server({.kind = RendezvousAddress::Kind::tcp, .host = "127.0.0.1", .port = 0, .path = {}}, keys);
+  const auto with = [&](const SecretKey& key, uint32_t rank, uint32_t world) {
+    return std::async(std::launch::async, [&server, tls = *TlsContext::make({key}), rank, world] {
+      Met met;
+      const auto options = options_for(rank, world, server.address(), "default");
+      met.session = std::move(*RendezvousSession::make(options, *random_peer_id(), endpoints_of(rank), tls));
+      met.roster = met.session->meet(monotonic_now() + test_timeout);
+      return met;
+    });
+  };
+  std::vector<std::future<Met>> futures;
+  for (uint32_t rank = 0; rank < 2; ++rank) futures.push_back(with(keys[0], rank, 2));
+  for (uint32_t rank = 0; rank < 3; ++rank) futures.push_back(with(keys[1], rank, 3));
+  std::vector<Met> all;
+  for (auto& future : futures) all.push_back(future.get());
+  for (size_t i = 0; i < all.size(); ++i) {
+    ASSERT_TRUE(all[i].roster.ok()) << all[i].roster.status().to_string();
+    EXPECT_EQ(all[i].roster->members.size(), i < 2 ? 2u : 3u);
+  }
+  EXPECT_TRUE(server.has_event("default (key 1): 2 ranks\n"));
+  EXPECT_TRUE(server.has_event("default (key 2): 3 ranks\n"));
+  expect_error(with(*SecretKey::draw(), 0, 1).get().roster, Code::invalid, {"authentication failed"});
+  expect_error(meet(options_for(0, 1, server.address(), "default")).get().roster, Code::invalid, {"this process has none"});
 }
 
 TEST(StandaloneRendezvous, reports_that_its_port_is_taken) {

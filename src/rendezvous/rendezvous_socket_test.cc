@@ -190,7 +190,7 @@ TEST(RendezvousSession, another_job_at_the_address_is_refused_without_harm) {
     (void)poll(&handle, 1, 20);
     (void)first.session->poll_joiners();
   }
-  expect_error(intruder.get().roster, Code::invalid, {"belongs to job 'second'", "serves job 'first'"});
+  expect_error(intruder.get().roster, Code::invalid, {"belongs to job 'second'", "serves another job at this address"});
   EXPECT_NE(first.session->describe().find("refused: 1 processes"), std::string::npos) << first.session->describe();
 }
 

@@ -103,7 +103,8 @@ TEST(RendezvousSession, unauthenticated_peers_at_the_port_do_no_harm_and_are_cou
   EXPECT_TRUE(meet(options_for(1, 2, port.address())).get().roster.ok());
   const Met met = zero.get();
   EXPECT_TRUE(met.roster.ok());
-  EXPECT_NE(met.session->describe().find("1 processes, 1 HTTP clients"), std::string::npos) << met.session->describe();
+  EXPECT_NE(met.session->describe().find("1 processes, 0 without our key, 1 HTTP clients"), std::string::npos)
+      << met.session->describe();
 }
 
 }  // namespace

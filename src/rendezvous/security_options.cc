@@ -61,4 +61,14 @@ Status resolve_security(const Options& options, const Environment& environment, 
   return {};
 }
 
+Result<std::vector<SecretKey>> keys_of(const Options& options, const Environment& environment) {
+  ResolvedOptions resolved;
+  if (auto s = resolve_security(options, environment, resolved); !s.ok()) return s;
+  auto key = load_key(resolved.key);
+  if (!key.ok()) return key.status();
+  std::vector<SecretKey> keys;
+  if (*key) keys.push_back(std::move(**key));
+  return keys;
+}
+
 }  // namespace unisono

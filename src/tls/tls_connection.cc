@@ -112,19 +112,21 @@ int TlsConnection::fetch(char* bytes, size_t count) {
   const auto result = carrier_.read_encrypted(std::as_writable_bytes(std::span(bytes, count)), carrier_ended_);
   if (result < 0) return fail(static_cast<int>(-result));
   waits_ = result == 0 && !carrier_ended_;
+  fetched_ += static_cast<uint64_t>(result);
   return result > 0 ? static_cast<int>(result) : carrier_ended_ ? 0 : -1;
 }
 
 int TlsConnection::flush() {
-  while (error_ == 0 && has_unflushed()) {
+  while (can_write() && has_unflushed()) {
     const auto taken = carrier_.write_encrypted({out_.get() + out_begin_, out_end_ - out_begin_});
-    if (taken < 0) return -fail(static_cast<int>(-taken));
+    if (taken < 0) write_error_ = static_cast<int>(-taken);
+    if (taken < 0) break;
     if (taken == 0) break;
     out_begin_ += static_cast<size_t>(taken);
     carried_ += static_cast<uint64_t>(taken);
   }
   if (!has_unflushed()) out_begin_ = out_end_ = 0;
-  return error_;
+  return error();
 }
 
 // Returns -error.
@@ -144,8 +146,8 @@ int TlsConnection::failure() {
 }
 
 TlsConnection::Progress TlsConnection::handshake() {
-  if (handshake_done_) return error_ == 0 ? Progress::done : Progress::failed;
-  if (error_ != 0) return Progress::failed;
+  if (handshake_done_) return Progress::done;
+  if (error() != 0) return Progress::failed;
   waits_ = false;
   const int result = SSL_do_handshake(connection_);
   if (result == 1 && (!key_found_ || SSL_session_reused(connection_) != 1)) fail(EKEYREJECTED);
@@ -156,11 +158,11 @@ TlsConnection::Progress TlsConnection::handshake() {
     (void)flush();
     error_ = kept != 0 ? kept : error_;
     if (error == 0 && carrier_ended_) fail(ECONNRESET);
-    return error_ == 0 ? Progress::pending : Progress::failed;
+    return this->error() == 0 ? Progress::pending : Progress::failed;
   }
-  handshake_done_ = error_ == 0;
   (void)flush();
-  return error_ == 0 ? Progress::done : Progress::failed;
+  handshake_done_ = error() == 0;
+  return handshake_done_ ? Progress::done : Progress::failed;
 }
 
 bool TlsConnection::export_key(std::string_view label, std::span<std::byte> out) const {
@@ -201,8 +203,8 @@ bool TlsConnection::write_record(std::span<const std::byte> plaintext) {
 }
 
 ptrdiff_t TlsConnection::write(const iovec* parts, int count) {
-  if (error_ == 0 && handshake_done_) (void)flush();
-  if (error_ != 0) return -error_;
+  if (handshake_done_) (void)flush();
+  if (!can_write()) return -error();
   if (!handshake_done_ || has_unflushed()) return 0;
   // A key update takes a record, too.
   constexpr size_t space_min = record_bytes_max + 2 * record_overhead + 64;
@@ -215,7 +217,7 @@ ptrdiff_t TlsConnection::write(const iovec* parts, int count) {
       continue;
     }
     if (out_bytes_max - (out_end_ - out_begin_) < space_min) {
-      if (flush() != 0) return -error_;
+      if (flush() != 0) return -error();
       if (out_bytes_max - (out_end_ - out_begin_) < space_min) break;
     }
     auto plaintext = part.first(std::min(part.size(), record_bytes_max));
@@ -234,11 +236,12 @@ ptrdiff_t TlsConnection::write(const iovec* parts, int count) {
     }
     if (!write_record(plaintext)) {
       ERR_clear_error();
-      return fail(EIO);
+      write_error_ = EIO;
+      return -EIO;
     }
     total += static_cast<ptrdiff_t>(plaintext.size());
   }
-  return flush() != 0 ? -error_ : total;
+  return flush() != 0 ? -error() : total;
 }
 
 bool TlsConnection::has_ended() const { return carrier_ended_ || (SSL_get_shutdown(connection_) & SSL_RECEIVED_SHUTDOWN) != 0; }
@@ -256,7 +259,7 @@ ptrdiff_t TlsConnection::peek(std::byte& byte, bool& ended) {
 
 ptrdiff_t TlsConnection::read(const iovec* parts, int count, bool& ended) {
   ended = false;
-  has_buffered_ = false;
+  has_buffered_ = incomplete_ = false;
   if (error_ != 0) return -error_;
   if (!handshake_done_) return 0;
   ptrdiff_t total = 0;
@@ -276,6 +279,7 @@ ptrdiff_t TlsConnection::read(const iovec* parts, int count, bool& ended) {
     }
     // A failure is reported when what came before it has been taken.
     const int error = failure();
+    incomplete_ = waits_ && SSL_has_pending(connection_) == 1;
     if (total > 0) return total;
     ended = error == 0 && has_ended();
     return error;

@@ -68,11 +68,13 @@ class TlsConnection {
   bool has_unflushed() const { return out_begin_ < out_end_; }
   // Returns true if the last read() stopped because its parts were full, so that more may be here already.
   bool has_buffered() const { return has_buffered_; }
+  // See StreamSocket::incomplete_record().
+  uint64_t incomplete_record() const { return incomplete_ ? fetched_ : 0; }
   // Returns how many bytes of the plaintext that was written are not acknowledged, if the other side's host has not
   // acknowledged `carrier_bytes` of the bytes that the carrier has taken.
   uint64_t unacknowledged_bytes(uint64_t carrier_bytes);
-  // The error of the connection: 0 or an errno value.
-  int error() const { return error_; }
+  // The error of the connection: 0 or an errno value. After a write that failed, what has arrived can still be read.
+  int error() const { return error_ != 0 ? error_ : write_error_; }
 
   // OpenSSL's callbacks; for TlsContext alone.
   static int use_key(ssl_st* connection, const evp_md_st* hash, const unsigned char** identity, size_t* bytes,
@@ -96,6 +98,7 @@ class TlsConnection {
   int failure();
   bool has_ended() const;
   int fail(int error);
+  bool can_write() const { return error_ == 0 && write_error_ == 0; }
 
   std::shared_ptr<const TlsContext> context_;
   TlsCarrier& carrier_;
@@ -103,8 +106,10 @@ class TlsConnection {
   ssl_st* connection_ = nullptr;
   size_t key_number_ = 0;
   bool handshake_done_ = false, key_found_ = false, carrier_ended_ = false, has_buffered_ = false;
-  bool waits_ = false;  // the carrier had no bytes when OpenSSL last asked for some
-  int error_ = 0;
+  bool incomplete_ = false;  // a part of a record is in OpenSSL's buffer, and the rest has not arrived
+  uint64_t fetched_ = 0;     // so many encrypted bytes were read
+  bool waits_ = false;       // the carrier had no bytes when OpenSSL last asked for some
+  int error_ = 0, write_error_ = 0;
   std::unique_ptr<std::byte[]> out_;  // encrypted bytes that the carrier has not taken
   size_t out_begin_ = 0, out_end_ = 0;
   uint64_t carried_ = 0;  // so many encrypted bytes the carrier has taken

@@ -39,6 +39,7 @@ struct Wire {
 struct Carrier final : TlsCarrier {
   Carrier(Wire& o, Wire& i) : out(o), in(i) {}
   ptrdiff_t write_encrypted(std::span<const std::byte> bytes) override {
+    if (broken) return -EPIPE;
     const size_t count = std::min(bytes.size(), out.space - std::min(out.space, out.bytes.size()));
     Bytes piece(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(count));
     out.all.insert(out.all.end(), piece.begin(), piece.end());
@@ -56,6 +57,7 @@ struct Carrier final : TlsCarrier {
   Wire& out;
   Wire& in;
   size_t step = SIZE_MAX;
+  bool broken = false;  // writing fails
 };
 
 struct Pair {
@@ -272,6 +274,17 @@ TEST(TlsConnection, many_short_records_are_counted_with_little_memory) {
   for (int i = 0; i < 5000; ++i) ASSERT_EQ(write(pair.client, numbers(1)), 1);
   EXPECT_EQ(pair.client.unacknowledged_bytes(1), 5000u - 1023u);
   EXPECT_EQ(pair.client.unacknowledged_bytes(0), 0u);
+}
+
+TEST(TlsConnection, what_has_arrived_can_be_read_after_a_write_that_failed) {
+  Pair pair;
+  ASSERT_TRUE(pair.shake());
+  write(pair.server, numbers(3000));
+  pair.client_carrier.broken = true;
+  EXPECT_EQ(write(pair.client, numbers(10)), -EPIPE);
+  EXPECT_EQ(pair.client.error(), EPIPE);
+  EXPECT_EQ(read(pair.client), numbers(3000));
+  EXPECT_EQ(write(pair.client, numbers(10)), -EPIPE);
 }
 
 TEST(TlsConnection, keys_are_changed_before_they_are_used_up) {

@@ -45,6 +45,7 @@ class TlsContext {
   // Returns a session of OpenSSL's that holds the pre-shared key. The caller frees it. Returns null if memory is missing.
   ssl_session_st* make_session(ssl_st* connection, size_t key) const;
   const SecretKey& key(size_t number) const { return keys_[number]; }
+  size_t key_count() const { return keys_.size(); }
 
  private:
   TlsContext(std::vector<SecretKey> keys, ssl_ctx_st* context) : keys_(std::move(keys)), context_(context) {}

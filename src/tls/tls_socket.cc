@@ -20,21 +20,21 @@ class TlsSocket final : public StreamSocket, private TlsCarrier {
     return connection_.error();
   }
   ptrdiff_t write(const iovec* parts, int count) override {
-    if (!done_ && step() == TlsConnection::Progress::pending) return 0;
+    if (!done_ && step() != TlsConnection::Progress::done) return -connection_.error();
     const auto taken = connection_.write(parts, count);
     update_watch();
     return taken;
   }
   ptrdiff_t read(const iovec* parts, int count, bool& ended) override {
     ended = false;
-    if (!done_ && step() == TlsConnection::Progress::pending) return 0;
+    if (!done_ && step() != TlsConnection::Progress::done) return -connection_.error();
     const auto taken = connection_.read(parts, count, ended);
     if (connection_.has_unflushed()) (void)flush();
     return taken;
   }
   ptrdiff_t peek(std::span<std::byte> bytes, bool& ended) override {
     ended = false;
-    if (!done_ && step() == TlsConnection::Progress::pending) return 0;
+    if (!done_ && step() != TlsConnection::Progress::done) return -connection_.error();
     return connection_.peek(bytes.front(), ended);
   }
   int flush() override {
@@ -42,8 +42,10 @@ class TlsSocket final : public StreamSocket, private TlsCarrier {
     update_watch();
     return error;
   }
+  bool encrypts() const override { return true; }
   bool has_unflushed() const override { return connection_.has_unflushed(); }
   bool has_buffered() const override { return connection_.has_buffered(); }
+  uint64_t incomplete_record() const override { return connection_.incomplete_record(); }
   void shut_down() override { inner_->shut_down(); }
   void abort() override { inner_->abort(); }
 

@@ -72,6 +72,9 @@ class Connector {
   // Call this when no further process will connect to this one. The transport closes what only listening needs: descriptors and
   // ports. Later links can still be made, but this process must dial them.
   virtual void stop_listening() = 0;
+  // Call this when all processes of a group have their links to each other, so that the transport may do in the background what
+  // would delay the making of links.
+  virtual void members_linked() {}
 };
 
 }  // namespace unisono

@@ -51,7 +51,10 @@ class DatagramService {
   virtual Status open_group(uint32_t group, const DatagramGroup& what, std::span<const PeerIndex> peers,
                             DatagramSink& sink) = 0;
   virtual void close_group(uint32_t group) = 0;
-  // Returns the largest UDP payload of a datagram that is known to reach all these peers, in bytes.
+  // Returns the size of the header of a group's datagrams. It is 8 bytes longer if they are encrypted.
+  virtual uint32_t header_bytes() const = 0;
+  // Returns the largest datagram that is known to reach all these peers, in bytes: a header of datagram_header_bytes and the
+  // payload. What encryption adds is not counted, so the number says how many elements a datagram has.
   virtual uint32_t datagram_bytes(std::span<const PeerIndex> peers) const = 0;
   // Returns true if the transport has finished probing the paths to these peers. Then datagram_bytes() no longer grows.
   virtual bool datagram_bytes_known(std::span<const PeerIndex> peers) const = 0;

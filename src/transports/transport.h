@@ -171,8 +171,8 @@ class Transport {
   // Returns true while the transport still has to write data of closed links or finished operations. In that case the caller
   // must poll even if no operation is in flight: when wait_handle() is readable after arm(), and at next_deadline().
   virtual bool draining() const { return false; }
-  // Returns true if a peer waits for a confirmation, or a confirmation of a peer is missing. In that case the caller must poll
-  // every few milliseconds even if no operation is in flight. It need not watch wait_handle().
+  // Returns true if a peer waits for a confirmation, or if a confirmation or another answer of a peer is missing. Then the
+  // caller must poll every few milliseconds even if no operation is in flight. It need not watch wait_handle().
   virtual bool awaits_confirmations() const { return false; }
   // Returns true if there is a frame that was sent, or the end of a link, that may not arrive without further calls of poll().
   // A process that leaves the job calls poll() until the result is false, or until its time limit has passed. The result is

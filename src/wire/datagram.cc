@@ -91,10 +91,9 @@ DatagramFault check_group(const DatagramHeader& header, const DatagramGroup& gro
   return DatagramFault::none;
 }
 
-DatagramFault check_length(const DatagramHeader& header, std::span<const std::byte> datagram) {
-  return datagram.size() < datagram_header_bytes || header.payload_bytes != datagram.size() - datagram_header_bytes
-             ? DatagramFault::length
-             : DatagramFault::none;
+DatagramFault check_length(const DatagramHeader& header, std::span<const std::byte> datagram, uint32_t header_bytes) {
+  return datagram.size() < header_bytes || header.payload_bytes != datagram.size() - header_bytes ? DatagramFault::length
+                                                                                                  : DatagramFault::none;
 }
 
 DatagramFault check_tag(const DatagramHeader& header, std::span<const std::byte> datagram, const DatagramSeal& seal) {

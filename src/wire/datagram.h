@@ -44,6 +44,9 @@ inline constexpr uint16_t datagram_magic = 0x5455;
 inline constexpr uint8_t datagram_version = 1;
 inline constexpr uint32_t datagram_header_bytes = 56,
                           datagram_tagged_bytes = 48;  // the tag covers the first 48 bytes of the header
+// An encrypted datagram has a tag of 16 bytes, so its header is longer. Its payload is encrypted. The sockets know nothing of
+// that: for them, the last 8 bytes of the tag belong to the payload.
+inline constexpr uint32_t encrypted_header_bytes = 64, encryption_bytes = encrypted_header_bytes - datagram_header_bytes;
 inline constexpr uint32_t ranges_per_slice = 4096;
 // Every path must carry datagrams of this size. RFC 8899, section 5.1.2, calls it BASE_PLPMTU.
 inline constexpr uint32_t base_datagram_bytes = 1200;
@@ -139,7 +142,8 @@ struct DatagramGroup {
 DatagramFault check_group(const DatagramHeader& header, const DatagramGroup& group);
 // Compares two tags. The comparison always takes the same time, so an attacker learns nothing about the expected tag from it.
 constexpr bool same_tag(uint64_t a, uint64_t b) { return (a ^ b) == 0; }
-DatagramFault check_length(const DatagramHeader& header, std::span<const std::byte> datagram);
+DatagramFault check_length(const DatagramHeader& header, std::span<const std::byte> datagram,
+                           uint32_t header_bytes = datagram_header_bytes);
 // Checks the length and the tag. `seal` is the one for the link from header.sender to this rank.
 DatagramFault check_tag(const DatagramHeader& header, std::span<const std::byte> datagram, const DatagramSeal& seal);
 // Returns how many operations `op` is ahead of `current`. The result -1 means that `op` is the operation just before `current`.
@@ -156,14 +160,18 @@ inline constexpr std::array<std::byte, 1> pending_bitmap{};
 StreamRequest stream_request(const DatagramHeader& header, uint32_t index, std::span<const std::byte> bitmap);
 
 // If the path no longer carries a whole range in one datagram, the range is sent in parts. Part i holds the bytes
-// [i * range_part_bytes, (i + 1) * range_part_bytes) of the range; the last part may be shorter. A RangePart comes first.
+// [i * range_part_bytes, (i + 1) * range_part_bytes) of the range; the last part may be shorter. A RangePart comes first. In an
+// encrypted datagram, a part is shorter by encryption_bytes.
 struct RangePart {
   uint16_t index = 0;
   uint16_t range_bytes = 0;  // size of the whole range
   friend bool operator==(const RangePart&, const RangePart&) = default;
 };
 static_assert(sizeof(RangePart) == 4);
-inline constexpr uint32_t range_part_bytes = base_datagram_bytes - datagram_header_bytes - sizeof(RangePart);
+constexpr uint32_t range_part_bytes_with(uint32_t header_bytes) {
+  return base_datagram_bytes - header_bytes - static_cast<uint32_t>(sizeof(RangePart));
+}
+inline constexpr uint32_t range_part_bytes = range_part_bytes_with(datagram_header_bytes);
 
 // The payload of a feedback datagram. It has 24 bytes.
 struct FlowFeedback {

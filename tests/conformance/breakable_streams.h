@@ -103,9 +103,11 @@ class BreakableStreams final : public StreamNetwork {
       ended = false;
       return inner_ ? inner_->peek(bytes, ended) : -ECONNRESET;
     }
+    bool encrypts() const override { return inner_ && inner_->encrypts(); }
     bool has_unflushed() const override { return inner_ && inner_->has_unflushed(); }
     int flush() override { return inner_ ? inner_->flush() : ECONNRESET; }
     bool has_buffered() const override { return inner_ && inner_->has_buffered(); }
+    uint64_t incomplete_record() const override { return inner_ ? inner_->incomplete_record() : 0; }
     void shut_down() override {
       if (inner_) inner_->shut_down();
     }

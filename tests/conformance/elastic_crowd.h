@@ -51,11 +51,13 @@ class ElasticLinksCluster : public testing::Test {
   };
   static PeerId id(size_t i) { return {mix64(i + 1), i + 1}; }
 
+  // Without an interface, the member is at 127.0.0.1. With "all", it is at all addresses.
   ElasticLinks& add(LinksOptions options = {}) {
     auto member = std::make_unique<Member>();
     options.self = id(members.size());
     if (options.run_id.empty()) options.run_id = "run";
-    options.interface = "127.0.0.1";
+    if (options.interface.empty()) options.interface = "127.0.0.1";
+    if (options.interface == "all") options.interface.clear();
     auto made = ElasticLinks::make(options);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     member->links = std::move(*made);

@@ -58,6 +58,19 @@ class Links : public NameSpaces, public ::testing::WithParamInterface<HostProces
           << "rank " << rank << ": " << group[rank].output();
   }
 
+  // Returns whether a process on one host has dialled one on the other and ended the connection, within some seconds.
+  static bool has_dialled(Hosts& hosts, char one, char other) {
+    const auto ended = [&](char from, char to) {
+      return hosts.run_in(std::string(1, from), {"ss", "--no-header", "--tcp", "--numeric", "state", "time-wait",
+                                                 "sport != :29500 and dport != :29500 and dst " + Hosts::address(to)});
+    };
+    const auto until = now_ns() + int64_t{5'000'000'000};
+    while (now_ns() < until) {
+      if (!ended(one, other).empty() || !ended(other, one).empty()) return true;
+    }
+    return false;
+  }
+
  private:
   int64_t noted_ = 0;  // operations whose reports name a link that was connected anew
 };
@@ -213,6 +226,49 @@ TEST_P(Links, a_process_that_is_killed_in_an_operation_is_reported_at_once) {
   EXPECT_TRUE(line.says("its process is gone: 10.77.0.2:")) << line.text;
   expect_within("death reported after", line.at() - killed_at, death_limit_ms);
   group.finish({0});
+}
+
+// Rank 0 has dialled all others, so these have only accepted. They have dialled it back since, and know that a refusal means a
+// death.
+TEST_P(Links, a_killed_process_that_had_dialled_all_others_is_reported_at_once) {
+  Hosts hosts("abc", GetParam());
+  ASSERT_EQ(hosts.error(), "");
+  Cluster group(3, options(hosts));
+  for (const char host : {'b', 'c'}) EXPECT_TRUE(has_dialled(hosts, host, 'a')) << host;
+  const auto numbers = group.send_command({1, 2}, "all_reduce:count=1000");
+  expect_all_ok({group[0].ask("usage")});
+  const auto killed_at = now_ns();
+  group[0].signal(SIGKILL);
+  for (const auto& line : group.answers({1, 2}, numbers)) {
+    EXPECT_EQ(line.code(), "peer_lost") << line.text;
+    EXPECT_TRUE(line.says("rank 0 was lost: ") && line.says("its process is gone: 10.77.0.1:")) << line.text;
+    expect_within("death reported after", line.at() - killed_at, death_limit_ms);
+  }
+  for (const size_t rank : {1, 2})
+    EXPECT_EQ(count_of(group[rank].output(), ": reconnected to it after "), 0u) << group[rank].output();
+  group.finish({1, 2});
+}
+
+// A firewall lets no dial through to the process that is killed, and refuses them. So the others wait for its own dial.
+TEST_P(Links, a_process_that_could_never_be_dialled_is_waited_for_when_dials_are_refused) {
+  Hosts hosts("ab", GetParam());
+  for (const char* host : {"a", "b"}) hosts.run_in(host, {"sh", "-ec", "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6"});
+  hosts.filter({"iif eth0 ip daddr 10.77.0.1 tcp dport != 29500 tcp flags & (syn | ack) == syn counter reject with tcp reset"});
+  ASSERT_EQ(hosts.error(), "");
+  Cluster group(2, options(hosts));
+  const auto until = now_ns() + int64_t{5'000'000'000};
+  while (hosts.packet_counts('a').front() == 0 && now_ns() < until) {}
+  EXPECT_GT(hosts.packet_counts('a').front(), 0u) << "nobody has dialled back";
+  const auto number = group[1].send_command("all_reduce:count=1000");
+  expect_all_ok({group[0].ask("usage")});
+  const auto killed_at = now_ns();
+  group[0].signal(SIGKILL);
+  const auto line = group[1].answer(number);
+  EXPECT_EQ(line.code(), "peer_lost") << line.text;
+  EXPECT_TRUE(line.says("rank 0 was lost: ") && line.says("all its addresses refuse dials: 10.77.0.1:")) << line.text;
+  expect_within("death reported after", line.at() - killed_at, death_limit_ms);
+  EXPECT_EQ(hosts.error(), "");
+  group.finish({1});
 }
 
 TEST_P(Links, of_an_elastic_run_survive_resets_and_an_outage) {

@@ -88,11 +88,12 @@ void ElasticLinks::know(const PeerId& peer, const std::vector<std::string>& addr
   }
   connection->known = true;
   connection->closing = connection->over = false;
-  connection->dialable = dialable;
+  const bool may_dial_now = dialable && !std::exchange(connection->dialable, dialable);
   connection->addresses.clear();
   for (const auto& address : addresses) {
     if (parse_tcp_endpoint(address).ok()) connection->addresses.push_back(address);
   }
+  if (may_dial_now && connection->phase == LinkPhase::up) transport_->dial_back(connection->index);
 }
 
 bool ElasticLinks::enqueue(ElasticConnection& connection, SharedMessage message, Nanos now) {

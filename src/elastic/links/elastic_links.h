@@ -110,7 +110,7 @@ class ElasticLinks final : private Sink, private InboundRegistry {
   // of ElasticSink::credit or ElasticSink::lost follows.
   bool credit(const PeerId& peer);
   bool linked(const PeerId& peer) const;
-  // Returns true if the link to the peer is up, but its connection is being made anew, or the peer's host does not answer.
+  // Returns true if the link is up, and Connector::is_reconnecting() or Connector::is_host_silent() is true.
   bool is_out(const PeerId& peer) const;
   // Ends a link in order: sends the waiting messages, and then both sides part. Forgets the peer and its addresses.
   // ElasticSink::lost is not called.

@@ -110,6 +110,7 @@ void ElasticLinks::on_connected(ElasticConnection& connection) {
 void ElasticLinks::on_ready(ElasticConnection& connection) {
   connection.phase = LinkPhase::up;
   connection.greeting_until = never;
+  if (connection.dialable) transport_->dial_back(connection.index);
   pump(connection);
   if (connection.closing) touch(connection);
 }

@@ -230,6 +230,30 @@ TEST_F(ElasticLinksTest, a_client_makes_its_links_itself) {
   EXPECT_EQ(links(0).counters().dials, 0u);
 }
 
+// A peer that has dialled is dialled back as soon as it is known that it may be. Then its death is proven by the first refusal.
+TEST_F(ElasticLinksTest, the_death_of_a_peer_that_has_dialled_is_told_soon_unless_it_is_a_client) {
+  enum class Known { before, after, as_client };
+  for (const auto known : {Known::before, Known::after, Known::as_client}) {
+    SCOPED_TRACE(static_cast<int>(known));
+    members.clear();
+    add({.interface = "all"}), add();
+    // They seem to be on different hosts.
+    links(1).know(id(0), {concat("tcp://127.0.0.2:", links(0).port())}, true);
+    if (known == Known::before) introduce(0, 1);
+    send_message(1, 0, message_of(10, 1));
+    ASSERT_TRUE(has_received(0, 1));
+    if (known != Known::before) introduce(0, 1, known == Known::after);
+    EXPECT_FALSE(within(100 * millisecond, [&] { return !no_losses(); }));
+    EXPECT_EQ(links(0).counters().dials, 0u);
+    EXPECT_EQ(links(1).counters().refused_connections, 0u);
+    kill(1);
+    const bool soon = within(100 * millisecond, [&] { return !handler(0).losses.empty(); });
+    EXPECT_EQ(soon, known != Known::as_client);
+    ASSERT_TRUE(within(300 * millisecond, [&] { return !handler(0).losses.empty(); }));
+    EXPECT_EQ(handler(0).losses[0].refused, known != Known::as_client);
+  }
+}
+
 TEST_F(ElasticLinksTest, the_queue_of_a_peer_that_reads_nothing_is_limited) {
   add({.queue_bytes_max = 32u << 20, .bulk_bytes = 4u << 20}), add();
   introduce_all();

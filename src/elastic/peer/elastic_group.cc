@@ -5,6 +5,7 @@
 
 #include "base/concat.h"
 #include "rendezvous/rendezvous_socket.h"
+#include "rendezvous/security_options.h"
 
 namespace unisono {
 
@@ -16,6 +17,8 @@ ElasticRendezvous::~ElasticRendezvous() {
 Result<std::string> ElasticRendezvous::serve(const std::string& host) {
   const std::lock_guard one_at_a_time(mutex_);
   if (address_) return *address_;
+  auto keys = keys_of({}, process_environment());
+  if (!keys.ok()) return keys.status();
   struct ServerState {
     std::mutex mutex;
     std::condition_variable changed;
@@ -23,8 +26,9 @@ Result<std::string> ElasticRendezvous::serve(const std::string& host) {
     std::optional<Status> ended;
   };
   const auto server = std::make_shared<ServerState>();
-  thread_ = std::thread([this, server] {
-    const StandaloneOptions options{.listen = {.kind = RendezvousAddress::Kind::tcp, .host = "", .port = 0, .path = ""}};
+  thread_ = std::thread([this, server, keys = std::move(*keys)] {
+    const StandaloneOptions options{.listen = {.kind = RendezvousAddress::Kind::tcp, .host = "", .port = 0, .path = ""},
+                                    .keys = keys};
     auto status = serve_rendezvous(options, stop_, [&](const RendezvousEvent& event) {
       if (event.kind != RendezvousEvent::Kind::listening) return;
       const std::lock_guard lock(server->mutex);
@@ -60,6 +64,8 @@ Options group_options(const ElasticGroupLocation& location, const std::string& r
   options.rank = static_cast<int32_t>(location.rank);
   options.world_size = static_cast<int32_t>(location.layout.peers.size());
   options.rendezvous = "tcp://" + location.rendezvous.substr(group_address_begin.size());
+  // The run's own key guards its peers. Without a job key as well, the groups of the run need not warn, one after another.
+  if (const auto keys = keys_of(options, process_environment()); keys.ok() && keys->empty()) options.security = Security::off;
   options.job = concat(run_id, '/', location.layout.version, '/', location.layout.digest, '/', location.step);
   return options;
 }

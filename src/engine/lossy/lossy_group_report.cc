@@ -30,6 +30,7 @@ void LossyGroup::count_bytes(Report& report) {
   const auto& operation = current();
   const auto& geometry = *operation.setup().geometry;
   const auto self = setup_.datagrams.self;
+  const uint64_t header_bytes = service_.header_bytes();
   for (Rank rank = 0; rank < world(); ++rank) {
     if (rank == self) continue;
     uint64_t sent_ranges = 0, sent_payload = 0, received_ranges = 0;
@@ -42,9 +43,9 @@ void LossyGroup::count_bytes(Report& report) {
     for (const auto number : {0u, 1u}) {
       if (operation.phase(number).runs) received_ranges += operation.phase(number).streams[rank].arrivals.arrived_count();
     }
-    const uint64_t datagram = geometry.range_bytes() + datagram_header_bytes;
+    const uint64_t datagram = geometry.range_bytes() + header_bytes;
     report.sent_payload += sent_payload + again * geometry.range_bytes();
-    report.sent_bytes += sent_payload + sent_ranges * datagram_header_bytes + again * datagram;
+    report.sent_bytes += sent_payload + sent_ranges * header_bytes + again * datagram;
     report.sent_messages += sent_ranges + again;
     report.sent_elements += again * geometry.range_elements();
     if (operation.phase(0).runs) report.sent_elements += geometry.shard(rank).count();

@@ -240,7 +240,12 @@ void on_agreement_message(GuardedState& guarded, PeerIndex from, ByteView messag
 
 Status agree_on_topology(Runtime& runtime, Nanos deadline, Measuring measuring) {
   const bool leads = runtime.locked([&](GuardedState& guarded) { return guarded.members.peers()[0] == self_peer; });
-  return leads ? lead(runtime, deadline, measuring) : follow(runtime, deadline);
+  auto status = leads ? lead(runtime, deadline, measuring) : follow(runtime, deadline);
+  if (!status.ok()) return status;
+  runtime.locked([](GuardedState& guarded) {
+    for (auto& link : guarded.members.links()) link.connector->members_linked();
+  });
+  return status;
 }
 
 }  // namespace unisono

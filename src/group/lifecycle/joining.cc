@@ -1,10 +1,14 @@
 #include "group/lifecycle/joining.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <string_view>
 
 #include "base/concat.h"
 #include "base/random.h"
+#include "events/event_queue.h"
+#include "events/process_log.h"
 #include "group/lifecycle/agreement.h"
 #include "group/lifecycle/control_kind.h"
 #include "group/lifecycle/reforming.h"
@@ -48,18 +52,27 @@ Result<std::shared_ptr<const TlsContext>> make_tls(const ResolvedOptions& option
   return TlsContext::make({std::move(**key)});
 }
 
-Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self) {
-  const auto tls = make_tls(options);
-  if (!tls) return tls.status();
+// Returns where the transports of this process listen. If the processes meet at a loopback address or at a file, all of them
+// are on this host, so nobody else needs the ports. (Processes with networks of their own may share a file: they say which
+// interface they use.)
+std::string listening_interface(const ResolvedOptions& options) {
+  if (!options.interface.empty() || !is_on_this_host(options.rendezvous)) return options.interface;
+  return options.rendezvous.host.starts_with("::") ? options.rendezvous.host : "127.0.0.1";
+}
+
+Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self,
+                                     const std::shared_ptr<const TlsContext>& tls) {
+  const auto interface = listening_interface(options);
   std::vector<Link> links;
   if (options.transport == "udp") {
     UdpOptions udp;
     udp.self = self;
-    udp.interface = options.interface;
+    udp.interface = interface;
     udp.payload_checksum = options.payload_checksum;
     udp.clock = monotonic_now;
     udp.rate_limit = uint64_t{options.rate_limit_mbps} * (1'000'000 / 8);
     udp.auth = options.datagram_auth;
+    udp.tls = *tls;
     udp.silence = options.link_timeout.count() * millisecond;
     udp.loss = {.per_mille = options.lose_per_mille, .seed = loss_seed(options, self)};
     auto made = UdpTransport::make(udp);
@@ -71,7 +84,8 @@ Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self
   if (options.transport != "tcp") {
     // Use only 8 slots. A slice (the data in one slot) has 256 KiB. So the data that is on its way to one peer fits into the
     // CPU caches.
-    auto shm = ShmTransport::make({.self = self, .slots_per_peer = 8, .payload_checksum = options.payload_checksum});
+    auto shm = ShmTransport::make(
+        {.self = self, .slots_per_peer = 8, .payload_checksum = options.payload_checksum, .same_user = *tls != nullptr});
     if (!shm) return shm.status();
     auto* connector = shm->get();
     links.push_back({std::move(*shm), connector});
@@ -79,8 +93,8 @@ Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self
   if (options.transport != "shm") {
     TcpOptions tcp;
     tcp.self = self;
-    tcp.interface = options.interface;
-    tcp.tls = *tls;
+    tcp.interface = interface;
+    tcp.tls = tls;
     tcp.streams = std::max(1u, options.streams_per_link);
     tcp.payload_checksum = options.payload_checksum;
     tcp.link.link_timeout = options.link_timeout.count() * millisecond;
@@ -98,6 +112,12 @@ std::string_view scheme_of(std::string_view endpoint) { return endpoint.substr(0
 
 // Returns the part of an endpoint up to its last slash. In an shm endpoint, this part says on which host the shared memory is.
 std::string_view host_part(std::string_view endpoint) { return endpoint.substr(0, endpoint.rfind('/') + 1); }
+
+bool is_loopback_endpoint(const std::string& endpoint) {
+  if (scheme_of(endpoint) == "shm") return false;
+  const auto address = parse_tcp_endpoint("tcp://" + endpoint.substr(scheme_of(endpoint).size() + 3));
+  return address.ok() && address->is_loopback();
+}
 
 using Endpoints = std::vector<std::string>;
 
@@ -193,17 +213,24 @@ Status end_formation(Runtime& runtime, const Status& why) {
 }  // namespace
 
 Status start_link(GuardedState& guarded, Rank rank, PeerIndex peer, Nanos deadline, LinkPurpose purpose) {
-  const auto& member = guarded.members.roster().members[rank];
+  const auto& roster = guarded.members.roster();
+  const auto& member = roster.members[rank];
+  const auto& own = roster.members[roster.rank_of(guarded.members.self()).value_or(rank)];
   std::string known;
   for (const auto& endpoint : member.endpoints) known += (known.empty() ? "" : ", ") + endpoint;
   for (const auto& link : guarded.members.links()) {
     auto endpoints = usable(link.connector->endpoints(), member.endpoints);
     if (endpoints.empty()) continue;
+    if (!same_host(member, own) && std::ranges::all_of(endpoints, is_loopback_endpoint)) {
+      return {Code::unavailable, label(member) + " listens at a loopback address only, because the processes meet at " +
+                                     guarded.options.rendezvous.to_string() +
+                                     ", and it is not in this process's network: set UNISONO_INTERFACE for all processes"};
+    }
     const auto status = link.connector->add_peer({.peer = peer,
                                                   .id = member.id,
                                                   .label = host_label(member),
                                                   .endpoints = std::move(endpoints),
-                                                  .dial = guarded.members.roster().rank_of(guarded.members.self()) < rank,
+                                                  .dial = own.rank < rank,
                                                   .deadline = deadline,
                                                   .fail_if_refused = purpose == LinkPurpose::anew});
     if (status.ok() || purpose == LinkPurpose::first) guarded.engine.add_peer(peer, *link.transport, host_label(member));
@@ -258,6 +285,15 @@ Status wait_for_links(Runtime& runtime, Nanos deadline) {
   return {Code::late, "the links to these members did not come up in time: " + missing};
 }
 
+// Reports an event of a process that waits for the others, so that there is no group yet.
+static void report_refusal(const ResolvedOptions& options, const std::string& text) {
+  Status problem;  // the group reports it
+  EventQueue events(options.on_event, &process_log(options.log, monotonic_now, problem));
+  events.set_source(label({.id = {}, .rank = options.rank, .host = this_host_name(), .pid = getpid(), .endpoints = {}}));
+  events.add(EventKind::refused, -1, "the rendezvous has refused a process: " + text);
+  events.deliver();
+}
+
 struct Met {
   std::vector<Link> links;
   std::unique_ptr<RendezvousSession> session;
@@ -265,17 +301,20 @@ struct Met {
 };
 
 // Makes the links, and meets the other ranks. Sets `tell` if it fails for a reason that the others cannot know.
-static Result<Met> try_to_meet(const ResolvedOptions& options, PeerId self, Nanos deadline, bool& tell) {
+static Result<Met> try_to_meet(const ResolvedOptions& options, PeerId self, const std::shared_ptr<const TlsContext>& tls,
+                               Nanos deadline, bool& tell) {
   tell = true;
-  auto links = make_links(options, self);
+  auto links = make_links(options, self, tls);
   if (!links) return links.status();
   std::vector<std::string> endpoints;
   for (const auto& link : *links) {
     for (auto& endpoint : link.connector->endpoints()) endpoints.push_back(std::move(endpoint));
   }
-  auto session = RendezvousSession::make(options, self, std::move(endpoints));
+  auto session = RendezvousSession::make(options, self, std::move(endpoints), tls);
   if (!session) return session.status();
+  (*session)->on_refusal([&options](const std::string& text) { report_refusal(options, text); });
   auto roster = (*session)->meet(deadline);
+  (*session)->on_refusal({});
   tell = !roster.ok() && (*session)->lacks_descriptors();
   if (!roster) return roster.status();
   return Met{std::move(*links), std::move(*session), std::move(*roster)};
@@ -284,9 +323,12 @@ static Result<Met> try_to_meet(const ResolvedOptions& options, PeerId self, Nano
 // If this process cannot meet the others, it first frees what it has made for that. A descriptor may then be free, with which
 // it can tell them why they would wait in vain.
 static Result<Met> meet(const ResolvedOptions& options, PeerId self, Nanos deadline) {
+  const auto tls = make_tls(options);
+  if (!tls) return tls.status();
   bool tell = false;
-  auto met = try_to_meet(options, self, deadline, tell);
-  if (!met && tell && met.status().code() == Code::unavailable) RendezvousSession::tell_failure(options, self, met.status());
+  auto met = try_to_meet(options, self, *tls, deadline, tell);
+  if (!met && tell && met.status().code() == Code::unavailable)
+    RendezvousSession::tell_failure(options, self, met.status(), *tls);
   return met;
 }
 
@@ -308,6 +350,9 @@ Result<std::shared_ptr<Runtime>> join_runtime(const ResolvedOptions& given) {
   auto& runtime = **made;
   runtime.locked([&](GuardedState& guarded) {
     guarded.members.join(std::move(met->session), met->roster);
+    guarded.members.session()->on_refusal([&guarded](const std::string& text) {
+      report_event(guarded, EventKind::refused, self_peer, "the rendezvous has refused a process: " + text);
+    });
     guarded.set_local_world(ranks_beside(guarded.members.roster(), *rank));
     install_handlers(guarded);
   });
@@ -316,7 +361,10 @@ Result<std::shared_ptr<Runtime>> join_runtime(const ResolvedOptions& given) {
   if (status.ok()) stop_listening(runtime);
   if (status.ok()) status = agree_on_topology(runtime, deadline, Measuring::always);
   if (!status.ok()) return end_formation(runtime, status);
-  runtime.locked([](GuardedState& guarded) { guarded.members.session()->joined(); });
+  runtime.locked([](GuardedState& guarded) {
+    guarded.members.session()->joined();
+    report_unprotected(guarded);
+  });
   runtime.start_background();
   return made;
 }

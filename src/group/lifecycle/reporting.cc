@@ -1,5 +1,7 @@
 #include "group/lifecycle/reporting.h"
 
+#include <algorithm>
+
 #include "base/concat.h"
 #include "rendezvous/rendezvous_socket.h"
 
@@ -33,6 +35,19 @@ void report_joined(GuardedState& guarded) {
   report_event(guarded, EventKind::joined, self_peer,
                concat("joined a group of ", roster.members.size(), roster.members.size() == 1 ? " rank on " : " ranks on ",
                       hosts_of(roster).size(), hosts_of(roster).size() == 1 ? " host" : " hosts", ", epoch ", roster.epoch));
+}
+
+void report_unprotected(GuardedState& guarded) {
+  const auto& options = guarded.options;
+  const auto* self = guarded.members.record_of(self_peer);
+  if (self == nullptr || self->rank != 0 || options.key.given() || options.security != Security::automatic) return;
+  const auto is_elsewhere = [&](const MemberRecord& member) { return member.machine != self->machine; };
+  if (is_on_this_host(options.rendezvous) && std::ranges::none_of(guarded.members.roster().members, is_elsewhere)) return;
+  report_event(
+      guarded, EventKind::unprotected, self_peer,
+      "this group has no key, and it reaches beyond this host: whoever reaches its ports can read its data, change it, "
+      "and join; start it with `unisono launch`, or run `unisono key > job.key; chmod 600 job.key` and set "
+      "UNISONO_KEY_FILE=job.key for all ranks (UNISONO_SECURITY=off: no warning)");
 }
 
 void report_reformed(GuardedState& guarded, const Reformed& reformed) {

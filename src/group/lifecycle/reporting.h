@@ -14,6 +14,9 @@ void report_event(GuardedState& guarded, EventKind kind, PeerIndex about, const 
 // Says which process reports the events from now on: this one, with its present rank.
 void set_event_source(GuardedState& guarded);
 void report_joined(GuardedState& guarded);
+// On rank 0, reports that anybody may read the group's data and join it, if that is so and security is automatic: the group has
+// no key, and it has members on other hosts, or processes of other hosts can reach its rendezvous.
+void report_unprotected(GuardedState& guarded);
 void report_reformed(GuardedState& guarded, const Reformed& reformed);
 
 }  // namespace unisono

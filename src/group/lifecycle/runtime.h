@@ -191,7 +191,7 @@ class Runtime {
   bool background_sleeping_ UNISONO_GUARDED_BY(mutex_) = false;  // true: the background thread is in background_sleep()
   bool background_watches_links_ UNISONO_GUARDED_BY(mutex_) = false;
   // 0: no link awaits confirmations, as far as the background thread knows. Else it looks after them after this time.
-  Nanos background_tick_ UNISONO_GUARDED_BY(mutex_) = 0;
+  Nanos background_tick_ UNISONO_GUARDED_BY(mutex_) = background_tick_min;
   bool idle_handle_was_ready_ UNISONO_GUARDED_BY(mutex_) = false;  // it has woken the background thread
   CoreSharing core_sharing_ UNISONO_GUARDED_BY(mutex_);
   // What the background thread waits for in background_sleep(): the descriptor of the rendezvous, and its deadline.

@@ -46,6 +46,33 @@ TEST(MoshpitPeerLate, a_late_peer_pre_registers_for_the_next_step_and_does_not_o
   }
 }
 
+// Each averaging step has another coordinator. The peer that is cut off either is the coordinator, or cannot reach it.
+TEST(MoshpitPeerLate, a_coordinator_whose_link_is_out_is_waited_for) {
+  for (const bool known : {true, false}) {
+    SCOPED_TRACE(known ? "the links are known to be out" : "nobody knows that the links are out");
+    SteeredPeers peers(3);
+    bool cut = false;
+    peers.is_out = [&](uint32_t one, uint32_t other) { return known && cut && (one == 0) != (other == 0); };
+    int exact = 0;
+    constexpr int steps = 12;
+    for (int step = 0; step < steps; ++step) {
+      cut = true;
+      peers.network.cut({0});
+      for (const uint32_t index : {0, 1, 2}) ASSERT_TRUE(peers.begin(index).ok());
+      peers.run(times.coordinator_timeout + 500 * millisecond);
+      cut = false;
+      peers.network.heal();
+      EXPECT_NE(peers.run_to_end({0, 1, 2}), never);
+      bool all = true;
+      for (const uint32_t index : {0, 1, 2}) all &= peers.take(index).report.exact;
+      exact += all ? 1 : 0;
+      peers.run(5 * second);  // nobody is suspected any more
+    }
+    if (known) EXPECT_EQ(exact, steps);
+    else EXPECT_LT(exact, steps) << "this test would not notice if nobody asked whether a link is out";
+  }
+}
+
 TEST(MoshpitPeerLate, a_late_peer_begins_the_next_step_itself_after_round_timeout) {
   SteeredPeers peers(3);
   peers.average({0, 1, 2});

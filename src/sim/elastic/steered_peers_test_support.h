@@ -108,6 +108,7 @@ class SteeredPeers final : private RoundObserver {
                        std::move(message));
     }
     bool credit(const PeerId& to) override { return all.network.credit(index, all.indices_.at(to)); }
+    bool is_out(const PeerId& other) const override { return all.is_out && all.is_out(index, all.indices_.at(other)); }
     void close(const PeerId&) override {}
 
     void started(Nanos now) override { EXPECT_TRUE(peer.start(now).ok()); }
@@ -134,6 +135,8 @@ class SteeredPeers final : private RoundObserver {
 
  public:
   MoshpitSettings settings;  // settings of peers that are added later
+  // Returns whether a peer's own link to another one is out, as far as it knows. Without this callback, no link is out.
+  std::function<bool(uint32_t index, uint32_t other)> is_out;
   ElasticNetwork network;
 
  private:

@@ -10,8 +10,20 @@
 
 namespace unisono::sim {
 
-enum class LinkFault : uint8_t { reset, relay_drop, forget_path, outage, one_way_outage, slow, stop, crash, host_loss, move };
-inline constexpr int link_fault_count = 10;
+enum class LinkFault : uint8_t {
+  reset,
+  relay_drop,
+  forget_path,
+  outage,
+  one_way_outage,
+  slow,
+  stop,
+  crash,
+  host_loss,
+  move,
+  alter
+};
+inline constexpr int link_fault_count = 10;  // without `alter`, which only encrypted links survive
 
 struct LinksPlan {
   uint64_t seed = 0;
@@ -39,7 +51,8 @@ inline bool may_lose_links(LinkFault fault) {
     case LinkFault::outage:
     case LinkFault::one_way_outage:
     case LinkFault::slow:
-    case LinkFault::stop: return false;
+    case LinkFault::stop:
+    case LinkFault::alter: return false;  // see LinkProcesses::start
   }
   return true;
 }

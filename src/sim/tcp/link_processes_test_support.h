@@ -137,6 +137,9 @@ class LinkProcesses {
     peer(i).on_lost = [this, i](PeerIndex from, const Status& why) {
       ++losses;
       world_.note(concat("process ", i, " loses the link to ", from, ": ", why.message()));
+      // Altered bytes were acknowledged by the host, but cannot be read. Their memory may have been given back.
+      const bool lacks_memory = altered_ && why.message().find("cannot be sent again") != std::string::npos;
+      may_lose |= lacks_memory;
       if (!may_lose) fail(concat("process ", i, " loses its link without a cause: ", why.message()));
     };
   }
@@ -201,6 +204,7 @@ class LinkProcesses {
       case LinkFault::stop: return random_.chance(0.5) ? world_.stop(i) : world_.resume(i);
       case LinkFault::crash:
       case LinkFault::host_loss: return kill(i, fault);
+      case LinkFault::alter: altered_ = true; return ids.empty() ? void() : world_.alter(id, random_.chance(0.5) ? 0 : 1);
       case LinkFault::move: return world_.change_addresses(hosts_[0], {concat("10.0.2.", ++moves_)});
     }
   }
@@ -222,6 +226,7 @@ class LinkProcesses {
   std::unique_ptr<StreamRelay> relay_;
   std::map<uint32_t, Nanos> polled_at_;
   uint32_t moves_ = 0;
+  bool altered_ = false;
   std::string problem_;
 };
 

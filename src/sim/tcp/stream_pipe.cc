@@ -19,6 +19,20 @@ size_t StreamPipe::append(const iovec* parts, int count, size_t bytes_max, Rando
   return taken;
 }
 
+bool StreamPipe::alter(Random& random) {
+  const size_t count = bytes_.size() - consumed_;
+  if (count == 0) return false;
+  const auto at = consumed_ + random.below(count);
+  if (random.chance(0.5)) {
+    bytes_[at] ^= static_cast<std::byte>(1u << random.below(8));
+    return true;
+  }
+  const auto from = consumed_ + random.below(count);
+  const size_t bytes = std::min(bytes_.size() - std::max(at, from), 1 + random.below(200));
+  std::memmove(bytes_.data() + at, bytes_.data() + from, bytes);
+  return true;
+}
+
 // Returns the end of the last record that lies wholly before `position`.
 uint64_t StreamPipe::whole_records(uint64_t position) const {
   if (record_bytes_max_ == 0 || position >= written_) return std::min(position, written_);

@@ -27,6 +27,9 @@ class StreamPipe {
   size_t append(const iovec* parts, int count, size_t bytes_max, Random& random);
   void end() { ended_ = true; }
   bool ended() const { return ended_; }
+  // Changes bytes that were not read yet: a bit, or a range that becomes a copy of another one. Returns false if there are
+  // none.
+  bool alter(Random& random);
   uint64_t written() const { return written_; }
   uint64_t last() const { return written_ + (ended_ ? 1 : 0); }  // the position after everything, including the end
   uint64_t acknowledged() const { return acknowledged_; }

@@ -107,6 +107,9 @@ uint64_t StreamWorld::received_bytes(ConnectionId id, int side) const {
 void StreamWorld::slow_down(ConnectionId id, double bytes_per_second) {
   if (auto* connection = find(id)) connection->slow_down(bytes_per_second);
 }
+void StreamWorld::alter(ConnectionId id, int from) {
+  if (auto* connection = find(id)) connection->alter(from);
+}
 
 // Ends all sockets of a process. The connections that wait in its listeners are among them.
 void StreamWorld::close_sockets(ProcessIndex process, bool silently) {

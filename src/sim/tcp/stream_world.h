@@ -38,6 +38,7 @@ class StreamWorld final : private StreamKernel {
   // Segments from this side are lost until `until`.
   void block(ConnectionId id, int from, Nanos until);
   void slow_down(ConnectionId id, double bytes_per_second);
+  void alter(ConnectionId id, int from);
 
   // Returns how many bytes have arrived at the kernel of this side, whether they can be read or not.
   uint64_t received_bytes(ConnectionId id, int side) const;

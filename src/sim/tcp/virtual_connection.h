@@ -143,6 +143,8 @@ class VirtualConnection {
   // The kernel of this side forgets the connection and sends nothing.
   void vanish(int side);
   void slow_down(double bytes_per_second) { bytes_per_second_ = bytes_per_second; }
+  // Somebody on the path changes bytes that this side has written, and that the other side has not read.
+  void alter(int from) { (void)out(from).alter(kernel_.random()); }
   // Returns true if no end holds the connection, so that it can be deleted.
   bool is_over() const;
 

@@ -103,9 +103,11 @@ class VirtualSocket final : public StreamSocket, public Watched {
     const iovec part{bytes.data(), bytes.size()};
     return take(&part, 1, true, ended);
   }
+  bool encrypts() const override { return false; }
   bool has_unflushed() const override { return false; }
   int flush() override { return 0; }
   bool has_buffered() const override { return false; }
+  uint64_t incomplete_record() const override { return 0; }
   void shut_down() override {
     if (works()) connection_->shut_down(side_);
   }

@@ -26,6 +26,7 @@ class DatagramNetwork::Service final : public DatagramService {
     groups_.erase(group);
     std::erase_if(streams_, [&](const Stream& s) { return s.group == group; });
   }
+  uint32_t header_bytes() const override { return datagram_header_bytes; }
   uint32_t datagram_bytes(std::span<const PeerIndex>) const override { return network_.settings_.datagram_bytes; }
   bool datagram_bytes_known(std::span<const PeerIndex>) const override { return true; }
   void measure_rate(PeerIndex) override {}

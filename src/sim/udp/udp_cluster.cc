@@ -29,7 +29,8 @@ UdpCluster::UdpCluster(const UdpClusterSettings& settings)
   for (PeerIndex self = 0; self < settings.network.processes; ++self) {
     processes_.push_back(std::make_unique<Process>(settings_, event_queue_, self));
     auto& process = *processes_.back();
-    UdpOptions options{.self = id_of(self)};
+    auto options = settings.udp;
+    options.self = id_of(self);
     options.clock = [this] { return event_queue_.now(); };
     DatagramSockets sockets;
     sockets.push_back(network_.make_socket(self));

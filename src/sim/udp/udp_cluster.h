@@ -19,6 +19,7 @@ struct UdpClusterSettings {
   SocketNetworkSettings network;
   Nanos turn = 10 * microsecond;  // minimum time between two polls of a process
   EngineLimits limits{};
+  UdpOptions udp{};  // of all processes; `self` and `clock` are set by the cluster
 };
 
 class UdpCluster {

@@ -16,12 +16,15 @@ namespace {
 
 using Completions = std::vector<std::shared_ptr<Completion>>;
 
-class UdpPathSizeOfGroups : public testing::Test {
+// The parameter says whether the processes have a key.
+class UdpPathSizeOfGroups : public testing::TestWithParam<bool> {
  protected:
   static constexpr uint32_t world = 4, whole = 1472;
 
   void SetUp() override {
-    cluster = std::make_unique<UdpCluster>(UdpClusterSettings{.network = {.processes = world, .seed = 3}});
+    UdpClusterSettings settings{.network = {.processes = world, .seed = 3}};
+    if (GetParam()) settings.udp.tls = *TlsContext::make({*SecretKey::draw()});
+    cluster = std::make_unique<UdpCluster>(settings);
     auto linked = cluster->link_all(second);
     ASSERT_TRUE(linked.ok()) << linked.to_string();
     std::vector<PeerIndex> members(world);
@@ -31,7 +34,7 @@ class UdpPathSizeOfGroups : public testing::Test {
     }
     auto made = cluster->make_group(members, 1);
     ASSERT_TRUE(made.ok()) << made.to_string();
-    ASSERT_EQ(cluster->datagram_bytes(), whole);
+    ASSERT_EQ(cluster->datagram_bytes(), whole - added());
   }
   // Runs one all-reduce on all ranks. Returns how long it took.
   Nanos all_reduce(size_t count, const CallOptions& options) {
@@ -63,6 +66,7 @@ class UdpPathSizeOfGroups : public testing::Test {
     }
     return cluster->now() - since;
   }
+  static uint32_t added() { return GetParam() ? encryption_bytes : 0; }
   void expect_size(uint32_t bytes) const {
     for (PeerIndex a = 0; a < world; ++a) {
       for (PeerIndex b = 0; b < world; ++b) {
@@ -82,7 +86,7 @@ CallOptions lossy_within(double loss_budget) {
   return options;
 }
 
-TEST_F(UdpPathSizeOfGroups, exact_calls_go_on_after_a_moment) {
+TEST_P(UdpPathSizeOfGroups, exact_calls_go_on_after_a_moment) {
   const auto before = all_reduce(200'000, exact_two_step);
   cluster->at(cluster->now() + millisecond, [this] { cluster->network().lose_longer_than(1400); });
   EXPECT_LE(all_reduce(200'000, exact_two_step), before + 500 * millisecond) << "the path changed in the middle of the call";
@@ -90,7 +94,7 @@ TEST_F(UdpPathSizeOfGroups, exact_calls_go_on_after_a_moment) {
   EXPECT_LE(all_reduce(200'000, exact_two_step), 2 * before);
 }
 
-TEST_F(UdpPathSizeOfGroups, lossy_calls_go_on_after_a_moment_and_lose_nothing_more) {
+TEST_P(UdpPathSizeOfGroups, lossy_calls_go_on_after_a_moment_and_lose_nothing_more) {
   for (int i = 0; i < 25; ++i) (void)all_reduce(200'000, lossy_within(0.05));  // deadlines are learned in 20 calls
   cluster->network().lose_longer_than(1400);
   for (int i = 0; i < 5; ++i) EXPECT_LE(all_reduce(200'000, lossy_within(0.05)), second) << i;
@@ -101,16 +105,16 @@ TEST_F(UdpPathSizeOfGroups, lossy_calls_go_on_after_a_moment_and_lose_nothing_mo
     EXPECT_EQ(report.delivery->used, Delivery::lossy);
     for (const auto& stream : report.delivery->contribute.streams) EXPECT_EQ(stream.missing + stream.repaired, 0u);
   }
-  EXPECT_EQ(cluster->datagram_bytes(), whole) << "the group's ranges keep their size";
+  EXPECT_EQ(cluster->datagram_bytes(), whole - added()) << "the group's ranges keep their size";
 }
 
-TEST_F(UdpPathSizeOfGroups, a_lossy_call_in_the_middle_ends_with_all_its_data_if_it_must_be_complete) {
+TEST_P(UdpPathSizeOfGroups, a_lossy_call_in_the_middle_ends_with_all_its_data_if_it_must_be_complete) {
   (void)all_reduce(200'000, lossy_within(0));
   cluster->network().lose_longer_than(1300);
   EXPECT_LE(all_reduce(200'000, lossy_within(0)), second);
 }
 
-TEST_F(UdpPathSizeOfGroups, the_report_names_the_ranks_and_the_new_size) {
+TEST_P(UdpPathSizeOfGroups, the_report_names_the_ranks_and_the_new_size) {
   cluster->network().lose_longer_than(1400);
   (void)all_reduce(200'000, lossy_within(0));
   (void)all_reduce(200'000, lossy_within(0));
@@ -127,7 +131,7 @@ TEST_F(UdpPathSizeOfGroups, the_report_names_the_ranks_and_the_new_size) {
   EXPECT_EQ(reports[0].delivery->note, "");
 }
 
-TEST_F(UdpPathSizeOfGroups, a_host_that_refuses_long_datagrams_ends_no_call) {
+TEST_P(UdpPathSizeOfGroups, a_host_that_refuses_long_datagrams_ends_no_call) {
   for (const auto& options : {exact_two_step, lossy_within(0)}) {
     cluster->network().refuse_longer_than(whole);
     (void)all_reduce(200'000, options);
@@ -140,7 +144,7 @@ TEST_F(UdpPathSizeOfGroups, a_host_that_refuses_long_datagrams_ends_no_call) {
   }
 }
 
-TEST_F(UdpPathSizeOfGroups, on_a_path_that_is_interrupted_the_size_stays) {
+TEST_P(UdpPathSizeOfGroups, on_a_path_that_is_interrupted_the_size_stays) {
   (void)all_reduce(200'000, exact_two_step);
   cluster->network().lose_longer_than(0);
   cluster->run_until(cluster->now() + 2 * second);
@@ -148,6 +152,9 @@ TEST_F(UdpPathSizeOfGroups, on_a_path_that_is_interrupted_the_size_stays) {
   (void)all_reduce(200'000, exact_two_step);
   expect_size(whole);
 }
+
+INSTANTIATE_TEST_SUITE_P(All, UdpPathSizeOfGroups, testing::Bool(),
+                         [](const auto& info) { return info.param ? "encrypted" : "plain"; });
 
 }  // namespace
 }  // namespace unisono::sim

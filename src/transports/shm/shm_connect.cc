@@ -159,6 +159,9 @@ void ShmTransport::step_dial(Link& link, Sink& sink) {
       link.last_error = "the listener of the peer is busy";
       return;
     }
+    if (options_.same_user && !shm::is_of_this_user(socket->get()))
+      return lose(link, {Code::unavailable, label + ": a process of another user listens there; shm @" + link.socket_name},
+                  sink);
     link.socket = std::move(*socket);
   }
   if (!link.hello_sent) {

@@ -122,6 +122,12 @@ Result<UniqueFd> dial(const std::string& name) {
   return system_error(Code::unavailable, "connecting to @" + name, errno);
 }
 
+bool is_of_this_user(int socket) {
+  ucred listener{};
+  socklen_t bytes = sizeof listener;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &listener, &bytes) == 0 && listener.uid == ::geteuid();
+}
+
 Status send_hello(int socket, const Hello& hello, int memory) {
   Hello copy = hello;
   iovec bytes{&copy, sizeof(copy)};

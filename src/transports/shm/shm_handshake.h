@@ -80,6 +80,8 @@ Result<UniqueFd> listen_at(const std::string& name);
 // Connects to the name. Returns an empty descriptor if the listener is busy; then try again. Returns the error unavailable if
 // nobody listens.
 Result<UniqueFd> dial(const std::string& name);
+// Returns true if the socket that listens at the other end was opened by the user of this process.
+bool is_of_this_user(int socket);
 Status send_hello(int socket, const Hello& hello, int memory);
 void send_refusal(int socket, Refusal refusal);
 enum class HelloState : uint8_t { waiting, complete, refused, ended, malformed };

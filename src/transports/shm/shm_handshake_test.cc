@@ -243,6 +243,37 @@ TEST(ShmHandshake, a_hello_waits_for_the_jobs_key) {
   }));
 }
 
+TEST(ShmHandshake, no_memory_goes_to_a_listener_of_another_user) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to listen as another user";
+  for (const bool other_user : {true, false}) {
+    TestNode dialler(ShmOptions{.same_user = true});
+    TestNode waiter;
+    const auto id = fresh_id();
+    // The user that counts is the one who calls listen().
+    if (other_user) ASSERT_EQ(::seteuid(65534), 0);
+    const auto listener = listen_at(socket_name(id, 0));
+    ASSERT_EQ(::seteuid(0), 0);
+    ASSERT_TRUE(listener.ok());
+    auto request = request_for(1, waiter, true);
+    request.id = id;
+    request.endpoints = {"shm://" + *host_id() + "/" + socket_name(id, 0)};
+    ASSERT_TRUE(dialler.transport->add_peer(request).ok());
+    for (int i = 0; i < 1000; ++i) dialler.poll();
+    EXPECT_EQ(dialler.losses.count(1), other_user ? 1u : 0u);
+    if (other_user) {
+      EXPECT_NE(dialler.losses[1].message().find("a process of another user listens there"), std::string::npos)
+          << dialler.losses[1].message();
+    }
+    Arrival arrival;
+    arrival.socket = UniqueFd(::accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    ASSERT_TRUE(arrival.socket);
+    Refusal refusal = Refusal::none;
+    const auto state = receive_hello(arrival, refusal);
+    EXPECT_EQ(state, other_user ? HelloState::ended : HelloState::complete);
+    EXPECT_EQ(static_cast<bool>(arrival.memory), !other_user);
+  }
+}
+
 TEST(ShmHandshake, a_process_of_another_job_learns_the_reason) {
   TestNode a;
   TestNode b;

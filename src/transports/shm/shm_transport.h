@@ -40,6 +40,9 @@ struct ShmOptions {
   uint32_t slots_per_peer = 16;           // A peer may hold this many large slots for contributions, and as many for results.
   uint64_t address_bytes_max = 1u << 30;  // Address space for large slots. If 4 * peers_max slots need more, more is used.
   bool payload_checksum = false;          // true: every payload has a CRC-32C
+  // true: this process hands its memory only to a listener of its own user. Another user could listen at the name of a member
+  // that has stopped listening.
+  bool same_user = false;
 };
 
 class ShmTransport final : public Transport, public Connector {

@@ -82,9 +82,11 @@ class KernelSocket final : public StreamSocket {
   ptrdiff_t peek(std::span<std::byte> bytes, bool& ended) override {
     return read_by([&] { return ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_PEEK); }, ended);
   }
+  bool encrypts() const override { return false; }
   bool has_unflushed() const override { return false; }
   int flush() override { return 0; }
   bool has_buffered() const override { return false; }
+  uint64_t incomplete_record() const override { return 0; }
   void shut_down() override { (void)::shutdown(socket_.get(), SHUT_WR); }
   void abort() override {
     const linger at_once{.l_onoff = 1, .l_linger = 0};

@@ -217,6 +217,28 @@ TEST_F(TcpDecoderTest, reads_large_payloads_behind_each_other_without_a_copy) {
   EXPECT_EQ(space.parts[0].iov_len, memory.size());
 }
 
+// Frames without payload, like `credit`, come between the chunks of a tensor. After a small payload, small frames are likely.
+TEST_F(TcpDecoderTest, only_a_frame_with_payload_changes_how_far_the_decoder_reads_ahead) {
+  constexpr size_t large = 256u << 10;
+  frame(1, 100);
+  feed(SIZE_MAX);
+  const auto far_ahead = decoder.space().bytes();
+  frame(2, large);
+  feed(SIZE_MAX);
+  const auto little_ahead = decoder.space().bytes();
+  ASSERT_LT(little_ahead, far_ahead);
+  frame(3, 0);
+  feed(SIZE_MAX);
+  EXPECT_EQ(decoder.space().bytes(), little_ahead) << "the next frame may be large again";
+  frame(4, 100);
+  feed(SIZE_MAX);
+  EXPECT_EQ(decoder.space().bytes(), far_ahead);
+  frame(5, 0);
+  feed(SIZE_MAX);
+  EXPECT_EQ(decoder.space().bytes(), far_ahead);
+  expect_all(5);
+}
+
 TEST_F(TcpDecoderTest, the_decoder_stops_at_the_view_limit_and_continues_after_release) {
   sink.keep = true;
   for (uint64_t i = 0; i < 5; ++i) frame(i, 500'000);

@@ -37,7 +37,7 @@ bool TcpDialer::step(Nanos now) {
   if (const Nanos gap = now - std::exchange(stepped_at_, now); gap > stopped_after && gap != now) {
     for (auto& attempt : attempts_) attempt.hello_at += gap;
   }
-  for (size_t i = 0; i < attempts_.size();) {
+  for (size_t i = 0; i < attempts_.size() && !final_answer_;) {
     auto& attempt = attempts_[i];
     const bool rests = attempt.phase == Phase::accepted || attempt.phase == Phase::introduced;
     const auto outcome = rests ? Outcome::pending : advance(attempt, now);
@@ -124,7 +124,7 @@ TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, int error) {
 Nanos TcpDialer::next_deadline() const {
   Nanos next = next_event_;
   for (const auto& attempt : attempts_) {
-    if (attempt.phase == Phase::replying && !request_.only_stream)
+    if ((attempt.phase == Phase::replying || attempt.clear != nullptr) && !request_.only_stream)
       next = std::min({next, attempt.hello_at + reply_timeout, stepped_at_ + stopped_after / 2});
   }
   return next;
@@ -134,11 +134,11 @@ TcpDialer::Outcome TcpDialer::advance(Attempt& attempt, Nanos now) {
   if (!attempt.socket) return Outcome::failed;
   if (attempt.phase == Phase::replying) {
     const auto outcome = read_reply(attempt);
-    const bool late = !request_.only_stream && now - attempt.hello_at >= reply_timeout;
-    return outcome == Outcome::pending && late ? failed(attempt, "no reply to the hello") : outcome;
+    return outcome == Outcome::pending && is_late(attempt, now) ? failed(attempt, "no reply to the hello") : outcome;
   }
   if (const auto outcome = answer_in_clear(attempt)) return *outcome;
   const auto error = attempt.socket->connected();
+  if (!error && attempt.clear != nullptr && is_late(attempt, now)) return failed(attempt, "no answer to the TLS handshake");
   if (!error) return Outcome::pending;
   if (*error != 0) return failed(attempt, *error);
   answered_at_ = request_.candidates[attempt.candidate];
@@ -169,9 +169,8 @@ std::optional<TcpDialer::Outcome> TcpDialer::answer_in_clear(Attempt& attempt) {
   std::array<std::byte, sizeof(TcpSessionReply)> bytes{};
   bool ended = false;
   const auto count = attempt.clear->peek(bytes, ended);
-  if (count <= 0 || std::memcmp(bytes.data(), &tcp_reply_magic, std::min<size_t>(4, static_cast<size_t>(count))) != 0)
-    return std::nullopt;
-  if (static_cast<size_t>(count) < bytes.size()) return Outcome::pending;
+  // An answer that has come only in part is left to the handshake, which fails. The next dial may find all of it.
+  if (count != static_cast<ptrdiff_t>(bytes.size()) || std::memcmp(bytes.data(), &tcp_reply_magic, 4) != 0) return std::nullopt;
   std::memcpy(&attempt.reply, bytes.data(), bytes.size());
   const auto why = attempt.reply.reason;
   const bool may_refuse = why == TcpRefusal::version || why == TcpRefusal::other_process || why == TcpRefusal::busy;
@@ -183,7 +182,7 @@ TcpDialer::Outcome TcpDialer::send_hello(Attempt& attempt) {
   const auto preamble = preamble_of(request_.hello);
   auto hello = request_.hello;
   hello.stream_index = attempt.stream;
-  hello.attempt = round_;
+  hello.attempt = request_.only_asks ? 0 : round_;
   hello.ends = {to_wire(attempt.socket->local()), to_wire(attempt.socket->remote())};
   seal(hello, request_.addresses);
   iovec parts[3];
@@ -228,9 +227,15 @@ TcpDialer::Outcome TcpDialer::answer_of(Attempt& attempt) {
     return Outcome::pending;
   }
   auto& candidate = state_[attempt.candidate];
-  candidate.hopeless = reply.reason == TcpRefusal::version || reply.reason == TcpRefusal::other_job;
+  // With a key, all members have been seen to have one version: then somebody has altered the bytes on their way.
+  const bool other_version = reply.reason == TcpRefusal::version && !request_.tls;
+  candidate.hopeless = other_version || reply.reason == TcpRefusal::other_job;
   candidate.refused_everywhere = candidate.hopeless || reply.reason == TcpRefusal::other_process;
-  if (reply.reason == TcpRefusal::no_session || reply.reason == TcpRefusal::left) final_answer_ = reply;
+  const bool ends = reply.reason == TcpRefusal::no_session || reply.reason == TcpRefusal::left;
+  if (ends || (request_.only_asks && reply.reason == TcpRefusal::stale && reply.self == request_.hello.to)) {
+    final_answer_ = reply;
+    answered_at_ = request_.candidates[attempt.candidate];
+  }
   return failed(attempt, std::string("refused: ") + name(reply.reason));
 }
 

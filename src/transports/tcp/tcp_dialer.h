@@ -33,6 +33,7 @@ struct TcpDialRequest {
   std::shared_ptr<const TlsContext> tls{};  // null: the connections are neither encrypted nor authenticated
   std::optional<uint16_t> only_stream{};    // the stream whose connection is made anew; none: all streams of a new link
   uint32_t attempts_before = 0;             // hellos that this process has sent for this stream, for TcpSessionHello::attempt
+  bool only_asks = false;                   // with only_stream: makes no connection, and only asks whether the peer is there
 };
 
 // A connection whose hello was accepted.
@@ -82,7 +83,8 @@ class TcpDialer {
   bool greeted() const { return greeted_; }
   // Returns true, but only once, if the peer says that it still reads the former connection, so that its reply takes longer.
   bool take_peer_drains() { return std::exchange(peer_drains_, false); }
-  // The peer's answer that ends the stream: it has given up the link (no_session), or has read our last frame (left).
+  // The peer's answer that ends the dial: it has given up the link (no_session), has read our last frame (left), or was only
+  // asked (stale). answered_at() then says where.
   const std::optional<TcpSessionReply>& final_answer() const { return final_answer_; }
   // The largest TcpSessionReply::attempt: the peer's hellos up to this number are stale.
   uint32_t peer_attempts() const { return peer_attempts_; }
@@ -117,6 +119,10 @@ class TcpDialer {
   };
   enum class Outcome : uint8_t { pending, accepted, failed };
 
+  // The owner limits the time of the connection of one stream.
+  bool is_late(const Attempt& attempt, Nanos now) const {
+    return !request_.only_stream && now - attempt.hello_at >= reply_timeout;
+  }
   size_t expected() const { return request_.only_stream ? 1 : request_.hello.stream_count; }
   void start(size_t candidate, uint16_t stream);
   Outcome advance(Attempt& attempt, Nanos now);

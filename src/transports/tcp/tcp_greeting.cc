@@ -70,7 +70,7 @@ TcpRefusal check(const TcpSessionHello& hello, const TcpPreamble& preamble) {
   // The hello names the process that a preamble for any process has reached.
   const bool same_process = hello.to == preamble.to || preamble.to == PeerId{};
   if (hello.flags != preamble.flags || !same_process) return TcpRefusal::not_unisono;
-  const bool sound = hello.resumes <= 1 && hello.attempt > 0 && hello.addresses <= tcp_hello_addresses_max;
+  const bool sound = hello.resumes <= 1 && hello.addresses <= tcp_hello_addresses_max;
   if (!sound) return TcpRefusal::not_unisono;
   if (hello.stream_count == 0 || hello.stream_count > tcp_streams_max) return TcpRefusal::stream;
   if (hello.stream_index >= hello.stream_count) return TcpRefusal::stream;

@@ -63,7 +63,9 @@ struct TcpEnds {
 
 struct TcpSessionHello {
   uint64_t session = 0;  // random number of the first dialler; the same on all connections of the link
-  uint32_t attempt = 0;  // counts the dials of this process for this stream, from 1 on
+  // Counts the dials of this process for this stream, from 1 on. 0 asks only whether the process is there: it refuses the
+  // hello as stale.
+  uint32_t attempt = 0;
   uint16_t stream_index = 0;
   uint16_t stream_count = 1;
   JobKey key{};

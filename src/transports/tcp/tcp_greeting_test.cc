@@ -105,13 +105,6 @@ TEST(TcpGreeting, a_stream_that_does_not_exist_is_refused) {
   }
 }
 
-TEST(TcpGreeting, attempts_begin_at_one) {
-  auto wrong = hello();
-  wrong.attempt = 0;
-  seal(wrong, {});
-  EXPECT_EQ(check(wrong, preamble()), TcpRefusal::not_unisono);
-}
-
 TEST(TcpGreeting, addresses_behind_the_hello_are_counted_and_sealed) {
   std::vector<TcpWireAddress> addresses = {to_wire(address("tcp://10.0.0.7:4040")), to_wire(address("tcp://[2001:db8::7]:1"))};
   const auto sealed = hello(addresses);

@@ -209,7 +209,11 @@ bool TcpLink::flush(Nanos now, std::vector<uint64_t>& sent) {
 }
 
 bool TcpLink::read(uint16_t stream, Nanos now, Sink& sink) {
-  return state_ == LinkState::up && stream < streams_.size() && streams_[stream]->read(now, sink);
+  if (state_ != LinkState::up || stream >= streams_.size()) return false;
+  const bool any = streams_[stream]->read(now, sink);
+  // An upcall may have ended the streams.
+  if (stream < streams_.size() && streams_[stream]->incomplete_since() != never) care_soon_ |= care_at_ == never;
+  return any;
 }
 
 bool TcpLink::read_all(Nanos now, Sink& sink) {
@@ -275,7 +279,8 @@ Status TcpLink::end_status(TcpVerdict verdict) const {
       why = line.end_text;
       if (line.no_session) why += "; then the peer had given up this link";
       else if (verdict == TcpVerdict::dead && (line.refused_for_good || line.refused_since != never))
-        why += "; its process is gone: " + (redials_[i].dialer ? redials_[i].dialer->failures() : line.dial_text);
+        why += concat(refusal_proves_end(line) ? "; its process is gone: " : "; all its addresses refuse dials: ",
+                      redials_[i].dialer ? redials_[i].dialer->failures() : line.dial_text);
       else if (verdict == TcpVerdict::lost && !line.dial_text.empty())
         why += concat("; it could not be reached again for ", seconds_text(options_.link_timeout), ": ", line.dial_text);
     }

@@ -107,11 +107,9 @@ class TcpLink {
   // Something has happened, after which is_calm() must look at the streams again.
   void disturb() { calm_ = false; }
   bool needs_care();
-  // Closes connections that have ended, and says what follows from what is known. `outage` and "nothing is wrong" mean that the
-  // link goes on. Call this after reading and flushing.
+  // Read and flush before. Closes connections that have ended, and says what follows. With `outage`, the link goes on.
   TcpVerdict keep_up(Nanos now, Sink& sink);
-  // The streams whose connection must be dialled now.
-  bool redial_is_due(uint16_t stream, Nanos now) const;
+  bool redial_is_due(uint16_t stream, Nanos now) const;  // the stream must be dialled now
   void begin_redial(uint16_t stream, std::unique_ptr<TcpDialer> dialer, Nanos now);
   // Steps the dial of a stream, and takes over what it has made. Returns true if anything happened.
   bool step_redial(uint16_t stream, StreamWatcher& watcher, Nanos now, Sink& sink, std::vector<uint64_t>& sent);
@@ -123,16 +121,17 @@ class TcpLink {
   std::string take_reconnected() { return std::exchange(reconnected_, {}); }
   bool has_reconnected() const { return !reconnected_.empty(); }
   uint64_t reconnections() const { return reconnections_; }
-  // Any stream is without a connection.
-  bool reconnecting() const;
-  // See Connector::is_host_silent.
-  bool is_host_silent(Nanos silence) const;
+  bool reconnecting() const;                 // any stream is without a connection
+  bool is_host_silent(Nanos silence) const;  // see Connector
   // Returns true once after a connection has ended.
   bool take_end() { return std::exchange(has_ended_, false); }
   // Takes over what an older, lost link to the same peer knew of the peer's addresses.
   void inherit(const TcpLink& old);
   // Returns true if the first dials were refused where a refusal means that the process is gone.
   bool is_refused_for_good() const;
+  // Returns true if no refusal would prove that the peer's process is gone, and note_answer() would change that.
+  bool wants_dial_back() const { return state_ == LinkState::up && !answered_at_ && !on_this_host(); }
+  void note_answer(const TcpAddress& address) { answered_at_ = address; }
   bool leaves() const { return moved_at_ != never; }
   bool on_this_host() const { return local_.bytes > 0 && local_.same_host(remote_); }
 
@@ -208,6 +207,7 @@ class TcpLink {
   Nanos may_redial_at(uint16_t stream) const;
   void mark_up_if_complete();
   bool refusal_counts(const TcpAddress& address) const;
+  bool refusal_proves_end(const Line& line) const { return line.refused_for_good || answered_at_ || on_this_host(); }
   bool waits_in_circle(uint16_t stream) const;
   TcpVerdict judge_stream(uint16_t stream, Nanos now) const;
 

@@ -11,6 +11,9 @@ namespace {
 
 // How often a stream with unconfirmed bytes is looked at.
 constexpr Nanos care_interval = 250 * millisecond;
+// After this time without more bytes of an encrypted record that has begun, another connection is dialled beside the present
+// one.
+constexpr Nanos incomplete_max = 2 * second;
 // If the peer's host does not acknowledge for this long, a connection beside the present one is tried.
 constexpr Nanos suspicious_silence = 1 * second;
 // A hello that cannot be answered yet is looked at again after this time.
@@ -32,8 +35,8 @@ bool TcpLink::needs_care() {
   for (size_t i = 0; i < streams_.size(); ++i) {
     const auto& stream = *streams_[i];
     if (stream.ended() || lines_[i].end != TcpEnd::none || stream.session().stage() != TcpSession::Stage::up ||
-        lines_[i].silent_since != never || stream.write_broken() || redials_[i].dialer != nullptr ||
-        stream.fault() != FrameFault::none || !stream.broken().ok())
+        lines_[i].silent_since != never || stream.session().suspected() || stream.write_broken() ||
+        redials_[i].dialer != nullptr || stream.fault() != FrameFault::none || !stream.broken().ok())
       return true;
   }
   calm_ = true;
@@ -166,7 +169,7 @@ TcpVerdict TcpLink::judge_stream(uint16_t index, Nanos now) const {
   seen.confirmed = line.left_confirmed;
   seen.refused = line.refused_for_good || line.refused_since != never;
   seen.refused_for = line.refused_since != never ? now - line.refused_since : 0;
-  seen.answered_before = line.refused_for_good || answered_at_ || on_this_host();
+  seen.answered_before = refusal_proves_end(line);
   seen.down_for = now - std::max(line.down_since, line.answered_at);
   return judge(seen, {.link_timeout = options_.link_timeout});
 }
@@ -183,14 +186,18 @@ bool TcpLink::awaits_confirmations() const {
 void TcpLink::look_for_silence(Nanos now) {
   if (state_ != LinkState::up || (care_at_ != never && now < care_at_)) return;
   care_soon_ = false;
-  const bool unconfirmed =
-      std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->awaits_answer(); });
+  const bool unconfirmed = std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) {
+    return stream->awaits_answer() || stream->incomplete_since() != never;
+  });
   const auto due_at = std::exchange(care_at_, unconfirmed ? now + care_interval : never);
   if (due_at == never) return;
   for (uint16_t i = 0; i < streams_.size(); ++i) {
     auto& stream = *streams_[i];
     auto& since = lines_[i].silent_since;
     const bool up = stream.connected() && stream.session().stage() == TcpSession::Stage::up;
+    // Somebody on the path holds back or has altered a record's end: another connection brings it.
+    const bool incomplete = up && now - stream.incomplete_since() >= incomplete_max;
+    if (incomplete) stream.session().suspect();
     if (up && stream.socket().host_is_silent(suspicious_silence)) {
       stream.session().suspect();
       note_stall(i);
@@ -200,6 +207,7 @@ void TcpLink::look_for_silence(Nanos now) {
       silent_ |= now - since >= options_.link_timeout;
     } else {
       since = never;
+      if (incomplete) continue;
       // A connection that was made already is not dropped: the peer uses it.
       if (!up || stream.write_broken() || !stream.session().progressed()) continue;
       redials_[i] = {};

@@ -41,6 +41,7 @@ bool TcpStream::attach(std::unique_ptr<StreamSocket> socket, StreamWatcher& watc
   watcher_ = &watcher;
   tag_ = tag;
   direct_ = direct;
+  encrypts_ = socket_->encrypts();
   unflushed_ = socket_->has_unflushed();
   buffered_ = socket_->has_buffered();
   return true;
@@ -85,9 +86,11 @@ void TcpStream::disconnect() {
   // the peer's host has not acknowledged is still in the queue.
   if (socket_ && !(ended_ && orderly_)) socket_->abort();
   socket_.reset();
-  ended_ = orderly_ = empty_ = writes_watched_ = awaits_begin_ = unflushed_ = buffered_ = false;
+  ended_ = orderly_ = empty_ = writes_watched_ = awaits_begin_ = encrypts_ = unflushed_ = buffered_ = false;
   error_ = write_error_ = 0;
   begin_bytes_ = own_begin_left_ = 0;
+  incomplete_ = 0;
+  incomplete_since_ = never;
   decoder_.exceed_share(false);
 }
 
@@ -171,7 +174,7 @@ bool TcpStream::write_queue() {
     const int count = queue_.gather(parts, bytes);
     if (count == 0) break;
     const auto written = socket_->write(parts, count);
-    unflushed_ = socket_->has_unflushed();
+    if (encrypts_) unflushed_ = socket_->has_unflushed();
     if (written < 0) write_failed(static_cast<int>(-written));
     if (written <= 0) break;
     any = true;
@@ -239,14 +242,21 @@ bool TcpStream::read(Nanos now, Sink& sink) {
     if (!begun || !socket_) return ended_ || !broken_.ok();
   }
   const bool any = read_frames(sink);
-  if (socket_) {
-    buffered_ = socket_->has_buffered();
-    unflushed_ = socket_->has_unflushed();
-  }
+  look_at_socket(now);
   if (!any) return false;
   confirm_.read(decoder_.take_request(), now);
   if (decoder_.left()) session_.peer_left();
   return any;
+}
+
+// Remembers what an encrypting socket keeps.
+void TcpStream::look_at_socket(Nanos now) {
+  if (!socket_ || !encrypts_) return;
+  buffered_ = socket_->has_buffered();
+  unflushed_ = socket_->has_unflushed();
+  const auto before = std::exchange(incomplete_, socket_->incomplete_record());
+  if (incomplete_ == 0) incomplete_since_ = never;
+  else if (incomplete_ != before) incomplete_since_ = now;
 }
 
 // `bytes` more bytes have been read, up to the end of a frame. If there are many of them, the peer's host must learn it at

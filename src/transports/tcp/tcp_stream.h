@@ -94,6 +94,8 @@ class TcpStream final : private TcpDecoder::Confirmations {
   bool peer_left() const { return decoder_.left(); }
   // Up to here the stream was read.
   uint64_t position() const { return decoder_.position(); }
+  // Returns the time at which the last bytes of an encrypted record came whose rest has not come. `never`: there is none.
+  Nanos incomplete_since() const { return incomplete_since_; }
   // Returns true if the connection has ended. What the peer sent is read then.
   bool ended() const { return ended_; }
   // Returns true if the peer closed the connection without an error.
@@ -144,6 +146,7 @@ class TcpStream final : private TcpDecoder::Confirmations {
   bool take_begin(Nanos now, std::vector<uint64_t>& sent);
   bool read_frames(Sink& sink);
   void acknowledge(size_t bytes);
+  void look_at_socket(Nanos now);
   void connection_ended(int error);
   void write_failed(int error);
 
@@ -159,6 +162,7 @@ class TcpStream final : private TcpDecoder::Confirmations {
   bool awaits_begin_ = false;    // the connection was accepted, and the peer's TcpBegin is not read yet
   bool paused_ = false;          // the decoder has no memory for a payload
   bool writes_watched_ = false;  // the watcher reports when the socket can be written
+  bool encrypts_ = false;        // see StreamSocket::encrypts()
   bool unflushed_ = false;       // see StreamSocket::has_unflushed()
   bool buffered_ = false;        // see StreamSocket::has_buffered()
   bool ended_ = false;
@@ -172,8 +176,10 @@ class TcpStream final : private TcpDecoder::Confirmations {
   Status broken_;
   std::array<std::byte, sizeof(TcpBegin)> begin_{};  // the peer's, as far as it is read
   size_t begin_bytes_ = 0;
-  TcpBegin own_begin_;                   // written before all frames of a dialled connection
-  size_t own_begin_left_ = 0;            // so many of its bytes are still to be written
+  TcpBegin own_begin_;         // written before all frames of a dialled connection
+  size_t own_begin_left_ = 0;  // so many of its bytes are still to be written
+  uint64_t incomplete_ = 0;    // see StreamSocket::incomplete_record()
+  Nanos incomplete_since_ = never;
   uint64_t begun_at_ = 0;                // the position at which this connection began to write
   uint64_t acknowledged_at_ = 0;         // up to here was read when the peer's host was told at once
   uint64_t swept_at_ = 0;                // up to here was written when the network was asked last

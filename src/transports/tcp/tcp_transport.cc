@@ -117,6 +117,7 @@ void TcpTransport::stop_listening() {
   if (!live_.empty() || !leaving_.empty()) return;
   listener_->close();
   check_control_ = true;
+  dial_back_ = {};
   control_.reset();
   watcher_.reset();
 }
@@ -281,7 +282,8 @@ bool TcpTransport::step_control(Nanos now) {
   check_control_ = false;
   last_control_ = now;
   bool any = listener_->step(now, *this);
-  control_deadline_ = listener_->next_deadline();
+  any |= dial_back_.step(now, [this](const TcpLink& link) { return make_redialer(link, 0, true); });
+  control_deadline_ = std::min(listener_->next_deadline(), dial_back_.next_deadline());
   for (auto* link : live_) {
     if (link->state() == LinkState::connecting) any |= step_connecting(*link, now);
     if (link->state() != LinkState::connecting) continue;
@@ -428,7 +430,8 @@ bool TcpTransport::draining() const {
 }
 
 bool TcpTransport::awaits_confirmations() const {
-  return std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->awaits_confirmations(); });
+  return dial_back_.busy() ||
+         std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->awaits_confirmations(); });
 }
 
 Nanos TcpTransport::next_deadline() const {

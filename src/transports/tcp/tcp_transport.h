@@ -19,6 +19,7 @@
 
 #include "transports/connector.h"
 #include "transports/payload_pool.h"
+#include "transports/tcp/tcp_dial_back.h"
 #include "transports/tcp/tcp_link.h"
 #include "transports/tcp/tcp_listener.h"
 #include "transports/transport.h"
@@ -79,6 +80,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   bool is_reconnecting(PeerIndex peer) const override;
   bool is_host_silent(PeerIndex peer, Nanos silence) const override;
   void stop_listening() override;
+  void members_linked() override;
 
   // Functions of Transport.
   const char* name() const override { return "tcp"; }
@@ -118,6 +120,9 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
     registry_ = &registry;
     listener_->answer_anyone();
   }
+  // Does what members_linked() does for one link. Call it if the peer may be dialled. Does nothing if a dial was answered
+  // before.
+  void dial_back(PeerIndex peer);
   // Like close(), but sends nothing more, and closes the connections at once: the peer is not what it says, or breaks the
   // rules.
   void abort(PeerIndex peer);
@@ -168,7 +173,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   void mark_up(TcpLink& link);
   Status unreachable(const TcpLink& link, const char* what) const;
   Result<std::unique_ptr<TcpDialer>> make_dialer(const TcpLink& link) const;
-  std::unique_ptr<TcpDialer> make_redialer(TcpLink& link, uint16_t stream) const;
+  std::unique_ptr<TcpDialer> make_redialer(const TcpLink& link, uint16_t stream, bool only_asks = false) const;
   TcpDialRequest dial_request(const TcpLink& link) const;
 
   TcpOptions options_;
@@ -195,6 +200,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   };
   std::vector<LeavingLink> leaving_;
   uint64_t leaving_numbers_ = 0;
+  TcpDialBack dial_back_;
   std::vector<TcpDeparture> departures_;  // oldest first
   // Peers that were dialled without an id, and whose dial is over because this process itself answered, or a process that has a
   // link.

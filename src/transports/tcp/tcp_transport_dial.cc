@@ -45,13 +45,14 @@ Result<std::unique_ptr<TcpDialer>> TcpTransport::make_dialer(const TcpLink& link
 
 // Dials the stream's connection anew: at the address that worked last, where the peer says that it is, and where it was at
 // first.
-std::unique_ptr<TcpDialer> TcpTransport::make_redialer(TcpLink& link, uint16_t stream) const {
+std::unique_ptr<TcpDialer> TcpTransport::make_redialer(const TcpLink& link, uint16_t stream, bool only_asks) const {
   auto dial = dial_request(link);
   const auto& session = link.stream(stream).session();
   dial.hello.stream_count = link.stream_count();
   dial.hello.resumes = session.resumes() ? 1 : 0;
   dial.only_stream = stream;
   dial.attempts_before = session.attempt();
+  dial.only_asks = only_asks;
   const auto add = [&](const TcpAddress& address) {
     const auto same = [&](const TcpAddress& known) { return known.to_string() == address.to_string(); };
     if (std::none_of(dial.candidates.begin(), dial.candidates.end(), same)) dial.candidates.push_back(address);
@@ -63,6 +64,17 @@ std::unique_ptr<TcpDialer> TcpTransport::make_redialer(TcpLink& link, uint16_t s
     for (const auto& target : dial_addresses(*address, interfaces_)) add(target);
   }
   return std::make_unique<TcpDialer>(std::move(dial));
+}
+
+void TcpTransport::members_linked() {
+  for (const auto* link : live_) dial_back(link->request().peer);
+}
+
+void TcpTransport::dial_back(PeerIndex peer) {
+  auto* link = find(peer);
+  if (link == nullptr) return;
+  dial_back_.add(*link);
+  check_control_ = true;
 }
 
 }  // namespace unisono

@@ -18,6 +18,7 @@ TcpAcceptor::Decision TcpTransport::decide(const TcpInbound& inbound, Nanos wait
   if (hello.key != *job_) return {.refusal = TcpRefusal::other_job};
   if (registry_ != nullptr && hello.to == PeerId{}) return {.refusal = TcpRefusal::introduction};
   if (hello.to != options_.self) return {.refusal = TcpRefusal::other_process};
+  if (hello.attempt == 0) return {.refusal = TcpRefusal::stale};  // it only asks whether this process is here
   if (registry_ != nullptr && hello.stream_count != 1) return {.refusal = TcpRefusal::stream};
   if (auto* leaving = find_leaving(hello.from, hello.session)) {
     if (leaving->stream_count() != hello.stream_count) return {.refusal = TcpRefusal::stream};

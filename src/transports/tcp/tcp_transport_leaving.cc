@@ -14,6 +14,7 @@ constexpr size_t departures_max = 4096;
 void TcpTransport::close(PeerIndex peer) {
   auto* link = find(peer);
   if (link == nullptr) return;
+  dial_back_.drop(*link);
   if (link->state() == LinkState::connecting) --connecting_;
   if (const auto at = std::find(live_.begin(), live_.end(), link); at != live_.end()) {
     live_.erase(at);

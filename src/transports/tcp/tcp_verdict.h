@@ -38,7 +38,7 @@ struct TcpEvidence {
 
 struct TcpVerdictLimits {
   Nanos link_timeout = 10 * second;
-  // Where no dial was ever answered, a firewall may refuse. The peer's own dial is awaited for this long.
+  // Where no dial was ever answered, not even TcpDialBack's, a firewall may refuse. The peer's own dial is awaited for so long.
   Nanos refused_timeout = 150 * millisecond;
   // After a clean end without `leaving`, a process that lives dials at once.
   Nanos silence_after_end = 1 * second;

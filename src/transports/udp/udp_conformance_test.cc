@@ -29,6 +29,14 @@ constexpr BadNetwork bad_network{.lose = 0.1, .repeat = 0.05, .reorder = 0.1};
     test_transport("UdpV4", [](size_t count) { return udp_cluster(count, {.interface = "127.0.0.1"}); });
 [[maybe_unused]] const bool v6 =
     test_transport("UdpV6", [](size_t count) { return udp_cluster(count, {.interface = "::1", .payload_checksum = true}); });
+std::shared_ptr<const TlsContext> new_keys() { return *TlsContext::make({*SecretKey::draw()}); }
+[[maybe_unused]] const bool encrypted = test_transport(
+    "UdpEncrypted", [](size_t count) { return udp_cluster(count, {.interface = "127.0.0.1", .tls = new_keys()}); });
+[[maybe_unused]] const bool encrypted_lossy = test_transport("UdpEncryptedLossy", [](size_t count) {
+  const UdpOptions options{
+      .interface = "127.0.0.1", .datagram_bytes_max = 8972, .tls = new_keys(), .cipher = SealCipher::chacha20_poly1305};
+  return udp_cluster(count, options, &bad_network);
+});
 [[maybe_unused]] const bool lossy = test_transport("UdpLossy", [](size_t count) {
   return udp_cluster(count, {.interface = "127.0.0.1", .datagram_bytes_max = 8972}, &bad_network);
 });

@@ -7,7 +7,7 @@
 
 namespace unisono {
 
-UdpFrames::UdpFrames(PayloadPool& pool) : pool_(pool) {}
+UdpFrames::UdpFrames(PayloadPool& pool, uint32_t recut_bytes) : pool_(pool), queue_(recut_bytes) {}
 
 UdpFrames::~UdpFrames() {
   std::vector<uint64_t> unreported;

@@ -22,7 +22,7 @@ class UdpFrames {
   // Payloads up to this size are copied, because a copy is cheaper than the report sent(id).
   static constexpr size_t copied_bytes_max = 4096;
 
-  explicit UdpFrames(PayloadPool& pool);
+  explicit UdpFrames(PayloadPool& pool, uint32_t recut_bytes = recut_fragment_bytes);
   ~UdpFrames();
   UdpFrames(const UdpFrames&) = delete;
   UdpFrames& operator=(const UdpFrames&) = delete;

@@ -7,18 +7,24 @@
 // number that is used once) of the answer, so an attacker cannot use a recorded confirmation. A nonce is derived from the
 // PeerId, which is random and new for each process, and from the number of the attempt. Nonces never repeat, and they need not
 // be secret.
+//
+// With TLS, the hellos carry its three flights, and the link's keys come from it. The job's key is then derived from the secret
+// key (hello_keys), so a hello that causes TLS state has been proven to come from a member of the job.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "base/clock.h"
 #include "net/socket_address.h"
+#include "tls/datagram_seal.h"
+#include "tls/tls_flights.h"
 #include "transports/connector.h"
 #include "wire/datagram.h"
 
@@ -41,15 +47,35 @@ struct UdpHello {
 static_assert(sizeof(UdpHello) == 72);
 inline constexpr uint32_t hello_datagram_bytes = datagram_header_bytes + sizeof(UdpHello);
 
-// A sealed hello that is ready to be sent.
+// With TLS (UdpHello::version is 2), this follows UdpHello. The number of the attempt orders the asks of one process, so that a
+// recorded ask cannot take the place of a newer one.
+struct UdpHelloTls {
+  uint64_t attempt = 0;
+  std::span<const std::byte> flight{};  // of TLS; it fills the rest of the datagram
+};
+static_assert(hello_datagram_bytes + sizeof(uint64_t) + TlsFlights::flight_bytes_max <= base_datagram_bytes);
+
+// The keys with which hellos are sealed: one for each key of the context, derived from it and from the job's key. Without a
+// context, this is the job's key.
+std::vector<JobKey> hello_keys(const JobKey& job, const TlsContext* tls);
+
+// A sealed hello that is ready to be sent: the header, the hello, and with TLS the bytes of UdpHelloTls.
 struct UdpHelloDatagram {
   DatagramHeader header;
   UdpHello hello;
+  std::vector<std::byte> rest{};
 };
-UdpHelloDatagram sealed_hello(const JobKey& job, const UdpHello& hello);
+UdpHelloDatagram sealed_hello(const JobKey& job, const UdpHello& hello, const UdpHelloTls* tls = nullptr);
 // Checks a datagram of the kind hello that has already passed check_shape. If its sender knows the job's key, returns true, and
-// `hello` is then a copy of the payload.
-bool read_hello(const JobKey& job, const DatagramHeader& header, std::span<const std::byte> datagram, UdpHello& hello);
+// `hello` is then a copy of the payload. With `tls`, only a hello with TLS is read; without it, only one without.
+bool read_hello(const JobKey& job, const DatagramHeader& header, std::span<const std::byte> datagram, UdpHello& hello,
+                UdpHelloTls* tls = nullptr);
+
+// The secret of one link that both processes share, and how its datagrams are encrypted.
+struct UdpLinkSecret {
+  SealCipher cipher = SealCipher::aes_128_gcm;
+  SealSecret secret;
+};
 
 // Returns the group that both processes derive when the handshake is finished. Rank 0 is the dialling process, and rank 1 is
 // the waiting process.
@@ -62,6 +88,8 @@ struct UdpHandshakeOptions {
   uint32_t window_bytes = 0;  // This process can buffer this many bytes; its hellos say so.
   // The kind of proof that our hellos announce. Checksums replace tags only if both processes announce `checksum`.
   DatagramAuth auth = DatagramAuth::mac;
+  std::shared_ptr<const TlsContext> tls{};      // null: no encryption
+  SealCipher cipher = SealCipher::aes_128_gcm;  // with TLS, the wish of this process; both must wish for AES
   Nanos deadline = 0;
   // The first and the longest interval between repetitions. Each interval is 1.5 times as long as the one before.
   Nanos retry_first = 20 * millisecond, retry_max = 500 * millisecond;
@@ -72,8 +100,9 @@ class UdpHandshake {
   UdpHandshake(const JobKey& job, const UdpHandshakeOptions& options);
 
   // Handles a hello that read_hello has accepted. Returns true if message() must be sent now to the address from which the
-  // hello came.
-  bool on_hello(const UdpHello& hello, Nanos now);
+  // hello came. The waiting process answers with the key of the ask, so call use_key() before.
+  bool on_hello(const UdpHello& hello, Nanos now, const UdpHelloTls& tls = {});
+  void use_key(const JobKey& job) { job_ = job; }
   // Returns true if message() must be repeated now. The dialling process sends it to the first addresses_to_ask() addresses
   // until one of them has answered, and after that only to the address that has answered.
   bool due(Nanos now);
@@ -91,18 +120,25 @@ class UdpHandshake {
   bool answered() const { return answered_; }
   const DatagramGroup& group() const { return group_; }
   uint32_t peer_window_bytes() const { return peer_window_; }
+  // With TLS, when done(): the secret of the link.
+  const std::optional<UdpLinkSecret>& secret() const { return secret_; }
 
  private:
   UdpHello hello(UdpHelloStep step) const;
+  bool on_ask(const UdpHello& hello, Nanos now, const UdpHelloTls& tls);
+  bool step_tls(std::span<const std::byte> flight);
   void remember(const UdpHello& hello);
-  void finish(const UdpNonce& dialler, const UdpNonce& waiter);
+  bool finish(const UdpNonce& dialler, const UdpNonce& waiter);
 
   JobKey job_;
   UdpHandshakeOptions options_;
   UdpNonce nonce_{}, other_nonce_{};
   DatagramGroup group_;
   uint32_t peer_window_ = 0;
-  DatagramAuth peer_auth_ = DatagramAuth::mac;
+  uint16_t peer_auth_ = 0;
+  std::unique_ptr<TlsFlights> flights_;
+  uint64_t peer_attempt_ = 0;  // in the waiting process: the attempt of the ask that it answers
+  std::optional<UdpLinkSecret> secret_;
   Nanos next_ = 0, interval_ = 0;
   Nanos answered_at_ = 0;  // in the waiting process: the time when it last answered an ask
   int asks_ = 0;           // in the dialling process: how many times due() has returned true before an answer came

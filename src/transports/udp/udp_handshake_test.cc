@@ -196,5 +196,126 @@ TEST(UdpHandshake, two_waiting_or_two_dialling_sides_make_no_link) {
   EXPECT_EQ(waiter().next_deadline(), never);
 }
 
+// With TLS --------------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<const TlsContext> context(char last = '1') {
+  return *TlsContext::make({*SecretKey::from_hex(std::string(63, '0') + last)});
+}
+
+UdpHandshake with_tls(bool dial, uint64_t attempt = 0, uint32_t window_bytes = 1000) {
+  const auto tls = context();
+  return UdpHandshake(hello_keys(job(), tls.get())[0], {.self = dial ? dialler_id : waiter_id,
+                                                        .peer = dial ? waiter_id : dialler_id,
+                                                        .dial = dial,
+                                                        .attempt = attempt,
+                                                        .window_bytes = window_bytes,
+                                                        .tls = tls});
+}
+
+std::vector<std::byte> all_bytes_of(const UdpHelloDatagram& datagram) {
+  auto bytes = bytes_of(datagram);
+  bytes.insert(bytes.end(), datagram.rest.begin(), datagram.rest.end());
+  return bytes;
+}
+
+// Passes the message of one process to the other. Returns what on_hello() returns.
+bool pass(const std::optional<UdpHelloDatagram>& message, UdpHandshake& to, Nanos now = 0) {
+  if (!message) return false;
+  UdpHello hello;
+  UdpHelloTls tls;
+  const auto bytes = all_bytes_of(*message);
+  EXPECT_TRUE(read_hello(hello_keys(job(), context().get())[0], message->header, bytes, hello, &tls));
+  return to.on_hello(hello, now, tls);
+}
+
+TEST(UdpHandshakeTls, three_messages_give_both_sides_the_same_secret) {
+  auto a = with_tls(true), b = with_tls(false);
+  ASSERT_TRUE(pass(a.message(), b));
+  ASSERT_TRUE(pass(b.message(), a));
+  EXPECT_FALSE(pass(a.message(), b));
+  ASSERT_TRUE(a.done() && b.done() && a.secret() && b.secret());
+  EXPECT_EQ(a.secret()->secret.bytes, b.secret()->secret.bytes);
+  EXPECT_EQ(a.group().run_id, b.group().run_id);
+}
+
+TEST(UdpHandshakeTls, the_same_attempt_has_another_secret_each_time) {
+  const auto secret = [] {
+    auto a = with_tls(true), b = with_tls(false);
+    pass(a.message(), b), pass(b.message(), a), pass(a.message(), b);
+    return b.secret()->secret.bytes;
+  };
+  EXPECT_NE(secret(), secret()) << "what the hellos say is equal, but TLS draws random numbers";
+}
+
+TEST(UdpHandshakeTls, repetitions_have_the_same_bytes) {
+  auto a = with_tls(true), b = with_tls(false);
+  const auto ask = all_bytes_of(*a.message());
+  EXPECT_EQ(all_bytes_of(*a.message()), ask);
+  ASSERT_TRUE(pass(a.message(), b));
+  const auto answer = all_bytes_of(*b.message());
+  ASSERT_TRUE(pass(a.message(), b, 50 * millisecond)) << "the ask came again";
+  EXPECT_EQ(all_bytes_of(*b.message()), answer);
+  ASSERT_TRUE(pass(b.message(), a));
+  const auto confirm = all_bytes_of(*a.message());
+  EXPECT_TRUE(pass(b.message(), a)) << "the answer came again";
+  EXPECT_EQ(all_bytes_of(*a.message()), confirm);
+  for (const auto& bytes : {ask, answer, confirm}) EXPECT_LE(bytes.size(), base_datagram_bytes);
+}
+
+TEST(UdpHandshakeTls, an_ask_of_an_earlier_attempt_has_no_effect) {
+  auto old = with_tls(true, 2), a = with_tls(true, 3), b = with_tls(false);
+  ASSERT_TRUE(pass(old.message(), b));
+  ASSERT_TRUE(pass(a.message(), b)) << "the newer one";
+  const auto answer = b.message();
+  EXPECT_FALSE(pass(old.message(), b));
+  EXPECT_EQ(all_bytes_of(*b.message()), all_bytes_of(*answer));
+  ASSERT_TRUE(pass(answer, a));
+  pass(a.message(), b);
+  EXPECT_TRUE(b.done());
+}
+
+TEST(UdpHandshakeTls, recorded_hellos_make_no_link) {
+  auto a = with_tls(true, 1), b = with_tls(false, 1);
+  const auto ask = a.message();
+  pass(ask, b);
+  const auto answer = b.message();
+  pass(answer, a);
+  const auto confirm = a.message();
+  pass(confirm, b);
+  auto later = with_tls(false, 9), again = with_tls(true, 9);
+  EXPECT_FALSE(pass(confirm, later));
+  EXPECT_TRUE(pass(ask, later)) << "it is answered";
+  EXPECT_FALSE(pass(confirm, later));
+  EXPECT_FALSE(later.done());
+  EXPECT_FALSE(pass(answer, again));
+  EXPECT_FALSE(again.done());
+}
+
+TEST(UdpHandshakeTls, a_damaged_flight_does_not_end_the_attempt) {
+  auto a = with_tls(true), b = with_tls(false);
+  const auto ask = a.message();
+  UdpHello hello;
+  UdpHelloTls tls;
+  auto bytes = all_bytes_of(*ask);
+  ASSERT_TRUE(read_hello(hello_keys(job(), context().get())[0], ask->header, bytes, hello, &tls));
+  bytes.back() ^= std::byte{1};  // as if a member had sent it so, with a valid tag
+  EXPECT_FALSE(b.on_hello(hello, 0, tls));
+  EXPECT_FALSE(b.message()) << "it is not answered";
+  ASSERT_TRUE(pass(ask, b));
+  ASSERT_TRUE(pass(b.message(), a));
+}
+
+TEST(UdpHandshakeTls, hellos_with_and_without_tls_are_kept_apart) {
+  const auto key = hello_keys(job(), context().get())[0];
+  EXPECT_NE(key, job());
+  EXPECT_NE(key, hello_keys(job(), context('2').get())[0]);
+  UdpHello hello;
+  UdpHelloTls tls;
+  const auto with = *with_tls(true).message(), without = sealed_hello(key, {.from = dialler_id, .to = waiter_id});
+  EXPECT_FALSE(read_hello(key, with.header, all_bytes_of(with), hello));
+  EXPECT_FALSE(read_hello(key, without.header, all_bytes_of(without), hello, &tls));
+  EXPECT_TRUE(read_hello(key, with.header, all_bytes_of(with), hello, &tls));
+}
+
 }  // namespace
 }  // namespace unisono

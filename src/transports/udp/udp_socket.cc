@@ -350,7 +350,7 @@ size_t UdpSocket::deliver(size_t messages, Nanos now, Nanos wall, DatagramInbox&
   };
   for (size_t i = 0; i < messages; ++i) {
     auto& message = ring_->messages[i].msg_hdr;
-    std::span<const std::byte> bytes(static_cast<const std::byte*>(ring_->pieces[i].iov_base), ring_->messages[i].msg_len);
+    std::span<std::byte> bytes(static_cast<std::byte*>(ring_->pieces[i].iov_base), ring_->messages[i].msg_len);
     size_t size = 0;  // for a run: the size of each of its datagrams; 0: the message is not a run
     Nanos came = now;
     for (auto* note = CMSG_FIRSTHDR(&message); note != nullptr; note = CMSG_NXTHDR(&message, note)) {

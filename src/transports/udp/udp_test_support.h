@@ -110,7 +110,7 @@ class VirtualNetwork {
           ++outcome.datagrams;
         }
         std::vector<InDatagram> batch;
-        for (const auto& datagram : taken) batch.push_back({datagram.bytes, &datagram.from, 0});
+        for (auto& datagram : taken) batch.push_back({datagram.bytes, &datagram.from, 0});
         inbox.arrived(batch);
       }
       for (const auto& to : std::exchange(refused_, {})) inbox.refused(to);

@@ -80,6 +80,11 @@ Result<DatagramSockets> UdpTransport::sockets(const UdpOptions& options) {
 }
 
 Result<std::unique_ptr<UdpTransport>> UdpTransport::make(const UdpOptions& options) {
+  if (options.tls && options.auth == DatagramAuth::checksum) {
+    return Status(Code::invalid,
+                  "udp: datagram_checksum (UNISONO_DATAGRAM_CHECKSUM) was asked for, but there is a key, which protects "
+                  "datagrams better; set one of the two");
+  }
   auto made = open_sockets(options);
   if (!made.ok()) return made.status();
   auto with = options;
@@ -154,7 +159,7 @@ Status UdpTransport::add_peer(const LinkRequest& request) {
   if (old != nullptr && old->request.id == request.id)
     link->answered_at = old->flow != nullptr ? old->at.address : old->answered_at;
   if (request.dial) {
-    if (!job_) return invalid("the job's key is not set, so no peer can be dialled");
+    if (hello_keys_.empty()) return invalid("the job's key is not set, so no peer can be dialled");
     for (const auto& endpoint : request.endpoints) {
       if (!endpoint.starts_with("udp://")) continue;  // this is an endpoint of another transport
       auto address = parse_udp_endpoint(endpoint);

@@ -41,7 +41,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
 
   // Functions of Connector.
   std::vector<std::string> endpoints() const override;
-  void set_job(const JobKey& key) override { job_ = key; }
+  void set_job(const JobKey& key) override { hello_keys_ = hello_keys(key, options_.tls.get()); }
   Status add_peer(const LinkRequest& request) override;
   LinkState state(PeerIndex peer) const override;
   bool is_reconnecting(PeerIndex) const override { return false; }
@@ -75,6 +75,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   DatagramService* datagrams() override { return this; }
   Status open_group(uint32_t group, const DatagramGroup& what, std::span<const PeerIndex> peers, DatagramSink& sink) override;
   void close_group(uint32_t group) override;
+  uint32_t header_bytes() const override { return options_.tls ? encrypted_header_bytes : datagram_header_bytes; }
   uint32_t datagram_bytes(std::span<const PeerIndex> peers) const override;
   bool datagram_bytes_known(std::span<const PeerIndex> peers) const override;
   void measure_rate(PeerIndex peer) override;
@@ -127,6 +128,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
     uint64_t noticed_size_changes = 0;  // so many changes of the size of datagrams have been reported to the sink
     Nanos drain_deadline = 0;           // A closed link is given up at this time; 0 until the first poll() after close().
     uint64_t refused = 0;               // how many of our hellos a host has refused
+    bool is_key_foreign = false;        // hellos that name the peer were sealed with another key
     bool drain = false;                 // this process has closed the link, and it is in drains_
   };
   struct Group {
@@ -150,9 +152,9 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
     DatagramFault fault = DatagramFault::none;
     Link* link = nullptr;
     Group* group = nullptr;
-    UdpGroupPeer* peer = nullptr;  // the sender, if the datagram belongs to a group
-    UdpFlow* flow = nullptr;       // the flow to the sender
-    const DatagramSeal* seal = nullptr;
+    UdpGroupPeer* peer = nullptr;        // the sender, if the datagram belongs to a group
+    UdpFlow* flow = nullptr;             // the flow to the sender
+    const DatagramSeal* seal = nullptr;  // null: a hello, or a datagram that is encrypted
   };
   struct StreamSent {
     uint32_t group = 0;
@@ -177,6 +179,9 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   void handle(Port& port, const InDatagram& datagram, const Classified& classified);
   void refused(Port& port, const TcpAddress& to);
   void on_hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from);
+  std::optional<JobKey> read_hello_of_job(const DatagramHeader& header, std::span<const std::byte> datagram, UdpHello& hello,
+                                          UdpHelloTls& tls);
+  void note_foreign_hello(std::span<const std::byte> datagram);
   DatagramFault on_link_datagram(Link& link, const DatagramHeader& header, std::span<const std::byte> payload,
                                  const UdpArrival& arrival);
   DatagramFault on_group_datagram(const Classified& classified, std::span<const std::byte> payload, const UdpArrival& arrival);
@@ -213,7 +218,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   Descriptor epoll_, timer_;
   std::vector<InterfaceAddress> interfaces_;
   std::vector<std::unique_ptr<Port>> ports_;
-  std::optional<JobKey> job_;
+  std::vector<JobKey> hello_keys_;  // empty until set_job()
   PayloadPool pool_;
   Pacer pacer_;
   RateControl all_;                            // rate control for all peers together

@@ -25,8 +25,10 @@ void UdpTransport::send_hello(Link& link, const Candidate& to) {
   const auto message = link.handshake->message();
   auto& outbox = ports_[to.port]->outbox;
   if (!message || (outbox.credit() == 0 && !outbox.flush())) return;
-  std::memcpy(outbox.scratch(), &message->hello, sizeof message->hello);
-  outbox.add_sealed(to.address, message->header, {outbox.scratch(), sizeof message->hello}, link.sending);
+  auto* const payload = outbox.scratch();
+  std::memcpy(payload, &message->hello, sizeof message->hello);
+  std::copy(message->rest.begin(), message->rest.end(), payload + sizeof message->hello);
+  outbox.add_sealed(to.address, message->header, {payload, sizeof message->hello + message->rest.size()}, link.sending);
 }
 
 void UdpTransport::step_handshake(Link& link, Nanos now) {
@@ -39,14 +41,16 @@ void UdpTransport::step_handshake(Link& link, Nanos now) {
     return;
   }
   if (!link.handshake) {
-    if (!job_) return;
-    link.handshake.emplace(*job_, UdpHandshakeOptions{.self = options_.self,
-                                                      .peer = link.request.id,
-                                                      .dial = link.request.dial,
-                                                      .attempt = attempts_++,
-                                                      .window_bytes = window_bytes_,
-                                                      .auth = options_.auth,
-                                                      .deadline = link.request.deadline});
+    if (hello_keys_.empty()) return;
+    link.handshake.emplace(hello_keys_.front(), UdpHandshakeOptions{.self = options_.self,
+                                                                    .peer = link.request.id,
+                                                                    .dial = link.request.dial,
+                                                                    .attempt = attempts_++,
+                                                                    .window_bytes = window_bytes_,
+                                                                    .auth = options_.auth,
+                                                                    .tls = options_.tls,
+                                                                    .cipher = options_.cipher,
+                                                                    .deadline = link.request.deadline});
   }
   if (!link.handshake->due(now)) return;
   if (link.handshake->answered()) {
@@ -77,7 +81,9 @@ void UdpTransport::bring_up(Link& link, Nanos now) {
                          .rate_limit = options_.rate_limit,
                          .keep_alive = options_.keep_alive,
                          .silence = options_.silence,
-                         .started = now};
+                         .started = now,
+                         .secret = link.handshake->secret(),
+                         .numbers_per_key = options_.numbers_per_key};
   if (options_.datagram_bytes_max != 0)
     options.datagram_bytes_max = std::min(options_.datagram_bytes_max, longest_datagram_bytes);
   link.flow = std::make_unique<UdpFlow>(options, pool_, all_, destination);
@@ -125,6 +131,7 @@ Status UdpTransport::unreachable(const Link& link, const char* what) const {
     text += "did not connect in time; waited for it at";
     for (const auto& endpoint : endpoints()) text += " " + endpoint;
   }
+  if (link.is_key_foreign) text += "; authentication failed: its key differs from ours, or it has none";
   if (refused_connections_ > 0) text += concat("; ", refused_connections_, " hellos of other jobs arrived");
   return Status(Code::unavailable, text);
 }
@@ -196,18 +203,18 @@ void UdpTransport::classify(const InDatagram& datagram, Classified& classified) 
     link = context->link;
     flow = link->flow.get();
     fault = check_group(header, flow->group());
-    seal = &flow->in_seal();
+    if (flow->encryption() == nullptr) seal = &flow->in_seal();
   } else {
     group = context->group;
     fault = check_group(header, group->what);
     if (fault != DatagramFault::none) return;
     peer = group->ranks[header.sender].get();  // check_group has made sure that the sender is another rank of the group.
     flow = flow_of(*group, header.sender);
-    seal = &peer->in_seal;
+    if (flow != nullptr && flow->encryption() == nullptr) seal = &peer->in_seal;
   }
   if (fault == DatagramFault::none && (flow == nullptr || !same_endpoint(*datagram.from, flow->address())))
     fault = DatagramFault::address;
-  if (fault == DatagramFault::none) fault = check_length(header, datagram.bytes);
+  if (fault == DatagramFault::none) fault = check_length(header, datagram.bytes, flow->header_bytes());
 }
 
 void UdpTransport::handle(Port& port, const InDatagram& datagram, const Classified& classified) {
@@ -215,9 +222,14 @@ void UdpTransport::handle(Port& port, const InDatagram& datagram, const Classifi
   const Nanos now = std::max(now_, came);
   now_ = now;
   auto fault = classified.fault;
+  auto* const flow = classified.flow;
+  if (fault == DatagramFault::none && flow == nullptr) return on_hello(port, classified.header, datagram.bytes, *datagram.from);
+  // Encrypted datagrams are opened one by one, because that takes no less time for several.
+  if (fault == DatagramFault::none && flow->encryption() != nullptr &&
+      !flow->encryption()->open(classified.header, datagram.bytes))
+    fault = DatagramFault::tag;
   if (fault == DatagramFault::none) {
-    if (classified.seal == nullptr) return on_hello(port, classified.header, datagram.bytes, *datagram.from);
-    const auto payload = datagram.bytes.subspan(datagram_header_bytes);
+    const auto payload = datagram.bytes.subspan(flow->header_bytes());
     fault = classified.link != nullptr ? on_link_datagram(*classified.link, classified.header, payload, {now, came})
                                        : on_group_datagram(classified, payload, {now, came});
   }
@@ -243,10 +255,13 @@ void UdpTransport::refused(Port& port, const TcpAddress& to) {
 void UdpTransport::on_hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram,
                             const TcpAddress& from) {
   const auto ignore = [&](DatagramFault why) { ++dropped_[static_cast<size_t>(why)]; };
-  if (!job_) return ignore(DatagramFault::run);  // The key is not set yet. The peer will repeat its hello.
+  if (hello_keys_.empty()) return ignore(DatagramFault::run);  // The key is not set yet. The peer will repeat its hello.
   UdpHello hello;
-  if (!read_hello(*job_, header, datagram, hello)) {
+  UdpHelloTls tls;
+  const auto key = read_hello_of_job(header, datagram, hello, tls);
+  if (!key) {
     ++refused_connections_;
+    note_foreign_hello(datagram);
     return ignore(DatagramFault::tag);
   }
   const auto known = by_id_.find(hello.from);
@@ -256,7 +271,8 @@ void UdpTransport::on_hello(Port& port, const DatagramHeader& header, std::span<
   if (!link.handshake || link.state == LinkState::lost) return ignore(DatagramFault::duplicate);
   const bool same_address = link.at.port == port.index && same_endpoint(link.at.address, from);
   if (same_address && link.handshake->answered_just_now(hello, now_)) return ignore(DatagramFault::duplicate);
-  const bool answer = link.handshake->on_hello(hello, now_);
+  if (!link.request.dial) link.handshake->use_key(*key);
+  const bool answer = link.handshake->on_hello(hello, now_, tls);
   if (!answer && (link.state != LinkState::connecting || !link.handshake->done())) return ignore(DatagramFault::duplicate);
   if (link.state == LinkState::connecting && !same_address) {
     flush();  // A hello that waits in an outbox refers to link.at.
@@ -264,6 +280,25 @@ void UdpTransport::on_hello(Port& port, const DatagramHeader& header, std::span<
   }
   if (answer) send_hello(link, link.at);
   if (link.state == LinkState::connecting && link.handshake->done()) bring_up(link, now_);
+}
+
+// Returns the key with which the hello is sealed; nothing if this is none of ours.
+std::optional<JobKey> UdpTransport::read_hello_of_job(const DatagramHeader& header, std::span<const std::byte> datagram,
+                                                      UdpHello& hello, UdpHelloTls& tls) {
+  for (const auto& key : hello_keys_) {
+    if (read_hello(key, header, datagram, hello, options_.tls ? &tls : nullptr)) return key;
+  }
+  return std::nullopt;
+}
+
+// A hello that we cannot authenticate may come from a process to which we want a link, and which has another key. Anybody can
+// send such a hello, so it only adds a hint to the text of the failure.
+void UdpTransport::note_foreign_hello(std::span<const std::byte> datagram) {
+  UdpHello hello;
+  if (datagram.size() < hello_datagram_bytes) return;
+  std::memcpy(&hello, datagram.data() + datagram_header_bytes, sizeof hello);
+  const auto known = hello.to == options_.self ? by_id_.find(hello.from) : by_id_.end();
+  if (known != by_id_.end()) links_[known->second]->is_key_foreign = true;
 }
 
 DatagramFault UdpTransport::on_link_datagram(Link& link, const DatagramHeader& header, std::span<const std::byte> payload,
@@ -297,6 +332,8 @@ std::string UdpTransport::describe(PeerIndex peer) const {
       std::find_if(interfaces_.begin(), interfaces_.end(), [&](const auto& known) { return known.address.same_host(own); });
   if (entry != interfaces_.end()) text += concat(" (", entry->interface, ", ", link->flow->datagram_bytes(), " bytes)");
   if (const auto why = link_state(peer); !why.empty()) text += ", " + why;
+  if (const auto* encryption = std::as_const(*link->flow).encryption(); encryption != nullptr)
+    text += concat(", encrypted by ", unisono::name(encryption->cipher()));
   if (link->flow->group().auth == DatagramAuth::checksum) text += ", checksums only";
   if (options_.loss.per_mille > 0)
     text += concat(", drops ", options_.loss.per_mille, " per mille of the arriving datagrams on purpose");

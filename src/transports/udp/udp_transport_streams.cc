@@ -47,12 +47,8 @@ Status UdpTransport::open_group(uint32_t number, const DatagramGroup& what, std:
   for (Rank rank = 0; rank < what.world; ++rank) {
     group->ranks.push_back(nullptr);
     if (rank == what.self) continue;
-    auto peer = std::make_unique<UdpGroupPeer>();
-    peer->group = what;
-    peer->rank = rank;
-    peer->out_seal = {link_key(what.key, what.self, rank, what.epoch, what.run_id), what.auth};
-    peer->in_seal = {link_key(what.key, rank, what.self, what.epoch, what.run_id), what.auth};
     auto& flow = *flow_of(*group, rank);
+    auto peer = std::make_unique<UdpGroupPeer>(what, rank, flow.header_bytes());
     peer->firewalled_before = flow.sending().firewalled;
     peer->refused_before = flow.refusals();
     flow.attach(*peer);
@@ -94,7 +90,7 @@ uint32_t UdpTransport::datagram_bytes(std::span<const PeerIndex> peers) const {
     if (link == nullptr || !link->flow) continue;
     bytes = bytes == 0 ? link->flow->datagram_bytes() : std::min(bytes, link->flow->datagram_bytes());
   }
-  return bytes == 0 ? PathProbeSettings::assumed_bytes : bytes;
+  return (bytes == 0 ? PathProbeSettings::assumed_bytes : bytes) - (header_bytes() - datagram_header_bytes);
 }
 
 bool UdpTransport::datagram_bytes_known(std::span<const PeerIndex> peers) const {

@@ -9,9 +9,11 @@ namespace unisono {
 namespace {
 
 constexpr uint32_t parts_max = 64;  // RangeParts::Range has one bit per part
-static_assert(parts_max * range_part_bytes >= 65'507, "every range fits");
+static_assert(parts_max * range_part_bytes_with(encrypted_header_bytes) >= 65'507, "every range fits");
 
-uint32_t parts_of(size_t range_bytes) { return static_cast<uint32_t>((range_bytes + range_part_bytes - 1) / range_part_bytes); }
+uint32_t parts_of(size_t range_bytes, uint32_t part_bytes) {
+  return static_cast<uint32_t>((range_bytes + part_bytes - 1) / part_bytes);
+}
 
 }  // namespace
 
@@ -40,8 +42,8 @@ DatagramFault RangeParts::add(const DatagramHeader& header, std::span<const std:
   if (payload.size() <= sizeof part) return DatagramFault::size;
   std::memcpy(&part, payload.data(), sizeof part);
   const auto bytes = payload.subspan(sizeof part);
-  const size_t at = size_t{part.index} * range_part_bytes;
-  if (at >= part.range_bytes || bytes.size() != std::min<size_t>(range_part_bytes, part.range_bytes - at))
+  const size_t at = size_t{part.index} * part_bytes_;
+  if (at >= part.range_bytes || bytes.size() != std::min<size_t>(part_bytes_, part.range_bytes - at))
     return DatagramFault::size;
   auto* range = find(header);
   if (range != nullptr && range->bytes.size() != part.range_bytes) return DatagramFault::size;
@@ -50,7 +52,8 @@ DatagramFault RangeParts::add(const DatagramHeader& header, std::span<const std:
   if ((range->arrived & bit) != 0) return DatagramFault::duplicate;
   range->arrived |= bit;
   std::memcpy(range->bytes.data() + at, bytes.data(), bytes.size());
-  if (static_cast<uint32_t>(std::popcount(range->arrived)) < parts_of(part.range_bytes)) return DatagramFault::none;
+  if (static_cast<uint32_t>(std::popcount(range->arrived)) < parts_of(part.range_bytes, part_bytes_))
+    return DatagramFault::none;
   whole_ = true;
   header_ = header;
   header_.flags = static_cast<uint8_t>(header_.flags & ~datagram_part);

@@ -21,6 +21,8 @@ class RangeParts {
   // them.
   static constexpr size_t bytes_max = 256u << 10;
 
+  explicit RangeParts(uint32_t part_bytes = range_part_bytes) : part_bytes_(part_bytes) {}
+
   // Adds a datagram of the kind `data` with the flag `part`. Returns DatagramFault::none if it was accepted; if its range is
   // then whole, whole() returns true. Returns `size` if the part cannot be one of a range, or contradicts another part of the
   // same range, and `duplicate` if this part has arrived before.
@@ -42,6 +44,7 @@ class RangeParts {
   Range* find(const DatagramHeader& header);
   Range& begin(const DatagramHeader& header, size_t bytes);
 
+  uint32_t part_bytes_;         // size of each part but the last
   std::vector<Range> waiting_;  // in the order in which their first parts arrived
   size_t waiting_bytes_ = 0;
   bool whole_ = false;

@@ -124,10 +124,10 @@ void UdpStreams::fill(Stream& stream, uint32_t range, bool repaired, const NextO
 // Reduces the datagram of a whole range to the next part of the range.
 void UdpStreams::fill_part(Datagram& datagram) {
   const auto whole = datagram.payload;
-  const size_t at = size_t{begun_.next_part} * range_part_bytes;
+  const size_t at = size_t{begun_.next_part} * part_bytes_;
   datagram.header.flags |= datagram_part;
   datagram.part = {.index = static_cast<uint16_t>(begun_.next_part), .range_bytes = static_cast<uint16_t>(whole.size())};
-  datagram.payload = whole.subspan(at, std::min<size_t>(range_part_bytes, whole.size() - at));
+  datagram.payload = whole.subspan(at, std::min<size_t>(part_bytes_, whole.size() - at));
   if (begun_.next_part++ > 0) ++counts_.more_parts;
   if (at + datagram.payload.size() == whole.size()) begun_ = {};
 }

@@ -45,6 +45,9 @@ class UdpStreams {
   // ranges. Source: docs/design/methods/packet_loss.md, "Streams and deadlines".
   static constexpr uint32_t tail_of(uint32_t ranges) { return ranges < 800 ? (ranges < 8 ? ranges : 8) : (ranges + 99) / 100; }
 
+  // part_bytes: size of the parts of ranges that are too long for the path.
+  explicit UdpStreams(uint32_t part_bytes = range_part_bytes) : part_bytes_(part_bytes) {}
+
   void push(const OutStream& stream, Nanos now);
   void drop(StreamName name);
   // Returns true if this process holds the stream, and its receiver has not confirmed it.
@@ -92,6 +95,7 @@ class UdpStreams {
   void fill_part(Datagram& datagram);
   void make_end(Stream& stream, Nanos now, Datagram& datagram);
 
+  uint32_t part_bytes_;
   std::vector<std::unique_ptr<Stream>> live_;  // in the order of push()
   std::vector<std::unique_ptr<Stream>> spare_;
   Begun begun_;

@@ -6,13 +6,13 @@
 
 namespace unisono {
 
-void put_question(const PathQuestion& question, DatagramHeader& header) {
+void put_question(const PathQuestion& question, DatagramHeader& header, uint32_t header_bytes) {
   header.kind = DatagramKind::path_probe;
   header.phase = static_cast<uint8_t>(PathPhase::question);
   header.op = question.number;
   header.packet_index = question.index;
   header.deadline_us = question.count;
-  header.payload_bytes = static_cast<uint16_t>(question.bytes - datagram_header_bytes);
+  header.payload_bytes = static_cast<uint16_t>(question.bytes - header_bytes);
 }
 
 bool get_question(const DatagramHeader& header, PathQuestion& question) {

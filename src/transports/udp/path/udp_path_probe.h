@@ -41,7 +41,7 @@ struct PathQuestion {
   uint32_t number = 0, index = 0, count = 1;
   uint32_t bytes = 0;  // bytes of UDP payload, including our header
 };
-void put_question(const PathQuestion& question, DatagramHeader& header);
+void put_question(const PathQuestion& question, DatagramHeader& header, uint32_t header_bytes = datagram_header_bytes);
 // Returns false if the question is invalid: its index is outside of its train, or the train is too long.
 bool get_question(const DatagramHeader& header, PathQuestion& question);
 void put_answer(uint32_t number, DatagramHeader& header);  // the datagram's payload is a PathAnswer

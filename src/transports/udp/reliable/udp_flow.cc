@@ -23,6 +23,8 @@ constexpr Nanos confirm_interval = 250 * millisecond;
 
 UdpFlow::UdpFlow(const UdpFlowOptions& options, PayloadPool& pool, RateControl& all, size_t destination)
     : options_(options),
+      encryption_(options.secret ? std::make_unique<UdpLinkSeal>(*options.secret, options.group.self, options.numbers_per_key)
+                                 : nullptr),
       destination_(destination),
       out_seal_{
           link_key(options.group.key, options.group.self, 1 - options.group.self, options.group.epoch, options.group.run_id),
@@ -36,11 +38,12 @@ UdpFlow::UdpFlow(const UdpFlowOptions& options, PayloadPool& pool, RateControl& 
       losses_(datagrams_outstanding_max),
       probe_({.bytes_max = options.datagram_bytes_max,
               .headers_bytes = options.address.family() == AF_INET6 ? ipv6_headers_bytes : ipv4_headers_bytes}),
-      frames_(pool),
-      reassembler_(options.peer, pool),
+      frames_(pool, recut_fragment_bytes_with(header_bytes())),
+      reassembler_(options.peer, pool, recut_fragment_bytes_with(header_bytes())),
       last_received_at_(options.started),
       silent_since_(options.started),
       last_step_(options.started) {
+  options_.secret.reset();
   sent_.reserve(fragment_frames_max);
   control_answers_.reserve(64);
 }
@@ -157,7 +160,7 @@ DatagramFault UdpFlow::acknowledgement(const DatagramHeader& header, std::span<c
   if (header.kind == DatagramKind::feedback) {
     if (payload.size() != sizeof ack.feedback) return DatagramFault::size;
     std::memcpy(&ack.feedback, payload.data(), sizeof ack.feedback);
-  } else if (const auto fault = read_ack(payload, next_seq_ - 1, ack); fault != AckFault::none) {
+  } else if (const auto fault = read_ack(payload, static_cast<uint32_t>(next_seq_ - 1), ack); fault != AckFault::none) {
     return fault == AckFault::never_sent ? DatagramFault::op_ahead : DatagramFault::size;
   }
   // An acknowledgement that comes late still confirms fragments, but the report in it is out of date.
@@ -182,7 +185,7 @@ DatagramFault UdpFlow::probe(const DatagramHeader& header, std::span<const std::
   if (header.phase == static_cast<uint8_t>(PathPhase::question)) {
     PathQuestion question;
     if (!get_question(header, question)) return DatagramFault::place;
-    question.bytes = static_cast<uint32_t>(datagram_header_bytes + payload.size());
+    question.bytes = static_cast<uint32_t>(header_bytes() + payload.size());
     train_.question(question, arrival.came);
     return DatagramFault::none;
   }

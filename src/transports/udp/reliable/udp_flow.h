@@ -17,13 +17,13 @@
 #include <vector>
 
 #include "transports/transport.h"
-#include "transports/udp/lossy/udp_range_parts.h"
-#include "transports/udp/lossy/udp_streams.h"
 #include "transports/udp/path/udp_black_hole.h"
 #include "transports/udp/path/udp_path_probe.h"
 #include "transports/udp/path/udp_rate_control.h"
 #include "transports/udp/path/udp_rtt.h"
 #include "transports/udp/path/udp_size_change.h"
+#include "transports/udp/reliable/udp_group_peer.h"
+#include "transports/udp/reliable/udp_link_seal.h"
 #include "transports/udp/reliable/udp_loss_detector.h"
 #include "transports/udp/reliable/udp_outbox.h"
 #include "transports/udp/reliable/udp_reassembler.h"
@@ -42,19 +42,8 @@ struct UdpFlowOptions {
   Nanos keep_alive = 500 * millisecond;
   Nanos silence = 10 * second;
   Nanos started = 0;
-};
-
-// A peer in its role as a rank of one lossy group. It holds the streams to this rank, and the keys that seal the group's
-// datagrams to and from this rank.
-struct UdpGroupPeer {
-  DatagramGroup group;
-  Rank rank = 0;
-  DatagramSeal out_seal, in_seal;
-  UdpStreams streams;
-  RangeParts parts;  // ranges from this rank that come in parts
-  uint64_t received = 0, ends_sent = 0;
-  uint64_t dropped[datagram_fault_count] = {};
-  uint64_t firewalled_before = 0, refused_before = 0;
+  std::optional<UdpLinkSecret> secret{};  // with it, the link is encrypted
+  uint64_t numbers_per_key = numbers_per_key_max;
 };
 
 // Two times of a received datagram. now: when it was found in the socket. came: when the network delivered it to this host.
@@ -139,6 +128,11 @@ class UdpFlow {
   const TcpAddress& address() const { return options_.address; }
   const DatagramGroup& group() const { return options_.group; }
   const DatagramSeal& in_seal() const { return in_seal_; }
+  // Null: the link is not encrypted.
+  UdpLinkSeal* encryption() { return encryption_.get(); }
+  const UdpLinkSeal* encryption() const { return encryption_.get(); }
+  // The size of the header of this link's datagrams, and of those of its groups.
+  uint32_t header_bytes() const { return encryption_ ? encrypted_header_bytes : datagram_header_bytes; }
   const RttEstimator& rtt() const { return rtt_; }
   uint64_t rate() const { return rate_.rate(); }
   // Measures the rate of the path, once (PathProbe).
@@ -170,7 +164,7 @@ class UdpFlow {
   };
   struct RepairRequest {
     DatagramHeader header;
-    DatagramSeal seal;
+    DatagramSeal seal;  // for a link without encryption
     uint32_t bytes = 0;
     std::array<std::byte, sizeof(uint32_t) + repair_bitmap_bytes_max> payload{};
   };
@@ -181,11 +175,12 @@ class UdpFlow {
   static constexpr Nanos goodbye_timeout = 300 * millisecond;
   static uint32_t clock_us(Nanos now) { return static_cast<uint32_t>(now / microsecond); }
 
-  DatagramHeader numbered_header(DatagramKind kind, uint32_t number, Nanos now) const;
+  DatagramHeader numbered_header(DatagramKind kind, uint64_t number, Nanos now) const;
   DatagramHeader make_header(DatagramKind kind, Nanos now);
   DatagramHeader make_answer_header(DatagramKind kind, Nanos now);
   void address_header(DatagramHeader& header, const DatagramGroup& group, Rank to) const;
   void put(DatagramHeader header, std::span<const std::byte> payload, UdpOutbox& outbox);
+  void add(const DatagramHeader& header, std::span<const std::byte> payload, const DatagramSeal& seal, UdpOutbox& outbox);
   bool is_new(const DatagramHeader& header);
   void measure(const DatagramHeader& header, const UdpArrival& arrival);
   DatagramFault fragment(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival,
@@ -210,6 +205,7 @@ class UdpFlow {
   bool stream_is_ready(Nanos now) const;
 
   UdpFlowOptions options_;
+  std::unique_ptr<UdpLinkSeal> encryption_;
   size_t destination_;
   DatagramSeal out_seal_, in_seal_;
   RttEstimator rtt_;
@@ -233,7 +229,9 @@ class UdpFlow {
   size_t first_request_ = 0, request_count_ = 0;
   std::vector<uint32_t> control_answers_;  // ids of the control messages that must be answered
   Control ping_, goodbye_;
-  uint32_t next_seq_ = 1, next_answer_seq_ = 1, next_control_ = 1;
+  // The next numbers of the two series. A datagram carries the low half as its flow_seq.
+  uint64_t next_seq_ = 1, next_answer_seq_ = 1;
+  uint32_t next_control_ = 1;
   // newest_report_: flow_seq of the newest report. reported_: the number of received datagrams in that report.
   uint32_t newest_report_ = 0, reported_ = 0;
   bool report_received_ = false;

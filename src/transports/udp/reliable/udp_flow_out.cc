@@ -26,11 +26,11 @@ void UdpFlow::address_header(DatagramHeader& header, const DatagramGroup& group,
   header.receiver = static_cast<uint16_t>(to);
 }
 
-DatagramHeader UdpFlow::numbered_header(DatagramKind kind, uint32_t number, Nanos now) const {
+DatagramHeader UdpFlow::numbered_header(DatagramKind kind, uint64_t number, Nanos now) const {
   DatagramHeader header;
   header.kind = kind;
   address_header(header, options_.group, 1 - options_.group.self);
-  header.flow_seq = number;
+  header.flow_seq = static_cast<uint32_t>(number);
   header.sent_at_us = clock_us(now);
   return header;
 }
@@ -48,7 +48,17 @@ DatagramHeader UdpFlow::make_answer_header(DatagramKind kind, Nanos now) {
 
 void UdpFlow::put(DatagramHeader header, std::span<const std::byte> payload, UdpOutbox& outbox) {
   header.payload_bytes = static_cast<uint16_t>(payload.size());
-  outbox.add(options_.address, header, payload, out_seal_, sending_);
+  add(header, payload, out_seal_, outbox);
+}
+
+// Adds a datagram whose header is complete but for the tag. Call it once for each number.
+void UdpFlow::add(const DatagramHeader& header, std::span<const std::byte> payload, const DatagramSeal& seal,
+                  UdpOutbox& outbox) {
+  if (!encryption_) return outbox.add(options_.address, header, payload, seal, sending_);
+  const auto series = series_of(header.kind);
+  const auto next = series == UdpSeries::numbers ? next_seq_ : next_answer_seq_;
+  const uint64_t number = next - (static_cast<uint32_t>(next) - header.flow_seq);
+  outbox.add_encrypted(options_.address, header, payload, encryption_->out(series), number, sending_);
 }
 
 void UdpFlow::start(Control& control, Nanos now) {
@@ -61,7 +71,7 @@ void UdpFlow::add_control(uint32_t id, ControlKind kind, Nanos now, UdpOutbox& o
   message[sizeof id] = std::byte{static_cast<uint8_t>(kind)};
   const auto header = make_header(DatagramKind::control, now);
   watch_.sent(header.flow_seq, false, now);
-  count_sent(datagram_header_bytes + sizeof id + 1);
+  count_sent(header_bytes() + sizeof id + 1);
   put(header, {message, sizeof id + 1}, outbox);
 }
 
@@ -77,12 +87,12 @@ bool UdpFlow::send_repair_requests(Nanos now, UdpOutbox& outbox) {
   for (; request_count_ > 0; --request_count_, first_request_ = (first_request_ + 1) % requests_max) {
     if (outbox.credit() == 0 && !outbox.flush()) return false;
     auto& request = repair_requests_[first_request_];
-    request.header.flow_seq = next_answer_seq_++;
+    request.header.flow_seq = static_cast<uint32_t>(next_answer_seq_++);
     request.header.sent_at_us = clock_us(now);
     // Copy the request, because its place in the buffer may be used again before the outbox is flushed.
     std::memcpy(outbox.scratch(), request.payload.data(), request.bytes);
     const std::span<const std::byte> payload(outbox.scratch(), request.bytes);
-    outbox.add(options_.address, request.header, payload, request.seal, sending_);
+    add(request.header, payload, request.seal, outbox);
   }
   return true;
 }
@@ -103,8 +113,8 @@ bool UdpFlow::send_questions(Nanos now, UdpOutbox& outbox) {
     if (outbox.credit() == 0 && !outbox.flush()) return false;
     if (!probe_.next(rtt_, now, question)) break;
     auto header = make_answer_header(DatagramKind::path_probe, now);
-    put_question(question, header);
-    put(header, std::span(zeros).first(question.bytes - datagram_header_bytes), outbox);
+    put_question(question, header, header_bytes());
+    put(header, std::span(zeros).first(question.bytes - header_bytes()), outbox);
   }
   return true;
 }
@@ -197,9 +207,9 @@ void UdpFlow::queue_repair(const UdpGroupPeer& group, const DatagramHeader& head
 }
 
 std::optional<FragmentPosition> UdpFlow::next_fragment() {
-  const auto position = frames_.next(datagram_bytes() - datagram_header_bytes);
+  const auto position = frames_.next(datagram_bytes() - header_bytes());
   if (!position) return position;
-  const size_t bytes = datagram_header_bytes + position->bytes();
+  const size_t bytes = header_bytes() + position->bytes();
   if (!losses_.may_send(bytes, rate_.rate(), rtt_)) return std::nullopt;
   if (options_.window_bytes != 0 && losses_.outstanding_bytes() > 0 &&
       losses_.outstanding_bytes() + bytes > options_.window_bytes)
@@ -214,7 +224,7 @@ bool UdpFlow::stream_is_ready(Nanos now) const {
 
 uint32_t UdpFlow::next_datagram_bytes(Nanos now) {
   if (stream_debt_bytes_ > 0 && stream_is_ready(now)) return datagram_bytes();
-  if (const auto position = next_fragment()) return datagram_header_bytes + position->bytes();
+  if (const auto position = next_fragment()) return header_bytes() + position->bytes();
   return stream_is_ready(now) ? datagram_bytes() : 0;
 }
 
@@ -245,7 +255,7 @@ uint32_t UdpFlow::send_fragment(const FragmentPosition& position, Nanos now, Udp
   auto header = make_header(DatagramKind::fragment, now);
   write_position(position, header);
   put(header, payload, outbox);
-  const auto bytes = static_cast<uint32_t>(datagram_header_bytes + payload.size());
+  const auto bytes = static_cast<uint32_t>(header_bytes() + payload.size());
   watch_.sent(header.flow_seq, is_long(bytes, datagram_bytes()), now);
   losses_.sent(header.flow_seq, position.name, bytes, rtt_, now);
   frames_.taken(position.name);
@@ -262,7 +272,7 @@ uint32_t UdpFlow::send_stream(Nanos now, UdpOutbox& outbox) {
     const UdpStreams::NextOptions options{.now = now,
                                           .answer_time = rtt_.answer_time(),
                                           .others_wait = others_wait,
-                                          .payload_bytes_max = datagram_bytes() - datagram_header_bytes};
+                                          .payload_bytes_max = datagram_bytes() - header_bytes()};
     if (!group.streams.next(options, datagram)) continue;
     next_group_ = (next_group_ + i + 1) % groups_.size();
     auto payload = datagram.payload;
@@ -273,13 +283,13 @@ uint32_t UdpFlow::send_stream(Nanos now, UdpOutbox& outbox) {
     }
     auto& header = datagram.header;
     address_header(header, group.group, group.rank);
-    header.flow_seq = next_seq_++;
+    header.flow_seq = static_cast<uint32_t>(next_seq_++);
     header.sent_at_us = clock_us(now);
     header.payload_bytes = static_cast<uint16_t>(payload.size());
-    outbox.add(options_.address, header, payload, group.out_seal, sending_);
+    add(header, payload, group.out_seal, outbox);
     if (header.kind == DatagramKind::end) ++group.ends_sent;
-    const auto bytes = static_cast<uint32_t>(datagram_header_bytes + payload.size());
-    watch_.sent(header.flow_seq, is_long(bytes, datagram_header_bytes + datagram.range_bytes), now);
+    const auto bytes = static_cast<uint32_t>(header_bytes() + payload.size());
+    watch_.sent(header.flow_seq, is_long(bytes, header_bytes() + datagram.range_bytes), now);
     count_sent(bytes);
     return bytes;
   }

@@ -57,7 +57,7 @@ uint32_t count_bits(const std::vector<uint64_t>& bits) {
   return count;
 }
 
-FragmentQueue::FragmentQueue() = default;
+FragmentQueue::FragmentQueue(uint32_t recut_bytes) : recut_bytes_(recut_bytes) {}
 
 uint32_t FragmentQueue::push(uint32_t frame_bytes, uint32_t fragment_bytes) {
   UNISONO_CHECK(!full() && frame_bytes >= sizeof(FrameHeader) && frame_bytes <= frame_bytes_max &&
@@ -152,8 +152,8 @@ void FragmentQueue::lost(FragmentName name) {
   ++frame->lost_count;
 }
 
-void FragmentQueue::recut(Frame& frame) {
-  const auto from = frame.fragment_bytes, to = recut_fragment_bytes;
+void FragmentQueue::recut(Frame& frame) const {
+  const auto from = frame.fragment_bytes, to = recut_bytes_;
   const auto sent_bytes = std::min(frame.unsent * from, frame.frame_bytes);
   frame.arrived = recut_bits(frame.arrived, frame.frame_bytes, from, to);
   frame.arrived_count = count_bits(frame.arrived);
@@ -167,7 +167,7 @@ void FragmentQueue::recut() {
   search_position_ = {oldest_, 0};
   for (auto& frame : frames_) {
     if (!frame.open) continue;
-    if (frame.fragment_bytes > recut_fragment_bytes) recut(frame);
+    if (frame.fragment_bytes > recut_bytes_) recut(frame);
     frame.lost.assign((frame.fragments + 63) / 64, 0);
     for (uint32_t index = 0; index < frame.unsent; ++index) {
       if (!in(frame.arrived, index)) add(frame.lost, index);

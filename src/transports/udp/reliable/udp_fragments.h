@@ -23,7 +23,8 @@ inline constexpr uint32_t fragment_bytes_min = 512, fragment_bytes_max = 65'507 
 inline constexpr uint32_t frame_bytes_max = sizeof(FrameHeader) + payload_bytes_max;
 // If the path no longer carries the fragments of a frame, the frame is cut again, into fragments of this size. This happens at
 // most once per frame, and never to a frame that was cut into fragments of this size or shorter ones.
-inline constexpr uint32_t recut_fragment_bytes = base_datagram_bytes - datagram_header_bytes;
+constexpr uint32_t recut_fragment_bytes_with(uint32_t header_bytes) { return base_datagram_bytes - header_bytes; }
+inline constexpr uint32_t recut_fragment_bytes = recut_fragment_bytes_with(datagram_header_bytes);
 inline constexpr uint32_t fragment_frames_max = 256;  // A power of two. The sender and the receiver must use the same number.
 
 struct FragmentPosition {
@@ -57,7 +58,7 @@ FragmentParts fragment_parts(const FragmentPosition& position, const FrameHeader
 // may lack memory for the oldest frame, and still have memory for later frames.
 class FragmentQueue {
  public:
-  FragmentQueue();
+  explicit FragmentQueue(uint32_t recut_bytes = recut_fragment_bytes);
 
   // Returns true if no further frame may be pushed now.
   bool full() const { return next_frame_ - oldest_ >= fragment_frames_max || open_bytes_ >= open_bytes_max; }
@@ -94,10 +95,11 @@ class FragmentQueue {
   static constexpr size_t open_bytes_max = 24u << 20;
   static constexpr uint32_t lost_in_a_row_max = 8;  // after this many lost fragments a new fragment is sent
   Frame* find(uint32_t number);
-  static void recut(Frame& frame);
+  void recut(Frame& frame) const;
   FragmentPosition next_lost();
   std::optional<FragmentPosition> next_unsent();
 
+  uint32_t recut_bytes_;       // recut_fragment_bytes of this link
   std::vector<Frame> frames_;  // frame number n is at n % fragment_frames_max
   uint32_t oldest_ = 0, next_frame_ = 0;
   uint32_t unsent_frame_ = 0;  // In all frames before this one, every fragment was sent at least once.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/prefetch.h"
 
 namespace unisono {
 namespace {
@@ -18,7 +19,8 @@ void note_too_long(UdpSendCounters& counters, size_t bytes) {
 UdpOutbox::UdpOutbox(DatagramSocket& socket, size_t scratch_bytes)
     : socket_(socket),
       scratch_bytes_(scratch_bytes),
-      scratch_(std::make_unique_for_overwrite<std::byte[]>(batch * scratch_bytes)) {}
+      stride_(scratch_bytes + cache_line_bytes),
+      scratch_(std::make_unique_for_overwrite<std::byte[]>(batch * stride_)) {}
 
 void UdpOutbox::add(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload,
                     const DatagramSeal& seal, UdpSendCounters& counters) {
@@ -31,6 +33,27 @@ void UdpOutbox::add(const TcpAddress& to, const DatagramHeader& header, std::spa
   counters_[count_] = &counters;
   tagged_[count_] = tagged(std::as_bytes(std::span(&datagrams_[count_].header, 1)), payload, seal);
   ++count_;
+}
+
+void UdpOutbox::add_encrypted(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload,
+                              DatagramSealer& sealer, uint64_t number, UdpSendCounters& counters) {
+  UNISONO_CHECK(count_ < batch && !blocked_ && payload.size() <= scratch_bytes_ && header.payload_bytes == payload.size());
+  UNISONO_CHECK(static_cast<uint32_t>(number) == header.flow_seq);
+  seal();
+  auto& datagram = datagrams_[count_];
+  auto* const out = scratch();
+  datagram.to = &to;
+  datagram.header = header;
+  SealTag tag;
+  sealer.seal(number, std::as_bytes(std::span(&datagram.header, 1)).first(datagram_tagged_bytes), payload, out, tag);
+  std::memcpy(&datagram.header.tag, tag.data(), sizeof datagram.header.tag);
+  std::memcpy(out - encryption_bytes, tag.data() + sizeof datagram.header.tag, encryption_bytes);
+  datagram.payload = {out - encryption_bytes, encryption_bytes + payload.size()};
+  datagram.confirms = std::exchange(counters.confirm, false);
+  datagram.alone = counters.alone;
+  counters_[count_] = &counters;
+  encrypted_bytes_ += payload.size();
+  sealed_ = ++count_;
 }
 
 void UdpOutbox::add_sealed(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload,
@@ -53,6 +76,7 @@ bool UdpOutbox::flush() {
   size_t at = 0;
   seal();
   blocked_ = wants_time_ = false;
+  encrypted_bytes_ = 0;
   while (at < count_) {
     const auto outcome = socket_.send(std::span(datagrams_).subspan(at, count_ - at));
     for (size_t i = at; i < at + outcome.taken; ++i) {
@@ -81,7 +105,7 @@ void UdpOutbox::keep_rest(size_t from) {
   for (size_t i = from; i < count_; ++i) {
     const size_t to = i - from;
     auto datagram = datagrams_[i];
-    auto* destination = scratch_.get() + to * scratch_bytes_;
+    auto* destination = scratch_.get() + to * stride_;
     // Payloads in scratch memory only move to lower addresses, and the lowest moves first. Therefore no payload is overwritten
     // before it has moved.
     if (!datagram.payload.empty()) std::memmove(destination, datagram.payload.data(), datagram.payload.size());

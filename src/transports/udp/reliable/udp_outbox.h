@@ -12,6 +12,7 @@
 #include <span>
 
 #include "net/datagram_socket.h"
+#include "tls/datagram_seal.h"
 
 namespace unisono {
 
@@ -29,20 +30,26 @@ struct UdpSendCounters {
 class UdpOutbox {
  public:
   static constexpr size_t batch = datagrams_per_batch;
+  // Encrypted payloads wait in the scratch memory. If they were more, they would leave the cache before the kernel reads them.
+  static constexpr size_t encrypted_bytes_max = 256u << 10;
 
   // scratch_bytes must be the size of the largest payload that is written into scratch().
   UdpOutbox(DatagramSocket& socket, size_t scratch_bytes);
 
   // Returns how many more datagrams may be added. The result is 0 while the network takes nothing.
-  size_t credit() const { return blocked_ ? 0 : batch - count_; }
+  size_t credit() const { return blocked_ || encrypted_bytes_ >= encrypted_bytes_max ? 0 : batch - count_; }
   bool empty() const { return count_ == 0; }
   bool blocked() const { return blocked_; }
   // Returns memory for the payload of the datagram that is added next.
-  std::byte* scratch() { return scratch_.get() + count_ * scratch_bytes_; }
+  std::byte* scratch() { return scratch_.get() + count_ * stride_ + encryption_bytes; }
   // Adds a datagram, which flush() will seal. Call this only if credit() > 0; if credit() is 0, call flush(). `payload` must
   // stay valid until flush(). `to` and `counters` must stay valid until the datagram has left the outbox.
   void add(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload, const DatagramSeal& seal,
            UdpSendCounters& counters);
+  // Adds a datagram that is encrypted at once, so `payload` need not stay valid. `number` is the datagram's number in its
+  // series; header.flow_seq is the low half.
+  void add_encrypted(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload,
+                     DatagramSealer& sealer, uint64_t number, UdpSendCounters& counters);
   // Adds a datagram that is sealed already.
   void add_sealed(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload,
                   UdpSendCounters& counters);
@@ -59,11 +66,13 @@ class UdpOutbox {
   void keep_rest(size_t from);
 
   DatagramSocket& socket_;
-  size_t scratch_bytes_;
+  // In each piece of the scratch memory, the payload comes behind space for the second half of a tag of 16 bytes.
+  size_t scratch_bytes_, stride_;
   std::unique_ptr<std::byte[]> scratch_;
   std::array<OutDatagram, batch> datagrams_;
   std::array<UdpSendCounters*, batch> counters_{};
   std::array<DatagramTagged, batch> tagged_;
+  size_t encrypted_bytes_ = 0;     // so much was encrypted since the last flush()
   size_t count_ = 0, sealed_ = 0;  // The first sealed_ of the count_ datagrams are sealed.
   bool blocked_ = false, wants_time_ = false;
 };

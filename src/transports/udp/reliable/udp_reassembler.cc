@@ -22,7 +22,8 @@ const char* name(FragmentResult result) {
   return "?";
 }
 
-Reassembler::Reassembler(PeerIndex from, PayloadPool& pool) : from_(from), pool_(pool) {}
+Reassembler::Reassembler(PeerIndex from, PayloadPool& pool, uint32_t recut_bytes)
+    : from_(from), pool_(pool), recut_bytes_(recut_bytes) {}
 
 FragmentResult Reassembler::add(const FragmentPosition& position, std::span<const std::byte> payload, Sink& sink) {
   if (fault_ != FrameFault::none) return FragmentResult::corrupt;
@@ -38,10 +39,9 @@ FragmentResult Reassembler::add(const FragmentPosition& position, std::span<cons
   if (frame.state == State::empty) begin(frame, position);
   if (frame.frame_bytes != position.frame_bytes) return FragmentResult::inconsistent;
   if (frame.fragment_bytes != position.fragment_bytes) {
-    const bool is_recut = frame.fragment_bytes == recut_fragment_bytes;
-    if (is_recut && position.fragment_bytes > recut_fragment_bytes) return FragmentResult::outdated;
-    if (position.fragment_bytes != recut_fragment_bytes || frame.fragment_bytes < recut_fragment_bytes)
-      return FragmentResult::inconsistent;
+    const bool is_recut = frame.fragment_bytes == recut_bytes_;
+    if (is_recut && position.fragment_bytes > recut_bytes_) return FragmentResult::outdated;
+    if (position.fragment_bytes != recut_bytes_ || frame.fragment_bytes < recut_bytes_) return FragmentResult::inconsistent;
     recut(frame);
   }
   auto& word = frame.stored[position.name.index / 64];
@@ -77,11 +77,11 @@ void Reassembler::begin(Frame& frame, const FragmentPosition& position) {
   ++partial_;
 }
 
-void Reassembler::recut(Frame& frame) {
-  frame.stored = recut_bits(frame.stored, frame.frame_bytes, frame.fragment_bytes, recut_fragment_bytes);
+void Reassembler::recut(Frame& frame) const {
+  frame.stored = recut_bits(frame.stored, frame.frame_bytes, frame.fragment_bytes, recut_bytes_);
   frame.stored_count = count_bits(frame.stored);
-  frame.fragment_bytes = recut_fragment_bytes;
-  frame.fragments = (frame.frame_bytes + recut_fragment_bytes - 1) / recut_fragment_bytes;
+  frame.fragment_bytes = recut_bytes_;
+  frame.fragments = (frame.frame_bytes + recut_bytes_ - 1) / recut_bytes_;
 }
 
 // Handles the frame header in fragment 0: asks the sink for a receive buffer, and copies the fragments that came earlier into

@@ -35,7 +35,7 @@ constexpr bool to_be_acknowledged(FragmentResult result) { return result <= Frag
 
 class Reassembler {
  public:
-  Reassembler(PeerIndex from, PayloadPool& pool);
+  Reassembler(PeerIndex from, PayloadPool& pool, uint32_t recut_bytes = recut_fragment_bytes);
   ~Reassembler() { reset(); }
   Reassembler(const Reassembler&) = delete;
   Reassembler& operator=(const Reassembler&) = delete;
@@ -66,7 +66,7 @@ class Reassembler {
   };
   Frame& frame(uint32_t number) { return frames_[number % fragment_frames_max]; }
   void begin(Frame& frame, const FragmentPosition& position);
-  static void recut(Frame& frame);
+  void recut(Frame& frame) const;
   bool take_header(Frame& frame, std::span<const std::byte> payload, Sink& sink);
   bool find_memory(Frame& frame);
   FragmentResult finish(Frame& frame, Sink& sink);
@@ -74,6 +74,7 @@ class Reassembler {
 
   PeerIndex from_;
   PayloadPool& pool_;
+  uint32_t recut_bytes_;       // recut_fragment_bytes of this link
   std::vector<Frame> frames_;  // frame number n is at n % fragment_frames_max
   uint32_t oldest_ = 0;
   size_t partial_ = 0;
