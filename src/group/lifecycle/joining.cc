@@ -72,7 +72,7 @@ Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self
     udp.clock = monotonic_now;
     udp.rate_limit = uint64_t{options.rate_limit_mbps} * (1'000'000 / 8);
     udp.auth = options.datagram_auth;
-    udp.tls = *tls;
+    udp.tls = tls;
     udp.silence = options.link_timeout.count() * millisecond;
     udp.loss = {.per_mille = options.lose_per_mille, .seed = loss_seed(options, self)};
     auto made = UdpTransport::make(udp);
@@ -85,7 +85,7 @@ Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self
     // Use only 8 slots. A slice (the data in one slot) has 256 KiB. So the data that is on its way to one peer fits into the
     // CPU caches.
     auto shm = ShmTransport::make(
-        {.self = self, .slots_per_peer = 8, .payload_checksum = options.payload_checksum, .same_user = *tls != nullptr});
+        {.self = self, .slots_per_peer = 8, .payload_checksum = options.payload_checksum, .same_user = tls != nullptr});
     if (!shm) return shm.status();
     auto* connector = shm->get();
     links.push_back({std::move(*shm), connector});
