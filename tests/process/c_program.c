@@ -170,8 +170,8 @@ int main(void) {
   options.min_world = world_max + 1;
   require(unisono_join(&options, &group) == UNISONO_INVALID && strstr(unisono_last_error(), "min_world is 9") != NULL,
           "too large a smallest world");
-  require(unisono_join_with_key(&options, "no key", UNISONO_SECURITY_REQUIRED, NULL, NULL, &group) == UNISONO_INVALID &&
-              strstr(unisono_last_error(), "64 hexadecimal digits") != NULL && strstr(unisono_last_error(), "no key") == NULL,
+  require(unisono_join_with_key(&options, "hunter2", UNISONO_SECURITY_REQUIRED, NULL, NULL, &group) == UNISONO_INVALID &&
+              strstr(unisono_last_error(), "64 hexadecimal digits") != NULL && strstr(unisono_last_error(), "hunter2") == NULL,
           "a key that is none, and is not shown");
   options.min_world = 2;
   options.require_majority = -1;

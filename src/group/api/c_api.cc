@@ -121,6 +121,9 @@ int unisono_join_with_events(const unisono_options* o, unisono_event_handler han
 int unisono_join_with_key(const unisono_options* o, const char* key, unisono_security security, unisono_event_handler handler,
                           void* data, unisono_group** group) {
   unisono::Options options;
+  if (security < UNISONO_SECURITY_AUTOMATIC || security > UNISONO_SECURITY_OFF)
+    return set_last_error(
+        {unisono::Code::invalid, unisono::concat("security is ", static_cast<int>(security), "; needed: 0 to 2")});
   options.key = text(key);
   options.security = static_cast<unisono::Security>(security);
   if (handler != nullptr) options.on_event = [=](const unisono::Event& event) { pass_on(event, handler, data); };
