@@ -63,7 +63,7 @@ struct Options {
   uint32_t rate_limit_mbps = 0;
   // For udp. true: CRC-32C protects datagrams. false: SipHash-2-4 protects them. CRC-32C is faster, but anyone who can send to
   // a port can forge datagrams. A link uses CRC-32C if both its ends set this option. Lossy operations use it if all ranks set
-  // it. UNISONO_DATAGRAM_CHECKSUM.
+  // it. With a key, datagrams are encrypted, and it is an error to ask for CRC-32C. UNISONO_DATAGRAM_CHECKSUM.
   bool datagram_checksum = false;
   uint32_t streams_per_link = 0;  // number of TCP connections between each pair of hosts; 0: automatic
   // A link between hosts whose connection breaks is connected anew, and loses nothing. If it cannot be connected for this long,

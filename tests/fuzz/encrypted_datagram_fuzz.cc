@@ -65,6 +65,7 @@ void shake_hands(std::span<const std::byte> bytes, bool dial) {
   UdpHello read;
   UdpHelloTls read_tls;
   if (!read_hello(key, made.header, datagram, read, &read_tls)) return;
+  UNISONO_CHECK(read_tls.key == key);
   (void)handshake.on_hello(read, 1, read_tls);
   (void)handshake.on_hello(read, 2, read_tls);
   UNISONO_CHECK(!handshake.done());  // The input does not contain what a member would make of our random numbers.

@@ -91,6 +91,7 @@ bool read_hello(const JobKey& job, const DatagramHeader& header, std::span<const
   if (tls != nullptr) {
     std::memcpy(&tls->attempt, datagram.data() + hello_datagram_bytes, sizeof tls->attempt);
     tls->flight = datagram.subspan(tls_at);
+    tls->key = job;
   }
   const auto step = static_cast<uint8_t>(hello.step);
   return hello.version == (tls == nullptr ? 1 : 2) && step >= 1 && step <= 3 &&
@@ -199,6 +200,7 @@ bool UdpHandshake::on_ask(const UdpHello& hello, Nanos now, const UdpHelloTls& t
     if (!flights->step(tls.flight) || flights->flight().empty()) return false;
     flights_ = std::move(flights);
     peer_attempt_ = tls.attempt;
+    job_ = tls.key;
   }
   if (!answered_) interval_ = options_.retry_first;
   other_nonce_ = hello.nonce;

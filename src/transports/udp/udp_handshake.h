@@ -52,6 +52,7 @@ inline constexpr uint32_t hello_datagram_bytes = datagram_header_bytes + sizeof(
 struct UdpHelloTls {
   uint64_t attempt = 0;
   std::span<const std::byte> flight{};  // of TLS; it fills the rest of the datagram
+  JobKey key{};                         // not in the datagram: read_hello() sets the key with which the hello is sealed
 };
 static_assert(hello_datagram_bytes + sizeof(uint64_t) + TlsFlights::flight_bytes_max <= base_datagram_bytes);
 
@@ -100,9 +101,8 @@ class UdpHandshake {
   UdpHandshake(const JobKey& job, const UdpHandshakeOptions& options);
 
   // Handles a hello that read_hello has accepted. Returns true if message() must be sent now to the address from which the
-  // hello came. The waiting process answers with the key of the ask, so call use_key() before.
+  // hello came. The waiting process answers with the key of the ask.
   bool on_hello(const UdpHello& hello, Nanos now, const UdpHelloTls& tls = {});
-  void use_key(const JobKey& job) { job_ = job; }
   // Returns true if message() must be repeated now. The dialling process sends it to the first addresses_to_ask() addresses
   // until one of them has answered, and after that only to the address that has answered.
   bool due(Nanos now);
@@ -130,7 +130,7 @@ class UdpHandshake {
   void remember(const UdpHello& hello);
   bool finish(const UdpNonce& dialler, const UdpNonce& waiter);
 
-  JobKey job_;
+  JobKey job_;  // the key of our hellos
   UdpHandshakeOptions options_;
   UdpNonce nonce_{}, other_nonce_{};
   DatagramGroup group_;

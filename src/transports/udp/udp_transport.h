@@ -179,8 +179,8 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   void handle(Port& port, const InDatagram& datagram, const Classified& classified);
   void refused(Port& port, const TcpAddress& to);
   void on_hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from);
-  std::optional<JobKey> read_hello_of_job(const DatagramHeader& header, std::span<const std::byte> datagram, UdpHello& hello,
-                                          UdpHelloTls& tls);
+  bool read_hello_of_job(const DatagramHeader& header, std::span<const std::byte> datagram, UdpHello& hello,
+                         UdpHelloTls& tls) const;
   void note_foreign_hello(std::span<const std::byte> datagram);
   DatagramFault on_link_datagram(Link& link, const DatagramHeader& header, std::span<const std::byte> payload,
                                  const UdpArrival& arrival);

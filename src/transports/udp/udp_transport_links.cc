@@ -258,8 +258,7 @@ void UdpTransport::on_hello(Port& port, const DatagramHeader& header, std::span<
   if (hello_keys_.empty()) return ignore(DatagramFault::run);  // The key is not set yet. The peer will repeat its hello.
   UdpHello hello;
   UdpHelloTls tls;
-  const auto key = read_hello_of_job(header, datagram, hello, tls);
-  if (!key) {
+  if (!read_hello_of_job(header, datagram, hello, tls)) {
     ++refused_connections_;
     note_foreign_hello(datagram);
     return ignore(DatagramFault::tag);
@@ -271,7 +270,6 @@ void UdpTransport::on_hello(Port& port, const DatagramHeader& header, std::span<
   if (!link.handshake || link.state == LinkState::lost) return ignore(DatagramFault::duplicate);
   const bool same_address = link.at.port == port.index && same_endpoint(link.at.address, from);
   if (same_address && link.handshake->answered_just_now(hello, now_)) return ignore(DatagramFault::duplicate);
-  if (!link.request.dial) link.handshake->use_key(*key);
   const bool answer = link.handshake->on_hello(hello, now_, tls);
   if (!answer && (link.state != LinkState::connecting || !link.handshake->done())) return ignore(DatagramFault::duplicate);
   if (link.state == LinkState::connecting && !same_address) {
@@ -282,13 +280,11 @@ void UdpTransport::on_hello(Port& port, const DatagramHeader& header, std::span<
   if (link.state == LinkState::connecting && link.handshake->done()) bring_up(link, now_);
 }
 
-// Returns the key with which the hello is sealed; nothing if this is none of ours.
-std::optional<JobKey> UdpTransport::read_hello_of_job(const DatagramHeader& header, std::span<const std::byte> datagram,
-                                                      UdpHello& hello, UdpHelloTls& tls) {
-  for (const auto& key : hello_keys_) {
-    if (read_hello(key, header, datagram, hello, options_.tls ? &tls : nullptr)) return key;
-  }
-  return std::nullopt;
+// Returns true if the hello is sealed with one of our keys.
+bool UdpTransport::read_hello_of_job(const DatagramHeader& header, std::span<const std::byte> datagram, UdpHello& hello,
+                                     UdpHelloTls& tls) const {
+  return std::ranges::any_of(
+      hello_keys_, [&](const JobKey& key) { return read_hello(key, header, datagram, hello, options_.tls ? &tls : nullptr); });
 }
 
 // A hello that we cannot authenticate may come from a process to which we want a link, and which has another key. Anybody can
