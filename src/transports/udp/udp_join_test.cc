@@ -20,12 +20,13 @@ bool is_hello(const Datagram& datagram, UdpHelloStep step) {
          static_cast<UdpHelloStep>(datagram.bytes[sizeof(DatagramHeader)]) == step;
 }
 
-// Returns true if the datagram is the first one of a train, which measures the rate of a path.
-bool begins_train(const Datagram& datagram) {
+// Returns true if the datagram belongs to a train, which measures the rate of a path.
+bool is_of_train(const Datagram& datagram) {
   PathQuestion question;
-  return datagram.header().kind == DatagramKind::path_probe && get_question(datagram.header(), question) &&
-         question.count > 1 && question.index == 0;
+  return datagram.header().kind == DatagramKind::path_probe && get_question(datagram.header(), question) && question.count > 1;
 }
+
+bool begins_train(const Datagram& datagram) { return is_of_train(datagram) && datagram.header().packet_index == 0; }
 
 void send(VirtualCluster& cluster, PeerIndex from, PeerIndex to, size_t bytes, uint64_t id) {
   static const auto payload = pattern(1 << 20, 5);
@@ -136,6 +137,22 @@ TEST(UdpJoin, a_caller_may_have_the_rate_measured_before_it_sends_data) {
   send(cluster, 0, 1, 1 << 20, 7);
   ASSERT_TRUE(cluster.until([&] { return cluster.frame_sinks[0]->sent_ids[7] > 0; }));
   EXPECT_EQ(trains, 1);
+}
+
+TEST(UdpJoin, each_datagram_of_a_train_is_a_packet_of_its_own_and_data_may_share_packets) {
+  std::map<bool, int> trains, fragments;  // how many datagrams had to be alone, and how many not
+  VirtualCluster cluster(2);
+  cluster.network.watcher = [&](const Datagram& datagram) {
+    if (is_of_train(datagram)) ++trains[datagram.alone];
+    if (datagram.header().kind == DatagramKind::fragment) ++fragments[datagram.alone];
+  };
+  cluster.link_all();
+  cluster.transports[0]->measure_rate(1);
+  send(cluster, 0, 1, 1 << 20, 7);
+  ASSERT_TRUE(cluster.until([&] { return cluster.frame_sinks[0]->sent_ids[7] > 0; }));
+  EXPECT_EQ(trains, (std::map<bool, int>{{true, PathProbe::train_datagrams}}));
+  EXPECT_GT(fragments[false], 100);
+  EXPECT_EQ(fragments[true], 0);
 }
 
 }  // namespace

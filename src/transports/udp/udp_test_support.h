@@ -78,7 +78,7 @@ class VirtualNetwork {
     TcpAddress from, to;
     Bytes bytes;
     Nanos at = 0;
-    bool confirms = false;
+    bool confirms = false, alone = false;
     DatagramHeader header() const {
       DatagramHeader header;
       std::memcpy(&header, bytes.data(), sizeof header);
@@ -172,7 +172,7 @@ class VirtualNetwork {
 
  private:
   void carry(const TcpAddress& from, const OutDatagram& out) {
-    Datagram datagram{from, *out.to, Bytes(sizeof(DatagramHeader) + out.payload.size()), 0, out.confirms};
+    Datagram datagram{from, *out.to, Bytes(sizeof(DatagramHeader) + out.payload.size()), 0, out.confirms, out.alone};
     std::memcpy(datagram.bytes.data(), &out.header, sizeof out.header);
     if (!out.payload.empty()) std::memcpy(datagram.bytes.data() + sizeof out.header, out.payload.data(), out.payload.size());
     ++carried;

@@ -114,7 +114,11 @@ bool UdpFlow::send_questions(Nanos now, UdpOutbox& outbox) {
     if (!probe_.next(rtt_, now, question)) break;
     auto header = make_answer_header(DatagramKind::path_probe, now);
     put_question(question, header, header_bytes());
+    // With segmentation offload, a train could travel as one packet. Its datagrams would arrive at the same moment, and no rate
+    // could be measured.
+    const bool alone = std::exchange(sending_.alone, true);
     put(header, std::span(zeros).first(question.bytes - header_bytes()), outbox);
+    sending_.alone = alone;
   }
   return true;
 }
