@@ -32,9 +32,14 @@ class Standalone {
     EXPECT_TRUE(status_.ok()) << status_.to_string();
   }
   const RendezvousAddress& address() const { return address_; }
+  // The server reports an event after it has sent the rosters, so the event may come a moment later.
   bool has_event(const std::string& text) {
-    const std::lock_guard lock(mutex_);
-    return events_.find(text) != std::string::npos;
+    const auto limit = monotonic_now() + 5 * second;
+    for (;; std::this_thread::yield()) {
+      const std::lock_guard lock(mutex_);
+      const bool found = events_.find(text) != std::string::npos;
+      if (found || monotonic_now() > limit) return found;
+    }
   }
 
  private:

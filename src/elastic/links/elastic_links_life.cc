@@ -177,8 +177,12 @@ std::byte* ElasticLinks::receive_buffer(PeerIndex from, const FrameHeader& heade
 }
 
 void ElasticLinks::received(PeerIndex from, const FrameHeader& header, const View& view) {
-  // receive_buffer() may have returned no buffer. In that case the transport still owns the memory of the view.
-  if (view.handle != 0) transport_->release(view);
+  if (view.handle != 0) {
+    // The transport had the whole payload already, so it has not asked for a buffer. (Or it asked, and there was none: then the
+    // connection is broken, and there is none now either.)
+    if (auto* const buffer = receive_buffer(from, header)) std::memcpy(buffer, view.data, view.bytes);
+    transport_->release(view);
+  }
   auto* connection = at(from);
   if (connection == nullptr || connection->broken) return;
   auto payload = std::exchange(connection->receive_buffer, {});

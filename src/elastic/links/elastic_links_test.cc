@@ -63,6 +63,28 @@ TEST_F(ElasticLinksTest, a_message_in_two_pieces_arrives_as_one) {
   }
 }
 
+// TCP lends a payload that has arrived as a whole, at an aligned place, without asking for a buffer.
+TEST_F(ElasticLinksTest, messages_that_the_transport_lends_arrive_whole) {
+  for (const auto* key : {"", "secret"}) {
+    SCOPED_TRACE(key);
+    members.clear();
+    add({.run_key = key}), add({.run_key = key});
+    introduce_all();
+    const auto whole = message_of(8192 + 64, test_seed());
+    for (int i = 0; i < 20; ++i) {
+      send_message(0, 1, message_of(4096 + 64 * static_cast<size_t>(i), static_cast<uint64_t>(i)));
+      EXPECT_TRUE(links(0).send(id(1), SharedMessage(whole.slice(0, 64), whole.slice(64, 8192)), now));
+    }
+    ASSERT_TRUE(has_received(1, 40));
+    for (size_t i = 0; i < 20; ++i) {
+      EXPECT_TRUE(same(handler(1).messages[2 * i].second.view(), pattern(4096 + 64 * i, i))) << i;
+      EXPECT_TRUE(same(handler(1).messages[2 * i + 1].second.view(), pattern(whole.size(), test_seed()))) << i;
+    }
+    EXPECT_TRUE(no_losses());
+    EXPECT_EQ(links(0).counters().sent_bytes, links(1).counters().received_bytes);
+  }
+}
+
 TEST_F(ElasticLinksTest, many_peers_that_all_dial_each_other_at_once_have_one_link_per_pair) {
   constexpr size_t count = 10;
   for (size_t i = 0; i < count; ++i) add();
