@@ -38,6 +38,7 @@ class UdpEncryption : public testing::Test {
     cluster.options.tls = std::move(tls);
     cluster.start(i);
   }
+  // `payload` must stay valid until the frame has arrived.
   void send(const Bytes& payload, uint64_t id) { cluster.transports[0]->send(1, data_header(id, payload.size()), payload, id); }
   const auto& frames() const { return cluster.frame_sinks[1]->frames; }
   bool frames_arrive(size_t count) {
@@ -177,7 +178,8 @@ TEST_F(UdpEncryption, replayed_datagrams_change_nothing) {
   std::vector<Datagram> recorded;
   cluster.network.watcher = [&](const Datagram& datagram) { recorded.push_back(datagram); };
   begin(2);
-  send(pattern(20'000, 1), 1);
+  const auto payload = pattern(20'000, 1);
+  send(payload, 1);
   ASSERT_TRUE(frames_arrive(1));
   cluster.pass(100 * millisecond);
   cluster.network.watcher = nullptr;

@@ -46,7 +46,9 @@ struct Silent final : DatagramSink {
 // Records a corpus of datagrams, each of which was authentic for some receiver at some time.
 class RecordedTraffic {
  public:
-  explicit RecordedTraffic(uint8_t job) : cluster(3), sinks(3) {
+  RecordedTraffic(uint8_t job, std::shared_ptr<const TlsContext> tls) : cluster(0), sinks(3) {
+    cluster.options.tls = std::move(tls);
+    for (size_t i = 0; i < 3; ++i) cluster.start(i);
     for (auto& transport : cluster.transports) transport->set_job(VirtualCluster::job(job));
     cluster.network.watcher = [this](const Datagram& datagram) { corpus.push_back(datagram); };
     cluster.link_all();
@@ -122,9 +124,9 @@ void attack(Random& random, const Datagram& genuine, Datagram& datagram) {
   }
 }
 
-void expect_nothing_of(uint64_t datagrams) {
+void expect_nothing_of(uint64_t datagrams, const std::shared_ptr<const TlsContext>& tls = nullptr) {
   std::cout << "seed " << seed << '\n';
-  RecordedTraffic old_job(0x11), traffic(0x5A);
+  RecordedTraffic old_job(0x11, tls), traffic(0x5A, tls);
   auto& network = traffic.cluster.network;
   auto& victim = *traffic.cluster.transports[0];
   auto& frame_sink = *traffic.cluster.frame_sinks[0];
@@ -177,6 +179,9 @@ void expect_nothing_of(uint64_t datagrams) {
 }
 
 TEST(UdpHostile, datagrams_of_unauthenticated_peers_are_dropped_and_counted_once) { expect_nothing_of(100'000 / slower); }
+TEST(UdpHostile, encrypted_links_drop_and_count_them_too) {
+  expect_nothing_of(100'000 / slower, *TlsContext::make({*SecretKey::draw()}));
+}
 TEST(LongUdpHostile, datagrams_of_unauthenticated_peers_are_dropped_and_counted_once) {
   expect_nothing_of(10'000'000 / slower);
 }
