@@ -77,7 +77,7 @@ set(UNISONO_THREADED_SUITES_transports "*Shm*")
 set(UNISONO_THREADED_SUITES_engine "*")
 set(UNISONO_THREADED_SUITES_group "Calls*:*GroupHandles*:LinkProbe*:RuntimeTurn*:TuningFile*")
 set(UNISONO_THREADED_SUITES_elastic
-  "ElasticByDht*:ElasticCall*:ElasticDriver*:ElasticHostile*:ElasticLinks*:ElasticMake*:ElasticOptions*:ElasticParting*:ElasticRun*:Intruder*:LinkSeals*:RunKey*:Seed*:State*")
+  "ElasticByDht*:ElasticCall*:ElasticDriver*:ElasticHostile*:ElasticLinks*:ElasticMake*:ElasticOptions*:ElasticParting*:ElasticRun*:Intruder*:Seed*:State*")
 set(UNISONO_THREADED_SUITES_rendezvous "RendezvousAddress*:*RendezvousSession*:StandaloneRendezvous*")
 set(UNISONO_THREADED_SUITES_training
   "*InGroup*:DropCompute*:DropControllerMemory*:GradientReducer*:ReductionPipeline*:NoMemory*:ReducerMemory*")

@@ -16,7 +16,8 @@
 // peers, and all peers get the same bits. With losses, the values of the other peers are neither dropped nor counted twice.
 // Later averaging steps remove the remaining difference. No peer is special: a process can join through any live peer.
 //
-// Only crashes of peers are tolerated; a malicious peer can corrupt results. A run key keeps unauthenticated peers out.
+// Only crashes of peers are tolerated; a malicious peer can corrupt results. With a key, all connections are encrypted, and
+// processes without the key are kept out (docs/guides/security.md).
 //
 // Source: M. Ryabinin et al., Moshpit SGD, arXiv:2103.03239. Unisono adds grids for any number of peers, conserved sums,
 // coordinators and verdicts. See docs/guides/elastic.md.
@@ -78,7 +79,11 @@ struct ElasticOptions {
   std::string interface {};                 // interface name or address to listen on; empty: all interfaces
   uint16_t port = 0;                        // 0: the kernel chooses
   Role role = Role::peer;
-  std::string run_key{};           // a secret that all peers share; peers without it are refused. Empty: there is no key.
+  // The secret key of the run: 64 hexadecimal digits, as `unisono key` prints them. Equal on all peers. Empty: the key comes from
+  // UNISONO_KEY, UNISONO_KEY_FILE, UNISONO_KEY_FD or the systemd credential `unisono_key`.
+  std::string key{};
+  // required: joining fails without a key. off: no encryption, and no warning. automatic: UNISONO_SECURITY says it.
+  Security security = Security::automatic;
   Profile profile = Profile::lan;  // lan: a silent peer is noticed within seconds. wan: it is noticed within tens of seconds.
   uint32_t max_group = 32;         // a group has at most this many peers; 4 … 128
   uint32_t rounds = 0;             // number of rounds per averaging step; 0: one round for each axis of the grid
@@ -120,7 +125,7 @@ class UNISONO_EXPORT Elastic {
  public:
   // Blocks until this process knows the run's peers (at most join_timeout) and has loaded their state. Loading may take longer
   // than join_timeout, as long as a donor sends something at least every 30 s. Reducers and founders load nothing. Errors:
-  // - invalid: bad options.
+  // - invalid: bad options, or there is no key although security is required.
   // - invalid (RUN_ID_MISMATCH, SCHEMA_MISMATCH): a seed belongs to another run, or has other tensors.
   // - unavailable: NO_SEED (no seed was in the run; the message lists all, and says which are themselves still looking for it),
   //   ROSTER_FULL, or the port is taken.
@@ -155,7 +160,8 @@ class UNISONO_EXPORT Elastic {
   ElasticStatus status() const;
   // Makes an ordinary group of the peers in the newest layout, in the layout's order. It serves for exact collectives between
   // averaging steps. All of these peers must call it after the same averaging step. Like every group, it can be re-formed when
-  // a peer is lost. The library sets rank, world size, rendezvous and job of `options`. Errors:
+  // a peer is lost. The library sets rank, world size, rendezvous, job, key and security of `options`: the group has the key of
+  // the run, or none. Errors:
   // - unavailable: there is no layout yet, or it does not include this process (try again after the next averaging step).
   // - late: some peers did not join; the message lists them.
   Result<Group> group(Milliseconds timeout = Milliseconds{10'000}, const Options& options = {});

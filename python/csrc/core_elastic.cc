@@ -29,7 +29,8 @@ const std::unordered_map<std::string_view, Setter>& setters() {
       {"interface", [](Options& o, py::handle v) { o.interface = py::cast<std::string>(v); }},
       {"port", [](Options& o, py::handle v) { o.port = py::cast<uint16_t>(v); }},
       {"role", [](Options& o, py::handle v) { o.role = static_cast<Options::Role>(word_index(v, "role", roles)); }},
-      {"run_key", [](Options& o, py::handle v) { o.run_key = py::cast<std::string>(v); }},
+      {"key", [](Options& o, py::handle v) { o.key = key_text(v); }},
+      {"security", [](Options& o, py::handle v) { o.security = security_word(v); }},
       {"profile",
        [](Options& o, py::handle v) { o.profile = static_cast<Options::Profile>(word_index(v, "profile", profiles)); }},
       {"max_group", [](Options& o, py::handle v) { o.max_group = py::cast<uint32_t>(v); }},
@@ -115,7 +116,7 @@ ElasticOptions options_of(const py::kwargs& words) {
     try {
       if (!value.is_none()) setter->second(options, value);
     } catch (const py::cast_error&) {
-      const auto given = name == "run_key" ? std::string("of this type") : std::string(py::repr(value));  // it is a secret
+      const auto given = name == "key" ? std::string("of this type") : std::string(py::repr(value));  // it is a secret
       throw py::type_error("Elastic.join: " + name + " cannot be " + given);
     }
   }

@@ -60,20 +60,14 @@ const std::unordered_map<std::string_view, Setter>& call_setters() {
   return setters;
 }
 
-constexpr const char* securities[] = {"automatic", "required", "off"};
-
 using JoinSetter = void (*)(Options&, py::handle);
 const std::unordered_map<std::string_view, JoinSetter>& join_setters() {
   static const std::unordered_map<std::string_view, JoinSetter> setters{
       {"rank", [](Options& o, py::handle v) { o.rank = v.cast<int32_t>(); }},
       {"world_size", [](Options& o, py::handle v) { o.world_size = v.cast<int32_t>(); }},
       {"rendezvous", [](Options& o, py::handle v) { o.rendezvous = v.cast<std::string>(); }},
-      {"key",
-       [](Options& o, py::handle v) {
-         if (!py::isinstance<py::str>(v)) throw py::cast_error();
-         o.key = v.cast<std::string>();
-       }},
-      {"security", [](Options& o, py::handle v) { o.security = static_cast<Security>(word_index(v, "security", securities)); }},
+      {"key", [](Options& o, py::handle v) { o.key = key_text(v); }},
+      {"security", [](Options& o, py::handle v) { o.security = security_word(v); }},
       {"job", [](Options& o, py::handle v) { o.job = v.cast<std::string>(); }},
       {"interface", [](Options& o, py::handle v) { o.interface = v.cast<std::string>(); }},
       {"transport", [](Options& o, py::handle v) { o.transport = v.cast<std::string>(); }},
@@ -170,6 +164,16 @@ void add_delivery_options(py::module_& m) {
 }
 
 }  // namespace
+
+std::string key_text(py::handle value) {
+  if (!py::isinstance<py::str>(value)) throw py::cast_error();
+  return value.cast<std::string>();
+}
+
+Security security_word(py::handle value) {
+  static constexpr const char* securities[] = {"automatic", "required", "off"};
+  return static_cast<Security>(word_index(value, "security", securities));
+}
 
 Milliseconds milliseconds(double seconds, const char* what) {
   constexpr double most = 1e9;  // this only prevents overflow; the library itself refuses times that are too long

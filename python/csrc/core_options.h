@@ -16,6 +16,11 @@ T option_of(py::handle value, const char* what) {
 template <>
 StepCodec option_of<StepCodec>(py::handle value, const char* what);
 
+// The options `key` and `security` of groups and elastic runs. key_text() throws a cast_error, whose text does not contain the
+// key, if the value is not a str.
+std::string key_text(py::handle value);
+Security security_word(py::handle value);
+
 // Sets attributes of the object. Throws TypeError if the object does not have such an attribute.
 void set_fields(py::handle object, const py::kwargs& fields);
 

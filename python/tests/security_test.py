@@ -54,10 +54,17 @@ def test_errors_name_the_option_and_do_not_show_the_key(tmp_path, options, error
     assert KEY[:-1] not in str(caught.value)
 
 
-def test_a_run_key_of_the_wrong_type_is_not_shown():
-    with pytest.raises(TypeError, match="run_key cannot be of this type") as caught:
-        unisono.Elastic.join(run_id="x", found=True, run_key=[KEY])
-    assert KEY not in str(caught.value)
+@pytest.mark.parametrize("options, error, words", [
+    ({"key": [KEY]}, TypeError, "key cannot be of this type"),
+    ({"key": KEY.encode()}, TypeError, "key cannot be of this type"),
+    ({"key": KEY[:-1]}, unisono.Invalid, "ElasticOptions::key: a key has 64 hexadecimal digits"),
+    ({"security": "of"}, ValueError, "security: 'of'; wanted: automatic, required or off"),
+    ({"security": "required"}, unisono.Invalid, "there is no key"),
+])
+def test_errors_of_an_elastic_run_name_the_option_and_do_not_show_the_key(options, error, words):
+    with pytest.raises(error, match=words) as caught:
+        unisono.Elastic.join(run_id="x", found=True, interface="127.0.0.1", tensor_elements=[1], **options)
+    assert KEY[:-1] not in str(caught.value)
 
 
 def test_a_key_file_that_others_can_read_is_refused_by_name(tmp_path, monkeypatch):

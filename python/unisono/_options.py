@@ -113,8 +113,10 @@ class ElasticOptions(TypedDict, total=False):
     interface: str
     port: int
     role: Literal["peer", "client", "reducer"]
-    run_key: str
-    """A secret that all peers know; a peer without it is refused."""
+    key: str | None
+    """The secret key of the run: 64 hexadecimal digits, as `unisono key` prints them; equal on all peers."""
+    security: Literal["automatic", "auto", "required", "off"] | None
+    """As in JoinOptions."""
     profile: Literal["lan", "wan"]
     max_group: int
     rounds: int

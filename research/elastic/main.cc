@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <new>
@@ -44,7 +43,7 @@ struct Settings {
   LocalTrainerOptions training;
   ElasticLoopOptions loop;
   unisono::ElasticOptions elastic;
-  std::string text, sgd = "local_steps=8", events, checkpoint, key_file, profile = "lan";
+  std::string text, sgd = "local_steps=8", events, checkpoint, profile = "lan";
   uint64_t checkpoint_every = 50;
   double held_out = 0.05;
   int64_t stream = -1;
@@ -103,9 +102,6 @@ void declare_run(CLI::App& app, Settings& s) {
           ->delimiter(',');
   auto* port = app.add_option("--port", e.port, "port to listen at; 0: the kernel chooses")->capture_default_str();
   auto* name = app.add_option("--name", e.name, "name of this peer in messages");
-  auto* key =
-      app.add_option("--run-key-file", s.key_file, "file whose first line is the secret key of the run, equal for all peers")
-          ->check(CLI::ExistingFile);
   auto* profile = app.add_option("--profile", s.profile, "how long peers wait for each other: lan or wan")
                       ->capture_default_str()
                       ->check(CLI::IsMember({"lan", "wan"}));
@@ -119,7 +115,7 @@ void declare_run(CLI::App& app, Settings& s) {
   auto* sgd =
       app.add_option("--sgd", s.sgd, "a text of MoshpitSgdOptions::parse, such as local_steps=16,average=pseudo_gradients")
           ->capture_default_str();
-  for (auto* option : {static_cast<CLI::Option*>(found), join, port, name, key, profile, group, peers, gather, stall, sgd})
+  for (auto* option : {static_cast<CLI::Option*>(found), join, port, name, profile, group, peers, gather, stall, sgd})
     option->needs(run);
   auto* checkpoint =
       app.add_option("--checkpoint", s.checkpoint,
@@ -203,11 +199,6 @@ Result<int> run_peer(Settings& s, const Text& text, EventLog& log) {
   s.elastic.profile = s.profile == "wan" ? unisono::ElasticOptions::Profile::wan : unisono::ElasticOptions::Profile::lan;
   s.elastic.gather_timeout = unisono::Milliseconds{s.gather_ms};
   s.elastic.stall_timeout = unisono::Milliseconds{s.stall_ms};
-  if (!s.key_file.empty()) {
-    std::ifstream file(s.key_file);
-    if (!std::getline(file, s.elastic.run_key) || s.elastic.run_key.empty())
-      return Status(Code::invalid, s.key_file + " has no first line, which must hold the key of the run");
-  }
   auto run = unisono::Elastic::join(s.elastic);
   if (!run.ok()) return run.status();
   watch_signals();

@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/concat.h"
+
 namespace unisono {
 namespace {
 
@@ -17,14 +19,14 @@ std::optional<std::string_view> lookup(const Environment& environment, std::stri
   return it->second;
 }
 
-Status resolve_key(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
+Status resolve_key(const SecurityRequest& request, const Environment& environment, ResolvedSecurity& resolved) {
   const auto from_text = [&](std::string name, std::string_view text) -> Status {
     auto key = SecretKey::from_hex(text);
     if (!key.ok()) return {key.status().code(), name + ": " + key.status().message()};
     resolved.key = {.key = std::move(*key), .name = std::move(name)};
     return {};
   };
-  if (!options.key.empty()) return from_text("Options::key", options.key);
+  if (!request.key.empty()) return from_text(std::string(request.key_name), request.key);
   if (const auto text = lookup(environment, "UNISONO_KEY")) return from_text("UNISONO_KEY", *text);
   if (const auto path = lookup(environment, "UNISONO_KEY_FILE")) {
     resolved.key = {.file = std::string(*path), .name = "UNISONO_KEY_FILE"};
@@ -44,31 +46,44 @@ Status resolve_key(const Options& options, const Environment& environment, Resol
 
 }  // namespace
 
-Status resolve_security(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
-  resolved.security = options.security;
-  if (const auto text = lookup(environment, "UNISONO_SECURITY"); text && options.security == Security::automatic) {
+Result<ResolvedSecurity> resolve_security(const SecurityRequest& request, const Environment& environment) {
+  ResolvedSecurity resolved{.security = request.security};
+  if (const auto text = lookup(environment, "UNISONO_SECURITY"); text && request.security == Security::automatic) {
     if (*text == "required") resolved.security = Security::required;
     else if (*text == "off") resolved.security = Security::off;
     else if (*text != "auto") return invalid("UNISONO_SECURITY is '" + std::string(*text) + "'; needed: auto, required or off");
   }
-  if (resolved.security == Security::off) return {};  // the key is not used
-  if (auto s = resolve_key(options, environment, resolved); !s.ok()) return s;
-  if (resolved.security == Security::required && !resolved.key.given() && options.store == nullptr)
+  if (resolved.security == Security::off) return resolved;  // the key is not used
+  if (auto s = resolve_key(request, environment, resolved); !s.ok()) return s;
+  if (resolved.security == Security::required && !resolved.key.given() && !request.key_may_follow)
     return invalid(
         "security is required, but there is no key: set UNISONO_KEY_FILE to a file that `unisono key` has written, or start "
         "with "
         "`unisono launch`");
+  return resolved;
+}
+
+Status resolve_security(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
+  auto security = resolve_security(
+      {.key = options.key, .security = options.security, .key_may_follow = options.store != nullptr}, environment);
+  if (!security.ok()) return security.status();
+  resolved.key = std::move(security->key);
+  resolved.security = security->security;
   return {};
 }
 
-Result<std::vector<SecretKey>> keys_of(const Options& options, const Environment& environment) {
-  ResolvedOptions resolved;
-  if (auto s = resolve_security(options, environment, resolved); !s.ok()) return s;
-  auto key = load_key(resolved.key);
+Result<std::shared_ptr<const TlsContext>> load_tls(const KeySource& source) {
+  auto key = load_key(source);
   if (!key.ok()) return key.status();
-  std::vector<SecretKey> keys;
-  if (*key) keys.push_back(std::move(**key));
-  return keys;
+  if (!*key) return std::shared_ptr<const TlsContext>();
+  return TlsContext::make({std::move(**key)});
+}
+
+std::string unprotected_text(std::string_view what, std::string_view remedy, std::string_view processes) {
+  return concat("this ", what,
+                " has no key, and it reaches beyond this host: whoever reaches its ports can read its data, change it, and join; ",
+                remedy, "run `unisono key > job.key; chmod 600 job.key` and set UNISONO_KEY_FILE=job.key for all ", processes,
+                " (UNISONO_SECURITY=off: no warning)");
 }
 
 }  // namespace unisono

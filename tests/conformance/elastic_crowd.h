@@ -50,6 +50,14 @@ class ElasticLinksCluster : public testing::Test {
     bool asleep = false;
   };
   static PeerId id(size_t i) { return {mix64(i + 1), i + 1}; }
+  // Returns the key of this name; null for an empty name.
+  static std::shared_ptr<const TlsContext> key_of(const std::string& name) {
+    static std::map<std::string, std::shared_ptr<const TlsContext>> keys;
+    if (name.empty()) return {};
+    auto& key = keys[name];
+    if (!key) key = *TlsContext::make({*SecretKey::draw()});
+    return key;
+  }
 
   // Without an interface, the member is at 127.0.0.1. With "all", it is at all addresses.
   ElasticLinks& add(LinksOptions options = {}) {
@@ -117,10 +125,11 @@ class ElasticLinksCluster : public testing::Test {
 };
 
 // A proxy between a process that dials and one that listens. It passes each frame of the dialing process to `change`, and sends
-// the frames that `change` returns.
+// the frames that `change` returns. If the connection is encrypted, it does so with each record of TLS, also of the handshake.
 class Proxy {
  public:
   using Frames = std::vector<Bytes>;
+  static constexpr size_t record_head_bytes = 5;  // type, version, and the length of the rest, as in RFC 8446, section 5.1
   explicit Proxy(const std::string& to) : to_(*parse_tcp_endpoint(to)) {
     const auto here = *parse_tcp_address("127.0.0.1");
     listening_ = Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
@@ -142,8 +151,10 @@ class Proxy {
       set_stream_options(pipe.listener.get());
       if (::connect(pipe.listener.get(), to_.get(), to_.bytes) == 0) pipes_.push_back(std::move(pipe));
     }
-    std::erase_if(pipes_, [&](auto& pipe) { return !carry(pipe); });
+    ended_ += std::erase_if(pipes_, [&](auto& pipe) { return !carry(pipe); });
   }
+  // Returns how many connections one of their sides has ended.
+  size_t ended() const { return ended_; }
   // Closes all connections, like a middlebox that loses its state.
   void cut() { pipes_.clear(); }
 
@@ -151,7 +162,7 @@ class Proxy {
   struct Pipe {
     Descriptor dialler, listener;
     Bytes forth;
-    enum class Part : uint8_t { preamble, hello, begin, frames };
+    enum class Part : uint8_t { preamble, hello, begin, frames, records };
     Part next = Part::preamble;
   };
   static bool read(int socket, Bytes& into) {
@@ -186,15 +197,23 @@ class Proxy {
     std::memcpy(static_cast<void*>(&message), bytes.data(), sizeof message);
     return message;
   }
-  // Returns the size of the next part if it is complete, and otherwise 0. Sets `changes` if the part is a frame of the run. The
-  // frames of the stream itself, such as confirmations, stay as they are.
+  // Returns the size of the next part if it is complete, and otherwise 0. Sets `changes` if the part is a frame of the run, or a
+  // record. The frames of the stream itself, such as confirmations, stay as they are.
   static size_t next_bytes(Pipe& pipe, bool& changes) {
     size_t bytes = 0;
     auto next = Pipe::Part::frames;
     changes = false;
     if (pipe.next == Pipe::Part::preamble) {
-      bytes = sizeof(TcpPreamble);
-      next = Pipe::Part::hello;
+      const auto preamble = first<TcpPreamble>(pipe.forth);
+      if (!preamble) return 0;
+      bytes = sizeof *preamble;
+      next = (preamble->flags & tcp_flag_encrypted) != 0 ? Pipe::Part::records : Pipe::Part::hello;
+    } else if (pipe.next == Pipe::Part::records) {
+      const auto head = first<std::array<uint8_t, record_head_bytes>>(pipe.forth);
+      if (!head) return 0;
+      bytes = record_head_bytes + ((*head)[3] << 8 | (*head)[4]);
+      next = Pipe::Part::records;
+      changes = true;
     } else if (pipe.next == Pipe::Part::hello) {
       const auto hello = first<TcpSessionHello>(pipe.forth);
       if (!hello) return 0;
@@ -215,6 +234,7 @@ class Proxy {
   TcpAddress to_;
   Descriptor listening_;
   std::vector<Pipe> pipes_;
+  size_t ended_ = 0;
 };
 
 }  // namespace unisono

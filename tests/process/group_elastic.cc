@@ -105,7 +105,7 @@ ElasticOptions options_of(const Command& command, size_t elements) {
   options.name = "worker-" + command.text("index", "0");
   options.interface = command.text("interface");
   options.port = static_cast<uint16_t>(command.number("port", 0));
-  options.run_key = command.text("key");
+  options.key = command.text("key");
   const auto role = command.text("role", "peer");
   if (role == "client") options.role = ElasticOptions::Role::client;
   else if (role == "reducer") options.role = ElasticOptions::Role::reducer;

@@ -11,6 +11,7 @@
 namespace unisono::testing {
 namespace {
 
+const std::string right_key = "key=" + std::string(64, 'a');
 constexpr uint16_t port = 4040;  // free, because the network name spaces are new
 
 class ElasticNetwork : public NameSpaces {
@@ -122,14 +123,14 @@ TEST_F(ElasticNetwork, a_joiner_that_is_killed_while_it_loads_frees_its_slot_for
   run.finish({0, 1, next});
 }
 
-TEST_F(ElasticNetwork, a_peer_without_the_run_key_is_refused_and_counted) {
+TEST_F(ElasticNetwork, a_peer_without_the_key_is_refused_and_counted) {
   Hosts hosts("ab");
   ASSERT_EQ(hosts.error(), "");
   ElasticPeers run("min_peers=2", port);
-  const auto founder = run.add("key=open-sesame", hosts.wrapper('a'));
+  const auto founder = run.add(right_key, hosts.wrapper('a'));
   int64_t refused = 0;
-  for (const auto* key : {"key=open-barley", "key="}) {
-    const auto unauthenticated = run.begin(std::string(key) + ",join=1500", hosts.wrapper('b'));
+  for (const auto& key : {"key=" + std::string(64, 'b'), std::string("key=")}) {
+    const auto unauthenticated = run.begin(key + ",join=1500", hosts.wrapper('b'));
     const auto line = run.joined(unauthenticated);
     EXPECT_EQ(line.code(), "invalid") << line.text;
     EXPECT_TRUE(line.message().starts_with("RUN_ID_MISMATCH")) << line.text;
@@ -140,7 +141,7 @@ TEST_F(ElasticNetwork, a_peer_without_the_run_key_is_refused_and_counted) {
     EXPECT_FALSE(status.says(concat("worker-", unauthenticated))) << status.text;
     refused = status.number("refused");
   }
-  const auto member = run.add("key=open-sesame", hosts.wrapper('b'));
+  const auto member = run.add(right_key, hosts.wrapper('b'));
   run.ask({founder, member}, "elastic_loop");
   run.ask({founder, member}, sums(2));
   EXPECT_EQ(run.ask({founder}, "elastic_status").front().number("refused"), refused);
@@ -164,7 +165,7 @@ TEST_F(ElasticNetwork, a_run_without_a_key_refuses_a_peer_with_a_key) {
   ASSERT_EQ(hosts.error(), "");
   ElasticPeers run("min_peers=1", port);
   const auto founder = run.add("", hosts.wrapper('a'));
-  const auto unauthenticated = run.begin("key=open-sesame,join=1500", hosts.wrapper('b'));
+  const auto unauthenticated = run.begin(right_key + ",join=1500", hosts.wrapper('b'));
   const auto line = run.joined(unauthenticated);
   EXPECT_TRUE(line.message().starts_with("RUN_ID_MISMATCH")) << line.text;
   EXPECT_EQ(run[unauthenticated].finish(), 0);

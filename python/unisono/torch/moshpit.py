@@ -36,7 +36,7 @@ class MoshpitOptimizer(torch.optim.Optimizer):
     options: more unisono.MoshpitSgdOptions, as text. share_state: sends joiners this optimizer's state besides the parameters.
     extra: returns more for them, name -> bytes; called before each averaging step. leave_on_sigterm: the next step() after
     SIGTERM says goodbye to the peers, then the signal has its former effect. elastic: further unisono.ElasticOptions
-    (min_peers, interface, port, run_key, profile, contribute, result, ...).
+    (min_peers, interface, port, key, profile, contribute, result, ...).
 
     If the run had values, they replace the parameters and the optimizer's state. Errors: unisono.Invalid, unisono.Unavailable
     (no seed answers).

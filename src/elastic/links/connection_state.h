@@ -11,7 +11,6 @@
 
 #include "base/clock.h"
 #include "base/shared_buffer.h"
-#include "elastic/links/run_key.h"
 #include "unisono/status.h"
 #include "wire/peer_id.h"
 
@@ -20,13 +19,12 @@ namespace unisono {
 // The kinds of frames between elastic links. FrameHeader::round carries the kind.
 enum class ElasticFrame : uint16_t {
   message = 0,
-  // With a run key, this is the first frame in each direction. It carries a LinkNonce and has no tag.
-  greeting = 1,
+  // 1 is no kind: it is refused.
   parting = 2,      // the sender sends no further frame over this link
   first_piece = 3,  // carries the first bytes of a message; the next frame carries the rest
 };
 
-enum class LinkPhase : uint8_t { none, connecting, greeting, up };
+enum class LinkPhase : uint8_t { none, connecting, up };
 
 // The payload of a `first_piece` frame is no longer than this, because both sides copy it.
 inline constexpr size_t first_piece_bytes_max = 4096;
@@ -60,10 +58,7 @@ struct ElasticConnection {
   // breaks every link, it would be redialled for ever.
   Nanos next_redial = 0;
   Nanos parting_until = never;
-  Nanos greeting_until = never;  // the other side's greeting must come before; `never`: none is expected
 
-  LinkNonce nonce{};  // this side has sent this nonce
-  LinkSeal out, in;
   // Buffer for the frame that is arriving. If a `first_piece` frame came before it, the buffer begins with the bytes of that
   // frame.
   SharedBuffer receive_buffer;

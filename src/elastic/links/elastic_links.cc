@@ -2,7 +2,11 @@
 // their frames.
 #include "elastic/links/elastic_links.h"
 
+#include <sodium.h>
+
 #include <algorithm>
+#include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -16,16 +20,35 @@ constexpr Nanos out_after = 250 * millisecond;
 
 }  // namespace
 
+JobKey job_key_of(const std::string& run_id, const TlsContext* tls) {
+  JobKey job{};
+  const auto run = std::as_bytes(std::span(run_id));
+  if (tls != nullptr) {
+    const auto derived = tls->key(0).derive("unisono elastic run", run);
+    std::memcpy(job.data(), derived.data(), job.size());
+    return job;
+  }
+  constexpr std::string_view context = "unisono job";
+  crypto_generichash_state state;
+  crypto_generichash_init(&state, nullptr, 0, job.size());
+  crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(context.data()), context.size());
+  crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(run.data()), run.size());
+  crypto_generichash_final(&state, reinterpret_cast<unsigned char*>(job.data()), job.size());
+  return job;
+}
+
 Result<std::unique_ptr<ElasticLinks>> ElasticLinks::make(const LinksOptions& options) {
-  auto key = RunKey::make(options.run_id, options.run_key);
-  if (!key.ok()) return key.status();
-  auto transport =
-      TcpTransport::make({.self = options.self, .interface = options.interface, .port = options.port, .shares_port = false});
+  if (sodium_init() < 0) return Status(Code::unavailable, "elastic run: libsodium finds no random device");
+  auto transport = TcpTransport::make({.self = options.self,
+                                       .interface = options.interface,
+                                       .port = options.port,
+                                       .tls = options.tls,
+                                       .shares_port = false});
   if (!transport.ok()) return transport.status();
-  std::unique_ptr<ElasticLinks> links(new ElasticLinks(options, std::move(*key)));
+  std::unique_ptr<ElasticLinks> links(new ElasticLinks(options));
   links->transport_ = std::move(*transport);
   links->transport_->accept_inbound(*links);
-  links->transport_->set_job(links->key_.job());
+  links->transport_->set_job(job_key_of(options.run_id, options.tls.get()));
   return links;
 }
 
@@ -283,14 +306,6 @@ void ElasticLinks::check_deadlines(Nanos now) {
   next_check_ = never;
   for (auto& connection : connections_) {
     if (!connection) continue;
-    if (now >= connection->greeting_until) {
-      connection->broken =
-          Status(Code::peer_lost,
-                 label(*connection) + ": sent no valid greeting in time; check that both processes have the same run key");
-      touch(*connection);
-    } else {
-      next_check_ = std::min(next_check_, connection->greeting_until);
-    }
     if (now >= connection->parting_until) {
       if (!(connection->sent_parting && connection->received_parting))
         connection->broken = Status(Code::peer_lost, label(*connection) + ": did not confirm the end of the link in time");
@@ -360,7 +375,6 @@ std::string ElasticLinks::describe(const PeerId& peer) const {
   switch (connection->phase) {
     case LinkPhase::none: return connection->known ? "tcp, no link" : "tcp, no link and no address";
     case LinkPhase::connecting: return "tcp, connecting";
-    case LinkPhase::greeting:
     case LinkPhase::up: break;
   }
   return transport_->describe(connection->index);

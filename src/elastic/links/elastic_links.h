@@ -4,7 +4,7 @@
 // The first message to a peer makes a link if there is none. Both sides may make it at the same time. Messages between two
 // peers arrive whole, once and in order. If a link breaks, `lost` reports that earlier messages may be lost, and later messages
 // use a new link. A link may also end in order, by close() or because it is idle; then no message is lost, and the end is not
-// reported. With a run key, every message is authenticated (elastic/links/run_key.h).
+// reported. With a key, all connections are encrypted, and only processes that have the key are peers (tls/tls_context.h).
 //
 // Not thread-safe: one thread must make all calls. Upcalls come only from poll(), and may call everything except poll().
 #pragma once
@@ -20,7 +20,6 @@
 #include "base/clock.h"
 #include "base/shared_buffer.h"
 #include "elastic/links/connection_state.h"
-#include "elastic/links/run_key.h"
 #include "transports/tcp/tcp_transport.h"
 #include "unisono/status.h"
 #include "wire/peer_id.h"
@@ -30,8 +29,8 @@ namespace unisono {
 struct LinksOptions {
   PeerId self{};
   std::string run_id{};
-  std::string run_key{};     // all peers share this secret; if empty, messages are not authenticated
-  std::string interface {};  // network interface, as in TcpOptions
+  std::shared_ptr<const TlsContext> tls{};  // has the run's key; null: nothing is encrypted or authenticated
+  std::string interface {};                 // network interface, as in TcpOptions
   uint16_t port = 0;         // the port at which to listen; 0: the kernel chooses
   // At most this many bytes may wait for one peer. A member that owns all chunks of a round may send all results at once, which
   // are 64 MiB for 16 million elements. If more bytes wait, the peer is too slow to take part.
@@ -57,8 +56,8 @@ class ElasticSink {
   // If `refused` is true, the peer is dead: at its address no process listens any more, or another process does. If a new link
   // is attempted, this call comes after the attempt, even if the attempt has succeeded.
   virtual void lost(const PeerId& peer, const Status& why, bool refused) = 0;
-  // Messages that were sent to this address were not delivered. With the error invalid, the process there has another run, run
-  // key or version, so a retry is useless. With the error unavailable, no process answers there, or this process itself listens
+  // Messages that were sent to this address were not delivered. With the error invalid, the process there has another run, key
+  // or version, so a retry is useless. With the error unavailable, no process answers there, or this process itself listens
   // there.
   virtual void address_failed(const std::string& address, const Status& why) = 0;
   // Called when credit(peer) has returned false and would now return true.
@@ -68,13 +67,17 @@ class ElasticSink {
 struct ElasticLinkCounters {
   uint64_t sent_messages = 0, sent_bytes = 0;  // messages that the transport has got, and their size without headers
   uint64_t received_messages = 0, received_bytes = 0;
-  // Received frames that had a wrong tag, a wrong number or an invalid form. Each of them ended its link.
+  // Received frames that had an invalid form. Each of them ended its link.
   uint64_t refused_messages = 0;
-  uint64_t refused_connections = 0;  // connections that had another run or run key, or whose peer was not authenticated
+  uint64_t refused_connections = 0;  // connections of another run, of another key, or of no Unisono process
   // Messages that were dropped while they waited, because their peer was lost or their address failed.
   uint64_t dropped_messages = 0;
   uint64_t dials = 0, links_made = 0, links_lost = 0, links_idled = 0;
 };
+
+// Returns the key that tells runs apart: a hash of the run id. With a key, it depends on the key, too, and tells nothing about
+// the run id.
+JobKey job_key_of(const std::string& run_id, const TlsContext* tls);
 
 class ElasticLinks final : private Sink, private InboundRegistry {
  public:
@@ -86,8 +89,7 @@ class ElasticLinks final : private Sink, private InboundRegistry {
   // The other side must confirm the end of a link within this time.
   static constexpr Nanos parting_timeout = 5 * second;
 
-  // Returns the error invalid if the interface does not exist or the run key is invalid. Returns the error unavailable if the
-  // port is in use.
+  // Returns the error invalid if the interface does not exist, and unavailable if the port is in use.
   static Result<std::unique_ptr<ElasticLinks>> make(const LinksOptions& options);
   ~ElasticLinks() override = default;
   ElasticLinks(const ElasticLinks&) = delete;
@@ -154,7 +156,7 @@ class ElasticLinks final : private Sink, private InboundRegistry {
     SharedBuffer message;
   };
 
-  ElasticLinks(const LinksOptions& options, RunKey key) : options_(options), key_(std::move(key)) {}
+  explicit ElasticLinks(const LinksOptions& options) : options_(options) {}
 
   // Handling of connections.
   ElasticConnection* at(PeerIndex index) const { return index < connections_.size() ? connections_[index].get() : nullptr; }
@@ -176,7 +178,6 @@ class ElasticLinks final : private Sink, private InboundRegistry {
 
   // How a link is made, used and ended.
   void on_connected(ElasticConnection& connection);
-  void on_ready(ElasticConnection& connection);
   void pump(ElasticConnection& connection);
   // Sends a frame. Once it is written, `bytes` are subtracted from waiting_bytes.
   void send_frame(ElasticConnection& connection, ElasticFrame kind, SharedBuffer payload, size_t bytes);
@@ -198,7 +199,6 @@ class ElasticLinks final : private Sink, private InboundRegistry {
   void answered(PeerIndex peer, const PeerId& id, bool goes_on) override;
 
   const LinksOptions options_;
-  const RunKey key_;
   std::vector<std::unique_ptr<ElasticConnection>> connections_;  // indexed by PeerIndex; null: the index is not used
   std::vector<PeerIndex> free_;
   std::map<PeerId, PeerIndex> by_id_;

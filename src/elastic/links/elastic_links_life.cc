@@ -1,4 +1,4 @@
-// How ElasticLinks makes links, uses greetings and tags, ends links in order, and handles losses.
+// How ElasticLinks makes links, sends and receives their frames, ends links in order, and handles losses.
 #include <cstring>
 #include <utility>
 
@@ -10,20 +10,14 @@ namespace {
 // Returns true if all header fields that elastic frames do not use are 0. `confirmed` belongs to the transport.
 bool is_plain(const FrameHeader& header) {
   return header.kind == FrameKind::elastic && header.codec == 0 && header.epoch == 0 && header.group == 0 &&
-         header.sender == 0 && header.descriptor == 0;
+         header.sender == 0 && header.descriptor == 0 && header.operation == 0 && header.chunk == 0 && header.slice == 0 &&
+         header.amount == 0;
 }
 
-bool has_tag(const FrameHeader& header) {
-  return header.operation != 0 || header.chunk != 0 || header.slice != 0 || header.amount != 0;
+bool is_known(uint16_t kind) {
+  return kind == static_cast<uint16_t>(ElasticFrame::message) || kind == static_cast<uint16_t>(ElasticFrame::parting) ||
+         kind == static_cast<uint16_t>(ElasticFrame::first_piece);
 }
-
-void write_tag(const MessageTag& tag, FrameHeader& header) {
-  header.chunk = static_cast<uint32_t>(tag.low);
-  header.slice = static_cast<uint32_t>(tag.low >> 32);
-  header.amount = tag.high;
-}
-
-MessageTag read_tag(const FrameHeader& header) { return {header.chunk | uint64_t{header.slice} << 32, header.amount}; }
 
 }  // namespace
 
@@ -99,17 +93,7 @@ void ElasticLinks::on_connected(ElasticConnection& connection) {
     connection.credit_refused = false;
     events_.push_back({.kind = Event::Kind::lost, .peer = connection.id, .address = {}, .why = std::move(*loss)});
   }
-  if (!key_.authenticates()) return on_ready(connection);
-  connection.phase = LinkPhase::greeting;
-  connection.greeting_until = now_ + options_.dial_timeout;
-  next_check_ = std::min(next_check_, connection.greeting_until);
-  connection.nonce = RunKey::draw_nonce();
-  send_frame(connection, ElasticFrame::greeting, SharedBuffer::copy(connection.nonce), 0);
-}
-
-void ElasticLinks::on_ready(ElasticConnection& connection) {
   connection.phase = LinkPhase::up;
-  connection.greeting_until = never;
   if (connection.dialable) transport_->dial_back(connection.index);
   pump(connection);
   if (connection.closing) touch(connection);
@@ -138,10 +122,6 @@ void ElasticLinks::send_frame(ElasticConnection& connection, ElasticFrame kind, 
   FrameHeader header;
   header.kind = FrameKind::elastic;
   header.round = static_cast<uint16_t>(kind);
-  if (key_.authenticates() && kind != ElasticFrame::greeting) {
-    header.operation = connection.out.next();
-    write_tag(connection.out.seal(header.round, payload.view()), header);
-  }
   const auto id = next_flight_++;
   if (transport_->send(connection.index, header, payload.view(), id)) return settle(connection, bytes);
   flights_[id] = {connection.index, connection.serial, bytes, std::move(payload)};
@@ -166,10 +146,6 @@ void ElasticLinks::credit(PeerIndex peer) {
 std::byte* ElasticLinks::receive_buffer(PeerIndex from, const FrameHeader& header) {
   auto* connection = at(from);
   if (connection == nullptr || connection->broken || header.kind != FrameKind::elastic) return nullptr;
-  if (key_.authenticates() && connection->phase != LinkPhase::up && header.payload_bytes > sizeof(LinkNonce)) {
-    refuse(*connection, "a message before the greeting");  // no memory is allocated for a peer that is not authenticated
-    return nullptr;
-  }
   const auto& first_piece = connection->first_piece;
   connection->receive_buffer = SharedBuffer::make(first_piece.size() + header.payload_bytes);
   if (first_piece.size() > 0) std::memcpy(connection->receive_buffer.data(), first_piece.data(), first_piece.size());
@@ -187,7 +163,7 @@ void ElasticLinks::received(PeerIndex from, const FrameHeader& header, const Vie
   if (connection == nullptr || connection->broken) return;
   auto payload = std::exchange(connection->receive_buffer, {});
   if (connection->phase == LinkPhase::connecting) on_connected(*connection);
-  if (!is_plain(header) || header.round > static_cast<uint16_t>(ElasticFrame::first_piece))
+  if (!is_plain(header) || !is_known(header.round))
     return refuse(*connection, "a frame that no elastic run sends");
   on_frame(*connection, header, std::move(payload));
 }
@@ -195,25 +171,9 @@ void ElasticLinks::received(PeerIndex from, const FrameHeader& header, const Vie
 void ElasticLinks::on_frame(ElasticConnection& connection, const FrameHeader& header, SharedBuffer payload) {
   const auto kind = static_cast<ElasticFrame>(header.round);
   const size_t begun = std::exchange(connection.first_piece, {}).size();
-  if (kind == ElasticFrame::greeting) {
-    LinkEnd self{options_.self, connection.nonce}, other{connection.id, {}};
-    if (connection.phase != LinkPhase::greeting || payload.size() != other.nonce.size())
-      return refuse(connection, "an invalid greeting");
-    std::memcpy(other.nonce.data(), payload.data(), payload.size());
-    connection.out = key_.seal(self, other);
-    connection.in = key_.seal(other, self);
-    return on_ready(connection);
-  }
-  if (connection.phase != LinkPhase::up) return refuse(connection, "a message before the greeting");
   if (connection.received_parting) return refuse(connection, "a message after the parting");
   if (begun > 0 && (kind != ElasticFrame::message || payload.size() <= begun))
     return refuse(connection, "the first piece of a message without the second");
-  if (key_.authenticates()) {
-    if (!connection.in.open(header.round, header.operation, read_tag(header), payload.view().subspan(begun)))
-      return refuse(connection, "a message with a wrong number or tag: its sender does not have the run key");
-  } else if (has_tag(header)) {
-    return refuse(connection, "a message with a tag, in a run without a key");
-  }
   if (kind == ElasticFrame::first_piece) {
     if (payload.size() == 0 || payload.size() > first_piece_bytes_max)
       return refuse(connection, "the first piece of a message is empty or has too many bytes");
@@ -271,10 +231,9 @@ void ElasticLinks::lost(PeerIndex peer, const Status& why, PeerFate) {
 void ElasticLinks::end_link(ElasticConnection& connection, const Status& why) {
   if (connection.phase != LinkPhase::none) --linked_;
   connection.phase = LinkPhase::none;
-  connection.parting_until = connection.greeting_until = never;
+  connection.parting_until = never;
   connection.sent_parting = connection.received_parting = false;
   connection.receive_buffer = connection.first_piece = {};
-  connection.out = connection.in = {};
   const bool suspicious = std::exchange(connection.broken, std::nullopt).has_value() || why.code() == Code::corrupt;
   const bool can_dial = connection.dialable && !connection.addresses.empty();
   if (why.ok()) {

@@ -90,7 +90,7 @@ TEST_F(ElasticParting, messages_that_cross_the_end_of_an_idle_link_arrive_once_a
 TEST_F(ElasticParting, both_sides_may_close_at_once) {
   for (const auto* key : {"", "secret"}) {
     members.clear();
-    add({.run_key = key}), add({.run_key = key});
+    add({.tls = key_of(key)}), add({.tls = key_of(key)});
     introduce_all();
     send_message(0, 1, message_of(10, 1)), send_message(1, 0, message_of(10, 1));
     ASSERT_TRUE(has_received(0, 1));

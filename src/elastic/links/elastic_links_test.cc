@@ -19,7 +19,7 @@ TEST_F(ElasticLinksTest, messages_of_all_sizes_arrive_whole_and_in_order_with_an
   for (const auto* key : {"", "secret"}) {
     SCOPED_TRACE(key);
     members.clear();
-    add({.run_key = key}), add({.run_key = key});
+    add({.tls = key_of(key)}), add({.tls = key_of(key)});
     introduce_all();
     const size_t sizes[] = {0, 1, 31, 4096, 4097, 65536, 1'000'003, ElasticLinks::message_bytes_max};
     for (const auto bytes : sizes) send_message(0, 1, message_of(bytes, bytes + test_seed()));
@@ -42,7 +42,7 @@ TEST_F(ElasticLinksTest, a_message_in_two_pieces_arrives_as_one) {
   for (const auto* key : {"", "secret"}) {
     SCOPED_TRACE(key);
     members.clear();
-    add({.run_key = key}), add({.run_key = key});
+    add({.tls = key_of(key)}), add({.tls = key_of(key)});
     introduce_all();
     const auto whole = message_of(1'000'003, test_seed());
     const size_t cuts[] = {1, 64, first_piece_bytes_max};
@@ -68,7 +68,7 @@ TEST_F(ElasticLinksTest, messages_that_the_transport_lends_arrive_whole) {
   for (const auto* key : {"", "secret"}) {
     SCOPED_TRACE(key);
     members.clear();
-    add({.run_key = key}), add({.run_key = key});
+    add({.tls = key_of(key)}), add({.tls = key_of(key)});
     introduce_all();
     const auto whole = message_of(8192 + 64, test_seed());
     for (int i = 0; i < 20; ++i) {
@@ -307,7 +307,7 @@ TEST_F(ElasticLinksTest, small_messages_are_limited_too) {
 }
 
 TEST_F(ElasticLinksTest, one_buffer_goes_to_several_peers_without_a_copy) {
-  for (int i = 0; i < 4; ++i) add({.run_key = "secret"});
+  for (int i = 0; i < 4; ++i) add({.tls = key_of("secret")});
   introduce_all();
   const auto message = message_of(4u << 20, test_seed());
   for (size_t i = 1; i < 4; ++i) {

@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "elastic/seeds/elastic_options.h"
 #include "rendezvous/rendezvous_socket.h"
+#include "rendezvous/security_options.h"
 
 static_assert(unisono::offered_addresses_max < unisono::peer_addresses_max, "a peer may add the address that others see");
 
@@ -96,12 +97,17 @@ ElasticDriver::~ElasticDriver() = default;
 
 Result<std::unique_ptr<ElasticDriver>> ElasticDriver::make(const ElasticOptions& options) {
   if (auto status = check_elastic_options(options); !status.ok()) return status;
-  const auto begin = monotonic_now();  // everything below counts towards join_timeout; the run key alone takes a while
+  const auto begin = monotonic_now();  // everything below counts towards join_timeout
   const auto self = random_peer_id();
   if (!self.ok()) return self.status();
+  const auto security = resolve_security(
+      {.key = options.key, .security = options.security, .key_name = "ElasticOptions::key"}, process_environment());
+  if (!security.ok()) return security.status();
+  const auto tls = load_tls(security->key);
+  if (!tls.ok()) return tls.status();
   auto links = ElasticLinks::make({.self = *self,
                                    .run_id = options.run_id,
-                                   .run_key = options.run_key,
+                                   .tls = *tls,
                                    .interface = options.interface,
                                    .port = options.port});
   if (!links.ok()) return links.status();
@@ -119,7 +125,15 @@ Result<std::unique_ptr<ElasticDriver>> ElasticDriver::make(const ElasticOptions&
   std::unique_ptr<ElasticDriver> driver(
       new ElasticDriver(options, settings_of(options, *self), std::move(*links), std::move(finder)));
   driver->join_timeout_ = left();
+  driver->set_security(*tls, security->security);
   return driver;
+}
+
+void ElasticDriver::set_security(std::shared_ptr<const TlsContext> tls, Security security) {
+  tls_ = std::move(tls);
+  const auto addresses = addresses_of(links_->endpoints());
+  unprotected_ = tls_ == nullptr && security == Security::automatic &&
+                 std::ranges::any_of(addresses, [](const TcpAddress& address) { return !address.is_loopback(); });
 }
 
 void ElasticDriver::start(Nanos now) {

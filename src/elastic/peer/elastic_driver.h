@@ -49,6 +49,11 @@ class ElasticDriver final : private ElasticSink {
   // Returns when the next attempt to join begins, or `never` if there will be none.
   Nanos next_attempt() const { return retry_at_ < join_until_ ? retry_at_ : never; }
   ElasticStatus status(Nanos now) const;
+  // Returns the run's key; null: there is none.
+  const std::shared_ptr<const TlsContext>& tls() const { return tls_; }
+  // Returns true if whoever reaches the ports of this process can join the run, and the caller has not said that this is right:
+  // there is no key, security is automatic, and this process listens at an address that other hosts may reach.
+  bool is_unprotected() const { return unprotected_; }
   // Returns true while messages wait to be sent.
   bool draining() const { return links_->draining(); }
   void close_links() { links_->close_all(); }
@@ -61,6 +66,7 @@ class ElasticDriver final : private ElasticSink {
 
   ElasticDriver(const ElasticOptions& options, const MoshpitSettings& settings, std::unique_ptr<ElasticLinks> links,
                 std::unique_ptr<SeedFinder> finder);
+  void set_security(std::shared_ptr<const TlsContext> tls, Security security);
   void make_peer();
   Nanos attempt_timeout() const;
   void watch_joining(Nanos now);
@@ -75,6 +81,8 @@ class ElasticDriver final : private ElasticSink {
   void credit(const PeerId& peer) override { peer_->credit(peer, now_); }
 
   const ElasticOptions options_;
+  std::shared_ptr<const TlsContext> tls_;
+  bool unprotected_ = false;
   MoshpitSettings settings_;
   std::unique_ptr<ElasticLinks> links_;
   std::unique_ptr<Port> port_;

@@ -172,15 +172,15 @@ TEST(ElasticDriver, an_answer_from_another_run_ends_joining_at_once) {
       << founder->status(clock.now).last_refusal;
 }
 
-TEST(ElasticDriver, a_wrong_run_key_is_counted_and_named) {
+TEST(ElasticDriver, a_wrong_key_is_counted_and_named) {
   auto with_key = options_of("127.0.0.1:1", true);
-  with_key.run_key = "the right one";
+  with_key.key = std::string(64, 'a');
   const auto founder = make_driver(with_key);
   ASSERT_NE(founder, nullptr);
-  for (const auto* key : {"a wrong one", ""}) {
+  for (const auto& key : {std::string(64, 'b'), std::string()}) {
     const auto before = founder->status(0).refused;
     auto options = options_of(founder->status(0).endpoints.front(), false);
-    options.run_key = key;
+    options.key = key;
     const auto joiner = make_driver(options);
     ASSERT_NE(joiner, nullptr);
     Clock clock;
@@ -189,7 +189,25 @@ TEST(ElasticDriver, a_wrong_run_key_is_counted_and_named) {
     const auto status = founder->status(clock.now);
     EXPECT_GT(status.refused, before);
     EXPECT_TRUE(contains(status.last_refusal, "127.0.0.1:")) << status.last_refusal;
+    EXPECT_TRUE(contains(status.last_refusal, "authentication failed")) << status.last_refusal;
+    EXPECT_TRUE(contains(joiner->failure().message(), "authentication failed")) << joiner->failure().to_string();
   }
+}
+
+TEST(ElasticDriver, a_run_is_unprotected_if_other_hosts_may_reach_it_and_nobody_says_that_this_is_right) {
+  auto options = options_of("127.0.0.1:1", true);
+  EXPECT_FALSE(make_driver(options)->is_unprotected()) << "it listens on this host only";
+  options.interface.clear();
+  const auto everywhere = make_driver(options);
+  const auto endpoints = everywhere->status(0).endpoints;
+  if (std::ranges::all_of(endpoints, [](const auto& each) { return each.starts_with("tcp://127.") || each.starts_with("tcp://[::1]"); }))
+    GTEST_SKIP() << "this host has no other address";
+  EXPECT_TRUE(everywhere->is_unprotected());
+  options.security = Security::off;
+  EXPECT_FALSE(make_driver(options)->is_unprotected());
+  options.security = Security::automatic;
+  options.key = std::string(64, 'a');
+  EXPECT_FALSE(make_driver(options)->is_unprotected());
 }
 
 TEST(ElasticDriver, seeds_are_looked_up_again_for_each_attempt) {

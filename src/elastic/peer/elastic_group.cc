@@ -2,10 +2,10 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <vector>
 
 #include "base/concat.h"
 #include "rendezvous/rendezvous_socket.h"
-#include "rendezvous/security_options.h"
 
 namespace unisono {
 
@@ -14,11 +14,11 @@ ElasticRendezvous::~ElasticRendezvous() {
   if (thread_.joinable()) thread_.join();
 }
 
-Result<std::string> ElasticRendezvous::serve(const std::string& host) {
+Result<std::string> ElasticRendezvous::serve(const std::string& host, const TlsContext* tls) {
   const std::lock_guard one_at_a_time(mutex_);
   if (address_) return *address_;
-  auto keys = keys_of({}, process_environment());
-  if (!keys.ok()) return keys.status();
+  std::vector<SecretKey> keys;
+  if (tls != nullptr) keys.push_back(tls->key(0));
   struct ServerState {
     std::mutex mutex;
     std::condition_variable changed;
@@ -26,7 +26,7 @@ Result<std::string> ElasticRendezvous::serve(const std::string& host) {
     std::optional<Status> ended;
   };
   const auto server = std::make_shared<ServerState>();
-  thread_ = std::thread([this, server, keys = std::move(*keys)] {
+  thread_ = std::thread([this, server, keys = std::move(keys)] {
     const StandaloneOptions options{.listen = {.kind = RendezvousAddress::Kind::tcp, .host = "", .port = 0, .path = ""},
                                     .keys = keys};
     auto status = serve_rendezvous(options, stop_, [&](const RendezvousEvent& event) {
@@ -59,13 +59,15 @@ std::string host_of_endpoint(std::string_view endpoint) {
   return std::string(host);
 }
 
-Options group_options(const ElasticGroupLocation& location, const std::string& run_id, const Options& base) {
+Options group_options(const ElasticGroupLocation& location, const std::string& run_id, const TlsContext* tls,
+                      const Options& base) {
   auto options = base;
   options.rank = static_cast<int32_t>(location.rank);
   options.world_size = static_cast<int32_t>(location.layout.peers.size());
   options.rendezvous = "tcp://" + location.rendezvous.substr(group_address_begin.size());
-  // The run's own key guards its peers. Without a job key as well, the groups of the run need not warn, one after another.
-  if (const auto keys = keys_of(options, process_environment()); keys.ok() && keys->empty()) options.security = Security::off;
+  // If the run has no key, it has said so. Its groups need not warn again, one after another.
+  options.security = tls != nullptr ? Security::required : Security::off;
+  options.key = tls != nullptr ? tls->key(0).hex() : "";
   options.job = concat(run_id, '/', location.layout.version, '/', location.layout.digest, '/', location.step);
   return options;
 }

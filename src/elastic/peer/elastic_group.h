@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "elastic/layout/layout.h"
+#include "tls/tls_context.h"
 #include "unisono/group.h"
 #include "unisono/status.h"
 
@@ -25,9 +26,9 @@ inline constexpr std::string_view group_address_begin = "group://";
 class ElasticRendezvous {
  public:
   ~ElasticRendezvous();
-  // Begins to serve on a free port, if it does not serve yet. Other processes reach this process at `host`. Returns the address
-  // that is to be published.
-  Result<std::string> serve(const std::string& host);
+  // Begins to serve on a free port, if it does not serve yet. Other processes reach this process at `host`. With `tls`, only
+  // processes with its key are served. Returns the address that is to be published.
+  Result<std::string> serve(const std::string& host, const TlsContext* tls);
 
  private:
   std::atomic<bool> stop_{false};
@@ -46,6 +47,8 @@ struct ElasticGroupLocation {
 
 // Returns the host of an endpoint, for example "::1" for "tcp://[::1]:4040".
 std::string host_of_endpoint(std::string_view endpoint);
-Options group_options(const ElasticGroupLocation& location, const std::string& run_id, const Options& base);
+// The group uses the key of the run, `tls`, or none if this is null, whatever `base` and the environment say.
+Options group_options(const ElasticGroupLocation& location, const std::string& run_id, const TlsContext* tls,
+                      const Options& base);
 
 }  // namespace unisono

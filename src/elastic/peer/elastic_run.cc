@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "events/process_log.h"
 #include "rendezvous/environment.h"
 #include "rendezvous/rendezvous_socket.h"
+#include "rendezvous/security_options.h"
 
 namespace unisono::internal {
 
@@ -25,6 +27,12 @@ namespace {
 constexpr Nanos drain_time = 2 * second;  // a leaving process may take this long to send its last messages
 constexpr size_t blobs_max = 64;
 constexpr uint64_t blob_bytes_max = uint64_t{1} << 30;
+
+// A process that joins one run after the other reports once that they have no key.
+std::atomic<bool>& has_warned() {
+  static std::atomic<bool> warned{false};
+  return warned;
+}
 
 Status left_run_status() { return {Code::unavailable, "SHUTTING_DOWN: this process has left the run"}; }
 
@@ -111,6 +119,8 @@ Result<std::shared_ptr<ElasticRun>> ElasticRun::join(const ElasticOptions& optio
     if (!made->process().forked()) delete made;
   });
   if (!problem.ok()) run->events_.add(EventKind::log_unavailable, -1, problem.message());
+  if (run->driver_->is_unprotected() && !has_warned().exchange(true))
+    run->events_.add(EventKind::unprotected, -1, unprotected_text("elastic run", "", "peers"));
   run->thread_ = std::thread([raw = run.get()] { raw->drive(); });
   if (auto status = run->wait_joined(); !status.ok()) return status;
   return run;
@@ -344,12 +354,12 @@ Result<Group> ElasticRun::group(Nanos timeout, const Options& options) {
     if (!location) return left_run_status();
     if (!location->ok()) return location->status();
     if (!(*location)->rendezvous.empty()) {
-      auto own = group_options(**location, options_.run_id, options);
+      auto own = group_options(**location, options_.run_id, driver_->tls().get(), options);
       own.join_timeout = Milliseconds(std::max<Nanos>(1, (until - monotonic_now()) / millisecond));
       return Group::join(own);
     }
     if ((*location)->rank == 0) {
-      const auto address = rendezvous_.serve(host_of_endpoint(status().endpoints.front()));
+      const auto address = rendezvous_.serve(host_of_endpoint(status().endpoints.front()), driver_->tls().get());
       if (!address.ok()) return address.status();
       (void)command([this, address = *address](Nanos now) { driver_->peer().publish_address(address, now); });
     }

@@ -237,21 +237,38 @@ TEST(ElasticRun, other_tensors_are_an_error) {
   EXPECT_TRUE(other.status().message().starts_with("SCHEMA_MISMATCH")) << other.status().message();
 }
 
-TEST(ElasticRun, a_process_without_the_run_key_is_refused_and_counted) {
+TEST(ElasticRun, a_process_without_the_key_is_refused_and_counted) {
   auto options = options_of(0, {}, 1);
-  options.run_key = "secret";
+  const std::string key(64, 'a'), wrong(64, 'b');
+  options.key = key;
   auto founder = Elastic::join(options);
   ASSERT_TRUE(founder.ok()) << founder.status().to_string();
-  for (const char* key : {"", "wrong"}) {
+  for (const auto& other : {std::string(), wrong}) {
     auto unauthenticated = options_of(1, founder->status().endpoints, 1);
-    unauthenticated.run_key = key;
+    unauthenticated.key = other;
     unauthenticated.join_timeout = Milliseconds(1000);
-    EXPECT_FALSE(Elastic::join(unauthenticated).ok()) << '"' << key << '"';
+    const auto joined = Elastic::join(unauthenticated);
+    ASSERT_FALSE(joined.ok()) << '"' << other << '"';
+    EXPECT_EQ(joined.status().code(), Code::invalid) << joined.status().to_string();
+    EXPECT_NE(joined.status().message().find("authentication failed"), std::string::npos) << joined.status().message();
   }
   EXPECT_GE(founder->status().refused, 2u);
   auto member = options_of(2, founder->status().endpoints, 1);
-  member.run_key = "secret";
+  member.key = key;
   EXPECT_TRUE(Elastic::join(member).ok());
+}
+
+TEST(ElasticRun, a_key_must_be_well_formed_and_there_if_security_is_required) {
+  auto options = options_of(0, {}, 1);
+  options.security = Security::required;
+  const auto missing = Elastic::join(options);
+  EXPECT_EQ(missing.status().code(), Code::invalid);
+  EXPECT_NE(missing.status().message().find("there is no key"), std::string::npos) << missing.status().message();
+  options.key = "secret";
+  const auto malformed = Elastic::join(options);
+  EXPECT_EQ(malformed.status().code(), Code::invalid);
+  EXPECT_TRUE(malformed.status().message().starts_with("ElasticOptions::key: ")) << malformed.status().message();
+  EXPECT_EQ(malformed.status().message().find("secret"), std::string::npos) << malformed.status().message();
 }
 
 TEST(ElasticRun, a_peer_that_leaves_is_gone_for_the_others_at_once) {

@@ -15,7 +15,7 @@ struct RunEventsTest : testing::Test {
     status.peers = std::move(peers);
     status.peers.push_back(peer("me", "alive", true));
     status.refused = refused;
-    status.last_refusal = "wrong run key";
+    status.last_refusal = "another key";
     lines.clear();
     now += RunEvents::period;
     run_events.look(status, now);
@@ -64,7 +64,7 @@ TEST_F(RunEventsTest, a_lost_peer_is_named_once_whether_it_stays_in_the_list_or_
 TEST_F(RunEventsTest, refusals_are_counted_since_the_last_look) {
   look({}, 2);
   EXPECT_EQ(look({}, 2), "");
-  EXPECT_EQ(look({}, 5), "refused: refused 3 connections or messages; the last: wrong run key\n");
+  EXPECT_EQ(look({}, 5), "refused: refused 3 connections or messages; the last: another key\n");
 }
 
 TEST_F(RunEventsTest, a_look_is_due_once_per_period) {

@@ -55,7 +55,7 @@ class RosterKeeper final : public FormationView {
   // Call when no process listens at the peer's addresses any more. The peer then counts as dead at once.
   void known_dead(const PeerId& peer, const std::string& why, Nanos now);
   // Call when a message to an address was not delivered. Joining fails once this has happened for every seed. other_run: a
-  // process answered, but it belongs to another run or lacks the run key.
+  // process answered, but it belongs to another run or has another key.
   void address_unreachable(const std::string& address, const std::string& why, bool other_run, Nanos now);
 
   std::vector<RosterSend> take_sends() { return std::exchange(sends_, {}); }

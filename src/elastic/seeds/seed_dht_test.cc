@@ -280,7 +280,7 @@ TEST(ElasticByDht, a_joiner_finds_the_run_among_records_of_unauthenticated_peers
   EXPECT_TRUE(
       unauthenticated.put("run", write_seed_record(std::vector{silence.address().endpoint(), concat("tcp://127.0.0.1:", 1)})));
   auto options = options_of(node.seed(), true);
-  options.run_key = "secret";
+  options.key = std::string(64, 'a');
   auto founder = Elastic::join(options);
   ASSERT_TRUE(founder.ok()) << founder.status().to_string();
   options.found = false;

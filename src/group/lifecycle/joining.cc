@@ -16,6 +16,7 @@
 #include "group/lifecycle/reporting.h"
 #include "group/lifecycle/tuning_file.h"
 #include "net/socket_address.h"
+#include "rendezvous/security_options.h"
 #include "transports/shm/shm_transport.h"
 #include "transports/tcp/tcp_transport.h"
 #include "transports/udp/udp_transport.h"
@@ -42,14 +43,6 @@ Result<ResolvedOptions> tuned(ResolvedOptions options) {
   options.tuning = tuning->of(options.transport);
   if (options.streams_per_link == 0) options.streams_per_link = tuning->streams_per_link;
   return options;
-}
-
-// Returns null if there is no key, or if security is off.
-Result<std::shared_ptr<const TlsContext>> make_tls(const ResolvedOptions& options) {
-  auto key = load_key(options.key);
-  if (!key) return key.status();
-  if (!*key) return std::shared_ptr<const TlsContext>();
-  return TlsContext::make({std::move(**key)});
 }
 
 // Returns where the transports of this process listen. If the processes meet at a loopback address or at a file, all of them
@@ -323,7 +316,7 @@ static Result<Met> try_to_meet(const ResolvedOptions& options, PeerId self, cons
 // If this process cannot meet the others, it first frees what it has made for that. A descriptor may then be free, with which
 // it can tell them why they would wait in vain.
 static Result<Met> meet(const ResolvedOptions& options, PeerId self, Nanos deadline) {
-  const auto tls = make_tls(options);
+  const auto tls = load_tls(options.key);
   if (!tls) return tls.status();
   bool tell = false;
   auto met = try_to_meet(options, self, *tls, deadline, tell);

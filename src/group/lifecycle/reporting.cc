@@ -4,6 +4,7 @@
 
 #include "base/concat.h"
 #include "rendezvous/rendezvous_socket.h"
+#include "rendezvous/security_options.h"
 
 namespace unisono {
 namespace {
@@ -43,11 +44,8 @@ void report_unprotected(GuardedState& guarded) {
   if (self == nullptr || self->rank != 0 || options.key.given() || options.security != Security::automatic) return;
   const auto is_elsewhere = [&](const MemberRecord& member) { return member.machine != self->machine; };
   if (is_on_this_host(options.rendezvous) && std::ranges::none_of(guarded.members.roster().members, is_elsewhere)) return;
-  report_event(
-      guarded, EventKind::unprotected, self_peer,
-      "this group has no key, and it reaches beyond this host: whoever reaches its ports can read its data, change it, "
-      "and join; start it with `unisono launch`, or run `unisono key > job.key; chmod 600 job.key` and set "
-      "UNISONO_KEY_FILE=job.key for all ranks (UNISONO_SECURITY=off: no warning)");
+  report_event(guarded, EventKind::unprotected, self_peer,
+               unprotected_text("group", "start it with `unisono launch`, or ", "ranks"));
 }
 
 void report_reformed(GuardedState& guarded, const Reformed& reformed) {

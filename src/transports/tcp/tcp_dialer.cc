@@ -112,13 +112,23 @@ void TcpDialer::start(size_t candidate, uint16_t stream) {
 
 TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, std::string why) {
   state_[attempt.candidate].error = std::move(why);
+  state_[attempt.candidate].key_failures = 0;
   return Outcome::failed;
+}
+
+TcpDialer::Outcome TcpDialer::failed_by_key(const Attempt& attempt, std::string why) {
+  auto& candidate = state_[attempt.candidate];
+  const auto before = candidate.key_failures;
+  const auto outcome = failed(attempt, std::move(why));
+  candidate.key_failures = before + 1;
+  candidate.hopeless = candidate.hopeless || (request_.key_may_differ && candidate.key_failures >= key_failures_max);
+  return outcome;
 }
 
 TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, int error) {
   auto& candidate = state_[attempt.candidate];
   candidate.refused_everywhere = candidate.nobody_listens = error == ECONNREFUSED;
-  return failed(attempt, error_text(error));
+  return error == EKEYREJECTED ? failed_by_key(attempt, error_text(error)) : failed(attempt, error_text(error));
 }
 
 Nanos TcpDialer::next_deadline() const {
@@ -236,7 +246,8 @@ TcpDialer::Outcome TcpDialer::answer_of(Attempt& attempt) {
     final_answer_ = reply;
     answered_at_ = request_.candidates[attempt.candidate];
   }
-  return failed(attempt, std::string("refused: ") + name(reply.reason));
+  auto text = std::string("refused: ") + name(reply.reason);
+  return reply.reason == TcpRefusal::no_key ? failed_by_key(attempt, std::move(text)) : failed(attempt, std::move(text));
 }
 
 // Handles the id in the listener's answer. The first process that answers becomes the peer of this link. Later answers from

@@ -4,7 +4,7 @@
 //
 // When every address has failed, the dialer starts again after a delay, because the peer may not listen yet. The delay grows
 // each time. At a deadline, the owner of the dialer ends it. An address is given up for good only after an answer that cannot
-// change (another version, another job).
+// change (another version, another job, another key). Altered bytes look like another key, so several answers must say that.
 #pragma once
 
 #include <cstddef>
@@ -33,6 +33,7 @@ struct TcpDialRequest {
   std::shared_ptr<const TlsContext> tls{};  // null: the connections are neither encrypted nor authenticated
   std::optional<uint16_t> only_stream{};    // the stream whose connection is made anew; none: all streams of a new link
   uint32_t attempts_before = 0;             // hellos that this process has sent for this stream, for TcpSessionHello::attempt
+  bool key_may_differ = false;              // nothing else has shown yet that the peer has the same key, or none, as this process
   bool only_asks = false;                   // with only_stream: makes no connection, and only asks whether the peer is there
 };
 
@@ -49,6 +50,8 @@ class TcpDialer {
   static constexpr Nanos stagger = 100 * millisecond;
   static constexpr Nanos retry_first = 20 * millisecond;
   static constexpr Nanos retry_last = 500 * millisecond;
+  // With TcpDialRequest::key_may_differ: after so many failed authentications in a row, the process there has another key.
+  static constexpr uint32_t key_failures_max = 3;
   // A new link's hello that has no reply after this time is sent again on another connection. The peer may let it wait longer,
   // until it knows this process; or the reply was lost together with its connection.
   static constexpr Nanos reply_timeout = 3 * second;
@@ -114,6 +117,7 @@ class TcpDialer {
     std::string error{};
     const char* progress = "not tried yet";
     bool hopeless = false;
+    uint32_t key_failures = 0;        // failed authentications since the last other answer
     bool refused_everywhere = false;  // true: the last attempt was refused
     bool nobody_listens = false;      // true: it was refused by the host, not by another process
   };
@@ -134,6 +138,7 @@ class TcpDialer {
   Outcome introduced(Attempt& attempt, const PeerId& id);
   Outcome failed(const Attempt& attempt, std::string why);
   Outcome failed(const Attempt& attempt, int error);
+  Outcome failed_by_key(const Attempt& attempt, std::string why);
   void choose_attempt(size_t winner);
   void start_over(Nanos now);
 

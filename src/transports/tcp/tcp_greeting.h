@@ -100,7 +100,7 @@ enum class TcpRefusal : uint8_t {
   no_session = 12,    // the called process has given up the link that the hello resumes
   left = 13,          // the called process has read the dialler's last frame; the reply confirms it
   draining = 14,      // This is not a refusal: the called process cannot read its old connection to the end yet.
-  no_key = 15,        // the dialler has shown no key, and the called process has one; the answer is in clear
+  no_key = 15,        // only one of the two processes has a key; the answer is in clear
 };
 const char* name(TcpRefusal refusal);
 

@@ -71,9 +71,9 @@ bool TcpListener::secure(PendingConnection& connection) {
     if (encrypted) connection.socket = make_tls_socket(std::move(connection.socket), options_.tls, TlsConnection::Role::server);
     return true;
   }
-  // What follows the preamble of an encrypted connection is TLS, so an answer in clear ends the handshake.
-  refuse(connection, encrypted ? TcpRefusal::not_unisono : TcpRefusal::no_key,
-         encrypted ? "it has a key, and this process has none" : "it has no key");
+  // What follows the preamble of an encrypted connection is TLS, so this answer in clear ends the handshake.
+  refuse(connection, TcpRefusal::no_key,
+         encrypted ? "authentication failed: it has a key, and this process has none" : "authentication failed: it has no key");
   return false;
 }
 

@@ -21,6 +21,7 @@ TcpDialRequest TcpTransport::dial_request(const TcpLink& link) const {
   }
   dial.network = &network_;
   dial.tls = options_.tls;
+  dial.key_may_differ = registry_ != nullptr;  // the members of a group have shown their keys at the rendezvous
   dial.watcher = control_.get();
   if (!options_.interface.empty()) {
     for (const auto& entry : listening_) dial.sources.push_back(entry.address);
