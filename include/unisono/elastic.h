@@ -79,8 +79,8 @@ struct ElasticOptions {
   std::string interface {};                 // interface name or address to listen on; empty: all interfaces
   uint16_t port = 0;                        // 0: the kernel chooses
   Role role = Role::peer;
-  // The secret key of the run: 64 hexadecimal digits, as `unisono key` prints them. Equal on all peers. Empty: the key comes from
-  // UNISONO_KEY, UNISONO_KEY_FILE, UNISONO_KEY_FD or the systemd credential `unisono_key`.
+  // The secret key of the run: 64 hexadecimal digits, as `unisono key` prints them. Equal on all peers. Empty: the key comes
+  // from UNISONO_KEY, UNISONO_KEY_FILE, UNISONO_KEY_FD or the systemd credential `unisono_key`.
   std::string key{};
   // required: joining fails without a key. off: no encryption, and no warning. automatic: UNISONO_SECURITY says it.
   Security security = Security::automatic;

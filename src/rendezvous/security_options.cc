@@ -80,10 +80,11 @@ Result<std::shared_ptr<const TlsContext>> load_tls(const KeySource& source) {
 }
 
 std::string unprotected_text(std::string_view what, std::string_view remedy, std::string_view processes) {
-  return concat("this ", what,
-                " has no key, and it reaches beyond this host: whoever reaches its ports can read its data, change it, and join; ",
-                remedy, "run `unisono key > job.key; chmod 600 job.key` and set UNISONO_KEY_FILE=job.key for all ", processes,
-                " (UNISONO_SECURITY=off: no warning)");
+  return concat(
+      "this ", what,
+      " has no key, and it reaches beyond this host: whoever reaches its ports can read its data, change it, and join; ",
+      remedy, "run `unisono key > job.key; chmod 600 job.key` and set UNISONO_KEY_FILE=job.key for all ", processes,
+      " (UNISONO_SECURITY=off: no warning)");
 }
 
 }  // namespace unisono

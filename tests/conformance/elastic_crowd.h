@@ -197,8 +197,8 @@ class Proxy {
     std::memcpy(static_cast<void*>(&message), bytes.data(), sizeof message);
     return message;
   }
-  // Returns the size of the next part if it is complete, and otherwise 0. Sets `changes` if the part is a frame of the run, or a
-  // record. The frames of the stream itself, such as confirmations, stay as they are.
+  // Returns the size of the next part if it is complete, and otherwise 0. Sets `changes` if the part is a frame of the run, or
+  // a record. The frames of the stream itself, such as confirmations, stay as they are.
   static size_t next_bytes(Pipe& pipe, bool& changes) {
     size_t bytes = 0;
     auto next = Pipe::Part::frames;

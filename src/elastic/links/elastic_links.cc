@@ -39,11 +39,8 @@ JobKey job_key_of(const std::string& run_id, const TlsContext* tls) {
 
 Result<std::unique_ptr<ElasticLinks>> ElasticLinks::make(const LinksOptions& options) {
   if (sodium_init() < 0) return Status(Code::unavailable, "elastic run: libsodium finds no random device");
-  auto transport = TcpTransport::make({.self = options.self,
-                                       .interface = options.interface,
-                                       .port = options.port,
-                                       .tls = options.tls,
-                                       .shares_port = false});
+  auto transport = TcpTransport::make(
+      {.self = options.self, .interface = options.interface, .port = options.port, .tls = options.tls, .shares_port = false});
   if (!transport.ok()) return transport.status();
   std::unique_ptr<ElasticLinks> links(new ElasticLinks(options));
   links->transport_ = std::move(*transport);

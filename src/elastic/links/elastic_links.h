@@ -31,7 +31,7 @@ struct LinksOptions {
   std::string run_id{};
   std::shared_ptr<const TlsContext> tls{};  // has the run's key; null: nothing is encrypted or authenticated
   std::string interface {};                 // network interface, as in TcpOptions
-  uint16_t port = 0;         // the port at which to listen; 0: the kernel chooses
+  uint16_t port = 0;                        // the port at which to listen; 0: the kernel chooses
   // At most this many bytes may wait for one peer. A member that owns all chunks of a round may send all results at once, which
   // are 64 MiB for 16 million elements. If more bytes wait, the peer is too slow to take part.
   size_t queue_bytes_max = 64u << 20;

@@ -164,7 +164,8 @@ TEST_F(ElasticHostile, a_repeated_record_ends_the_connection_and_repeats_no_mess
 }
 
 TEST_F(ElasticHostile, a_missing_record_is_detected_with_the_next_one) {
-  expect_healed([count = 0](Bytes record) mutable { return ++count == 1 ? Proxy::Frames{} : Proxy::Frames{std::move(record)}; });
+  expect_healed(
+      [count = 0](Bytes record) mutable { return ++count == 1 ? Proxy::Frames{} : Proxy::Frames{std::move(record)}; });
 }
 
 TEST_F(ElasticHostile, records_in_another_order_end_the_connection_and_reorder_no_message) {
@@ -186,19 +187,12 @@ TEST_F(ElasticHostile, a_record_of_an_earlier_connection_ends_the_next_one_and_r
   });
 }
 
-TEST_F(ElasticHostile, a_path_that_alters_every_record_ends_the_link_and_passes_no_message) {
-  meet_through_proxy("secret");
-  proxy->change = [](Bytes record) {
+// The accepting side knows from the hello where the dialler listens, and dials back past the proxy.
+TEST_F(ElasticHostile, a_path_that_alters_every_record_passes_no_wrong_message) {
+  expect_healed([](Bytes record) {
     record.back() ^= std::byte{1};
     return Proxy::Frames{std::move(record)};
-  };
-  for (uint64_t i = 1; i <= 3; ++i) send_message(0, 1, message_of(100, i));
-  ASSERT_TRUE(within(30 * second, [&] { return !handler(0).losses.empty() && !handler(1).losses.empty(); }));
-  EXPECT_EQ(handler(1).messages.size(), 1u);
-  proxy->change = [](Bytes record) { return Proxy::Frames{std::move(record)}; };
-  ASSERT_TRUE(within(5 * second, [&] { return links(0).send(id(1), message_of(77, 7), now); }));
-  ASSERT_TRUE(within(5 * second, [&] { return handler(1).messages.size() >= 2; }));
-  EXPECT_TRUE(same(handler(1).messages.back().second.view(), message_of(77, 7).view()));
+  });
 }
 
 TEST_F(ElasticHostile, a_path_that_breaks_every_link_is_not_redialled_without_end) {
@@ -207,7 +201,7 @@ TEST_F(ElasticHostile, a_path_that_breaks_every_link_is_not_redialled_without_en
   proxy->change = [](Bytes) { return Proxy::Frames{conformance::pattern(sizeof(FrameHeader), test_seed())}; };
   send_message(0, 1, message_of(10, 1));
   EXPECT_FALSE(within(3 * second, [&] { return links(0).counters().dials - before > 1; }));
-  EXPECT_EQ(handler(0).losses.size(), 2u) << "the link, and the one that was to replace it";
+  EXPECT_EQ(handler(0).losses.size(), 1u);
 }
 
 // A process that sends arbitrary frames. It knows the job key of a run without a key, which it may have seen on the wire.

@@ -163,8 +163,7 @@ void ElasticLinks::received(PeerIndex from, const FrameHeader& header, const Vie
   if (connection == nullptr || connection->broken) return;
   auto payload = std::exchange(connection->receive_buffer, {});
   if (connection->phase == LinkPhase::connecting) on_connected(*connection);
-  if (!is_plain(header) || !is_known(header.round))
-    return refuse(*connection, "a frame that no elastic run sends");
+  if (!is_plain(header) || !is_known(header.round)) return refuse(*connection, "a frame that no elastic run sends");
   on_frame(*connection, header, std::move(payload));
 }
 

@@ -100,16 +100,13 @@ Result<std::unique_ptr<ElasticDriver>> ElasticDriver::make(const ElasticOptions&
   const auto begin = monotonic_now();  // everything below counts towards join_timeout
   const auto self = random_peer_id();
   if (!self.ok()) return self.status();
-  const auto security = resolve_security(
-      {.key = options.key, .security = options.security, .key_name = "ElasticOptions::key"}, process_environment());
+  const auto security = resolve_security({.key = options.key, .security = options.security, .key_name = "ElasticOptions::key"},
+                                         process_environment());
   if (!security.ok()) return security.status();
   const auto tls = load_tls(security->key);
   if (!tls.ok()) return tls.status();
-  auto links = ElasticLinks::make({.self = *self,
-                                   .run_id = options.run_id,
-                                   .tls = *tls,
-                                   .interface = options.interface,
-                                   .port = options.port});
+  auto links = ElasticLinks::make(
+      {.self = *self, .run_id = options.run_id, .tls = *tls, .interface = options.interface, .port = options.port});
   if (!links.ok()) return links.status();
   const auto join_timeout = std::max<Nanos>(options.join_timeout.count(), 1) * millisecond;
   SeedFinderOptions seeds{.seeds = options.seeds,

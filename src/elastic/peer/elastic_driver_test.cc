@@ -200,7 +200,8 @@ TEST(ElasticDriver, a_run_is_unprotected_if_other_hosts_may_reach_it_and_nobody_
   options.interface.clear();
   const auto everywhere = make_driver(options);
   const auto endpoints = everywhere->status(0).endpoints;
-  if (std::ranges::all_of(endpoints, [](const auto& each) { return each.starts_with("tcp://127.") || each.starts_with("tcp://[::1]"); }))
+  if (std::ranges::all_of(endpoints,
+                          [](const auto& each) { return each.starts_with("tcp://127.") || each.starts_with("tcp://[::1]"); }))
     GTEST_SKIP() << "this host has no other address";
   EXPECT_TRUE(everywhere->is_unprotected());
   options.security = Security::off;

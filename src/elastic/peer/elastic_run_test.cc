@@ -3,11 +3,13 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <thread>
 
 #include "base/concat.h"
+#include "elastic/peer/elastic_group.h"
 #include "elastic/seeds/seed_test_support.h"
 #include "unisono/elastic.h"
 
@@ -43,11 +45,13 @@ Result<AveragingReport> average(Elastic& run, std::vector<float>& values, double
 }
 
 // Starts a founder and `count - 1` joiners.
-std::vector<Elastic> start(uint32_t count, ElasticOptions::Grid grid = ElasticOptions::Grid::fitted) {
+std::vector<Elastic> start(uint32_t count, ElasticOptions::Grid grid = ElasticOptions::Grid::fitted,
+                           const std::string& key = "") {
   std::vector<Elastic> runs;
   const auto options = [&](size_t index, const std::vector<std::string>& seeds) {
     auto all = options_of(index, seeds, count);
     all.grid = grid;
+    all.key = key;
     // This gather_timeout is short, because groups smaller than max_group wait for all of it.
     if (grid != ElasticOptions::Grid::fitted) all.gather_timeout = Milliseconds{300};
     return all;
@@ -343,16 +347,17 @@ TEST(ElasticRun, the_error_names_a_port_that_is_in_use) {
   EXPECT_EQ(second.status().code(), Code::unavailable);
 }
 
-TEST(ElasticRun, its_peers_can_form_an_ordinary_group) {
+// Checks that three peers with this key form a group, whatever `base` says about the key.
+static void expect_group(const std::string& key, const Options& base) {
   constexpr uint32_t count = 3;
-  auto runs = start(count);
+  auto runs = start(count, ElasticOptions::Grid::fitted, key);
   ASSERT_EQ(runs.size(), count);
   std::vector<float> sums(count);
   on_all(runs, [&](size_t index, Elastic& run) {
     ASSERT_TRUE(run.ready(plenty));
     auto values = values_of(index);
     ASSERT_TRUE(average(run, values).ok());
-    auto group = run.group(plenty);
+    auto group = run.group(plenty, base);
     ASSERT_TRUE(group.ok()) << group.status().to_string();
     EXPECT_EQ(group->world_size(), count);
     std::vector<float> one{static_cast<float>(index + 1)};
@@ -361,6 +366,54 @@ TEST(ElasticRun, its_peers_can_form_an_ordinary_group) {
     sums[index] = one[0];
   });
   for (const float sum : sums) EXPECT_EQ(sum, 6);
+}
+
+TEST(ElasticRun, its_peers_can_form_an_ordinary_group) { expect_group("", {}); }
+
+TEST(ElasticRun, peers_with_a_key_form_a_group_with_this_key) {
+  Options base;
+  base.key = std::string(64, 'b');
+  base.security = Security::off;
+  expect_group(std::string(64, 'a'), base);
+}
+
+// The options of the group say the run's key, or that there is none, so that neither the environment nor the caller decides.
+TEST(ElasticRun, the_options_of_a_group_have_the_key_of_the_run) {
+  const ElasticGroupLocation location{.layout = {}, .rank = 0, .step = 1, .rendezvous = "group://127.0.0.1:1"};
+  const auto key = *SecretKey::draw();
+  const auto tls = *TlsContext::make({key});
+  Options base;
+  base.key = std::string(64, 'b');
+  base.security = Security::off;
+  const auto with = group_options(location, "run", tls.get(), base);
+  EXPECT_EQ(with.key, key.hex());
+  EXPECT_EQ(with.security, Security::required);
+  base.security = Security::automatic;
+  const auto without = group_options(location, "run", nullptr, base);
+  EXPECT_EQ(without.key, "");
+  EXPECT_EQ(without.security, Security::off) << "its run has warned already";
+}
+
+TEST(ElasticRun, a_process_reports_once_that_its_runs_are_unprotected) {
+  if (::getenv("UNISONO_SECURITY") != nullptr || ::getenv("UNISONO_KEY_FILE") != nullptr)
+    GTEST_SKIP() << "the environment says how";
+  std::vector<std::string> texts;
+  bool reaches_others = false;
+  for (int i = 0; i < 2; ++i) {
+    auto options = options_of(0, {}, 1);
+    options.interface.clear();
+    options.on_event = [&](const Event& event) {
+      if (event.kind == EventKind::unprotected) texts.push_back(event.text);
+    };
+    const auto run = Elastic::join(options);
+    ASSERT_TRUE(run.ok()) << run.status().to_string();
+    for (const auto& endpoint : run->status().endpoints)
+      reaches_others |= !endpoint.starts_with("tcp://127.") && !endpoint.starts_with("tcp://[::1]");
+  }
+  if (!reaches_others) GTEST_SKIP() << "this host has no other address";
+  ASSERT_EQ(texts.size(), 1u);
+  EXPECT_TRUE(texts[0].starts_with("this elastic run has no key, and it reaches beyond this host")) << texts[0];
+  EXPECT_NE(texts[0].find("UNISONO_KEY_FILE"), std::string::npos) << texts[0];
 }
 
 }  // namespace unisono

@@ -117,8 +117,7 @@ void RosterKeeper::fail_joining() {
   }
   if (named > seeds_named_max) list += concat(" and ", named - seeds_named_max, " more");
   if (std::any_of(seeds_.begin(), seeds_.end(), [](const auto& seed) { return seed.second.other_run; }))
-    return fail(Code::invalid,
-                "RUN_ID_MISMATCH: no seed belongs to run \"" + options_.run_id + "\" and has its key" + list);
+    return fail(Code::invalid, "RUN_ID_MISMATCH: no seed belongs to run \"" + options_.run_id + "\" and has its key" + list);
   if (lookers_.empty()) return fail(Code::unavailable, concat("NO_SEED: none of ", seeds_.size(), " seeds answers", list));
   std::vector<std::string> addresses;
   for (const auto& [address, seed] : seeds_) addresses.push_back(address);

@@ -33,8 +33,8 @@ struct TcpDialRequest {
   std::shared_ptr<const TlsContext> tls{};  // null: the connections are neither encrypted nor authenticated
   std::optional<uint16_t> only_stream{};    // the stream whose connection is made anew; none: all streams of a new link
   uint32_t attempts_before = 0;             // hellos that this process has sent for this stream, for TcpSessionHello::attempt
-  bool key_may_differ = false;              // nothing else has shown yet that the peer has the same key, or none, as this process
-  bool only_asks = false;                   // with only_stream: makes no connection, and only asks whether the peer is there
+  bool key_may_differ = false;  // nothing else has shown yet that the peer has the same key, or none, as this process
+  bool only_asks = false;       // with only_stream: makes no connection, and only asks whether the peer is there
 };
 
 // A connection whose hello was accepted.
