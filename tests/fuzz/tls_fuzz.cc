@@ -128,8 +128,7 @@ void texts(ByteView bytes) {
   if (key.ok()) UNISONO_CHECK(*SecretKey::from_hex(key->hex()) == *key);
   auto identity = context()->make_identity();
   UNISONO_CHECK(context()->find(std::as_bytes(std::span(&identity, 1))));
-  for (size_t i = 0; i < std::min(bytes.size(), sizeof identity); ++i)
-    reinterpret_cast<std::byte*>(&identity)[i] ^= bytes[i];
+  for (size_t i = 0; i < std::min(bytes.size(), sizeof identity); ++i) reinterpret_cast<std::byte*>(&identity)[i] ^= bytes[i];
   const bool same = std::all_of(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(std::min(bytes.size(), sizeof identity)),
                                 [](std::byte each) { return each == std::byte{0}; });
   UNISONO_CHECK(context()->find(std::as_bytes(std::span(&identity, 1))).has_value() == same);
