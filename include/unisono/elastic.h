@@ -126,7 +126,7 @@ class UNISONO_EXPORT Elastic {
   // Blocks until this process knows the run's peers (at most join_timeout) and has loaded their state. Loading may take longer
   // than join_timeout, as long as a donor sends something at least every 30 s. Reducers and founders load nothing. Errors:
   // - invalid: bad options, or there is no key although security is required.
-  // - invalid (RUN_ID_MISMATCH, SCHEMA_MISMATCH): a seed belongs to another run, or has other tensors.
+  // - invalid (RUN_ID_MISMATCH, SCHEMA_MISMATCH): a seed belongs to another run, has another key or none, or has other tensors.
   // - unavailable: NO_SEED (no seed was in the run; the message lists all, and says which are themselves still looking for it),
   //   ROSTER_FULL, or the port is taken.
   static Result<Elastic> join(const ElasticOptions& options);

@@ -63,7 +63,7 @@ inline constexpr EventFacts event_table[] = {
     {EventKind::reconnected, "reconnected", EventLevel::info,
      "a link's connection was lost, and is made anew; nothing is lost"},
     {EventKind::unprotected, "unprotected", EventLevel::warning,
-     "a group has no key, and processes of other hosts can reach it"},
+     "a group or an elastic run has no key, and processes of other hosts can reach it"},
 };
 inline constexpr size_t event_kind_count = sizeof(event_table) / sizeof(event_table[0]);
 
