@@ -1,5 +1,6 @@
 #include "engine/control_messages.h"
 
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -10,6 +11,22 @@ void ControlMessages::send_control(PeerIndex to, std::shared_ptr<Bytes> message)
   header.kind = FrameKind::control;
   header.payload_bytes = static_cast<uint32_t>(message->size());
   send(to, header, std::move(message));
+}
+
+void ControlMessages::cancel(PeerIndex to, const std::shared_ptr<Bytes>& payload) {
+  auto& p = peers_[to];
+  std::erase_if(p.waiting, [&](const auto& message) { return message.second == payload; });
+  // The numbers of group and operation are those of no frame, so no receive buffer is taken back.
+  constexpr Cancellation none{.mask = UINT64_MAX, .group = UINT32_MAX, .operation = UINT64_MAX};
+  for (auto at = in_flight_.begin(); at != in_flight_.end();) {
+    const bool cancelled = at->second == payload && p.lost.ok();
+    if (cancelled) {
+      auto what = none;
+      what.match = at->first;
+      p.route->cancel(what);
+    }
+    at = cancelled ? in_flight_.erase(at) : std::next(at);
+  }
 }
 
 void ControlMessages::send_goodbye(PeerIndex to, uint32_t epoch) {

@@ -31,6 +31,9 @@ class ControlMessages {
   void send(PeerIndex to, FrameHeader header, std::shared_ptr<Bytes> payload);
   // Sends a membership message. This class does not interpret it.
   void send_control(PeerIndex to, std::shared_ptr<Bytes> message);
+  // Takes back what is not sent yet of the sends of this payload, which has gone to this peer alone. A frame that the transport
+  // has begun still arrives.
+  void cancel(PeerIndex to, const std::shared_ptr<Bytes>& payload);
   // Tells a peer that it was removed from the group. It needs no credit.
   void send_goodbye(PeerIndex to, uint32_t epoch);
 

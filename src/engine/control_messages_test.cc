@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "engine/recording_transport_test_support.h"
 
 namespace unisono {
@@ -51,6 +53,27 @@ TEST_F(ControlMessagesTest, a_payload_lives_until_the_transport_has_sent_it) {
   }
   EXPECT_EQ(payload.use_count(), 1);
   EXPECT_EQ(control.in_flight(), 0u);
+}
+
+TEST_F(ControlMessagesTest, a_cancelled_payload_is_sent_no_more_and_other_messages_are) {
+  transport.done_at_once = false;
+  transport.allowed = 2;
+  const auto burst = text(1), other = text(2);
+  for (int i = 0; i < 4; ++i) control.send_control(1, burst);
+  control.send_control(1, other);
+  ASSERT_EQ(transport.sent.size(), 2u);
+  control.cancel(1, burst);
+  EXPECT_EQ(burst.use_count(), 1);
+  EXPECT_EQ(control.in_flight(), 0u);
+  ASSERT_EQ(transport.cancelled.size(), 2u);
+  for (const auto& sent : transport.sent) {
+    EXPECT_TRUE(std::ranges::any_of(transport.cancelled, [&](const auto& what) { return what.concerns_send(sent.id); }));
+  }
+  EXPECT_FALSE(transport.cancelled[0].concerns_send(transport.cancelled[1].match));
+  transport.allowed = 5;
+  control.on_credit(1);
+  ASSERT_EQ(transport.sent.size(), 3u);
+  EXPECT_EQ(transport.sent[2].payload, *other);
 }
 
 TEST_F(ControlMessagesTest, nothing_is_sent_to_a_peer_whose_link_has_ended) {

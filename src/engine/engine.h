@@ -135,6 +135,8 @@ class Engine final : public Sink {
   void send_control(PeerIndex to, Bytes message) { send_control(to, std::make_shared<Bytes>(std::move(message))); }
   // Sends a membership message. Several sends may share one payload.
   void send_control(PeerIndex to, std::shared_ptr<Bytes> message) { control_.send_control(to, std::move(message)); }
+  // See ControlMessages::cancel().
+  void cancel_control(PeerIndex to, const std::shared_ptr<Bytes>& message) { control_.cancel(to, message); }
   // Tells a peer that it was removed from the group. The peer's engine then calls its on_removed handler. It needs no credit.
   void send_removed(PeerIndex to) { control_.send_goodbye(to, epoch_); }
 

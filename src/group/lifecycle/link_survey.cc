@@ -31,6 +31,7 @@ void flush_probe(GuardedState& guarded) {
   auto& open = *guarded.survey.probe;
   while (auto request = open.probe.take_request()) {
     for (uint32_t i = 0; i < request->times; ++i) guarded.engine.send_control(open.peer, request->message);
+    open.sent = std::move(request->message);
   }
 }
 
@@ -50,6 +51,8 @@ void advance_probe(GuardedState& guarded) {
   if (!survey.probe->probe.done()) return;
   const auto request = survey.probe->request;
   const auto found = survey.probe->probe.result();
+  // A probe that ends at its deadline leaves a burst, behind which the group's first calls would wait.
+  if (survey.probe->sent) guarded.engine.cancel_control(survey.probe->peer, survey.probe->sent);
   survey.probe.reset();
   if (guarded.members.peers()[0] == self_peer) {
     survey.results[request] = found;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "group/lifecycle/link_probe.h"
@@ -14,6 +15,7 @@ struct ProbedLink {
   PeerIndex peer = 0;
   uint32_t request = 0;  // the number that rank 0 has given to this measurement
   LinkProbe probe;
+  std::shared_ptr<Bytes> sent{};  // the message of the last request
 };
 
 struct Survey {
