@@ -108,10 +108,10 @@ bool TcpDecoder::can_lend() {
 
 // Goes on with another inbox, because the sink keeps a view of the present one.
 void TcpDecoder::replace_inbox() {
+  pool_.set_owner(inbox_.handle, from_);  // first, because it may lack memory
   std::memcpy(spare_.data, inbox_.data + begin_, end_ - begin_);
   end_ -= begin_;
   begin_ = 0;
-  pool_.set_owner(inbox_.handle, from_);
   pool_.give(inbox_.handle);
   inbox_ = std::exchange(spare_, {});
 }
