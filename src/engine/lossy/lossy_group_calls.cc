@@ -83,8 +83,8 @@ bool LossyGroup::is_of_other_call(const DatagramHeader& header) const {
   return header.contributors != 0 && header.contributors != own_call_.mark();
 }
 
-// As long as the group has made one kind of call, data is as the method specifies it: without a hash. If the first calls differ,
-// their announcements show it, or the next call does (compare_past_call). Calls that were announced before have hashes.
+// As long as the group has made one kind of call, data is as the method specifies it: without a hash. If the first calls
+// differ, their announcements show it, or the next call does (compare_past_call). Calls that were announced before have hashes.
 void LossyGroup::send_stream(const OutStream& stream) {
   auto marked = stream;
   marked.call = announced_count_ > 1 ? own_call_.mark() : 0;
